@@ -1,0 +1,101 @@
+// The hierarchical collectives: shared memory within a host, MPI across hosts.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "mpi_level.h"
+#include "pieces.h"
+#include "shared_memory_level.h"
+#include "signature.h"
+#include "world.h"
+
+namespace easyddl {
+
+// One line of collectives, all ranks calling the same ones in the same order. Each channel has
+// its own memory and communicators, so that collectives on different channels never mix.
+//
+// Data goes in chunks through three stages, each a turn of the shared-memory level: copy the
+// chunk in; reduce my shard of it, across hosts too; copy the reduced chunk out. While chunk k
+// is copied in, chunk k-1 is reduced and chunk k-2 copied out, with one wait for the others in
+// a turn. Reduce-scatter inside, recursion on the shard and all-gather on the way back follow
+// BlueConnect (Cho et al., 2019).
+class Channel {
+ public:
+  // Collective over the world.
+  explicit Channel(World& world);
+
+  // Called now and then while a rank waits; may throw.
+  void set_idle(Idle idle) { user_idle_ = std::move(idle); }
+
+  void allreduce(const Pieces& data, DType dtype, Op op, const Signature& signature);
+  void broadcast(const Pieces& data, int root, const Signature& signature);
+  void barrier(const Signature& signature);
+
+  // One value of each rank, in their order. Ranks may differ in `value` only.
+  std::vector<int64_t> gather_values(int64_t value, const Signature& signature);
+
+  // Bytes [counts[r] of rank r] one after the other.
+  void all_gather(const void* in, void* out, const std::vector<int64_t>& counts, size_t unit_bytes,
+                  const Signature& signature);
+
+  // Sends sends[r] units to rank r and takes in receives[r] from it.
+  void all_to_all(const void* in, void* out, const std::vector<int64_t>& sends,
+                  const std::vector<int64_t>& receives, size_t unit_bytes,
+                  const Signature& signature);
+
+  // out = the reduction of part r of all ranks' `in`, for rank r; `count` elements a part.
+  void reduce_scatter(const void* in, void* out, size_t count, DType dtype, Op op,
+                      const Signature& signature);
+
+ private:
+  struct Chunk {
+    size_t begin, end;  // bytes of the data
+  };
+  using Stage = std::function<void(const Chunk&, uint32_t turn)>;
+  class Call;
+
+  bool several_hosts() const { return layout_.num_nodes > 1; }
+  bool carrier() const { return layout_.local_rank < layout_.num_carriers; }
+  int owners() const;
+  Chunk shard(const Chunk& chunk, int owner) const;
+  Chunk chunk_at(size_t index, size_t bytes) const;
+
+  void reduce_at_once(const Pieces& data, DType dtype, Op op, const Signature& signature);
+  void reduce_shard(const Pieces& data, const Chunk& chunk, uint32_t turn, DType dtype, Op op);
+  void sum_pieces(const Pieces& data, const Chunk& chunk, const Chunk& mine, uint32_t turn,
+                  DType dtype, Op op);
+  void carry_across(const Pieces& data, const Chunk& chunk, const Chunk& mine, uint32_t turn,
+                    DType dtype, Op op);
+  const void* const* sources(const uint8_t* own, size_t offset, uint32_t turn);
+  void idle();
+
+  void pipeline(size_t bytes, const Signature& signature, const Stage& copy_in, const Stage& reduce,
+                const Stage& copy_out);
+  void rendezvous(const Signature& signature);
+  bool members_agree(uint32_t turn, uint64_t hash);
+  void compare_hosts(uint32_t turn, const Signature& signature);
+  [[noreturn]] void disagree(const Signature& signature);
+  void wait(MPI_Request& request);
+
+  World& world_;
+  const Layout& layout_;
+  Comm comm_;
+  Comm across_;
+  SharedMemoryLevel local_;
+  MpiLevel remote_;
+  size_t line_;  // this channel's number in the farewell
+  std::mutex mutex_;
+  Idle user_idle_;
+  Idle idle_;                             // this channel's `idle`, bound once
+  const Signature* signature_ = nullptr;  // of the collective under way, and its number
+  uint64_t number_ = 0;
+  std::vector<const void*> sources_;
+  std::vector<uint8_t> partial_;  // this carrier's shard, in the accumulator's type
+  bool broken_ = false;           // a collective ended half-way: turns no longer agree
+};
+
+}  // namespace easyddl

@@ -1,0 +1,100 @@
+"""Print the path of the MPI C++ compiler wrapper to build easyddl with.
+
+The extension is bound to the MPI whose ``mpi.h`` it was compiled with, so this must be
+the MPI that will run it. The first of these that exists is taken:
+
+1. The wrapper that the environment variable ``MPICXX`` names.
+2. ``bin/mpicxx`` in the environment of the Python that builds, active or not: pip builds
+   with the Python that it installs for.
+3. ``mpicxx`` on ``PATH``.
+4. ``mpicxx`` of the ``mpich`` wheel, a build requirement of easyddl.
+
+pip puts its build environment, and with it that wheel, first on ``PATH``: step 3 leaves
+it out. ``build`` and ``uv`` make a whole virtual environment to build in: step 2 leaves
+that out, and they hide the environment they install for, so use ``MPICXX`` with them if
+its MPI is not on ``PATH``.
+"""
+
+import importlib.metadata
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+WRAPPER = "mpicxx"
+
+INSTALL_MPI = (
+    "install one (for example `pip install mpich`, `apt-get install libmpich-dev` or "
+    "`apt-get install libopenmpi-dev`)"
+)
+
+
+def find_mpicxx(environ: Mapping[str, str], prefix: Path, wheel: Path | None) -> Path:
+    """Return the path of the wrapper to build with.
+
+    Args:
+        environ: The environment variables; `MPICXX` and `PATH` are read.
+        prefix: The prefix of the Python that builds.
+        wheel: The wrapper of the `mpich` wheel, if that is installed.
+
+    Raises:
+        FileNotFoundError: If there is none, saying what to install.
+    """
+    own = [prefix / "bin"]
+    foreign = [wheel.parent] if wheel else []
+    if is_throwaway(prefix):
+        foreign += own
+        own = []
+    path = [
+        directory
+        for directory in environ.get("PATH", os.defpath).split(os.pathsep)
+        if directory and not any(same(directory, other) for other in foreign)
+    ]
+
+    wanted = environ.get("MPICXX")
+    if wanted:
+        found = shutil.which(wanted, path=os.pathsep.join(path))
+        if not found:
+            raise FileNotFoundError(
+                f"easyddl needs an MPI library to build, and MPICXX={wanted} names no executable: "
+                f"{INSTALL_MPI} and set MPICXX to its mpicxx, or unset MPICXX."
+            )
+        return Path(found)
+
+    found = shutil.which(WRAPPER, path=os.pathsep.join([*map(str, own), *path])) or wheel
+    if not found:
+        raise FileNotFoundError(
+            f"easyddl needs an MPI library to build: {INSTALL_MPI}, "
+            "or set MPICXX to the path of its mpicxx."
+        )
+    return Path(found)
+
+
+def is_throwaway(prefix: Path) -> bool:
+    """Return whether this is the prefix of an environment that `build` or `uv` made to build in."""
+    return prefix.name.startswith("build-env-") or prefix.parent.name.startswith("builds-v")
+
+
+def same(directory: str | Path, other: str | Path) -> bool:
+    """Return whether the two paths lead to one directory."""
+    return os.path.realpath(directory) == os.path.realpath(other)
+
+
+def wheel_mpicxx() -> Path | None:
+    """Return the wrapper that the `mpich` wheel installed, or None without that wheel."""
+    try:
+        wheel = importlib.metadata.distribution("mpich")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    for file in wheel.files or []:
+        if file.name == WRAPPER:
+            return Path(os.path.normpath(wheel.locate_file(file)))
+    return None
+
+
+if __name__ == "__main__":
+    try:
+        print(find_mpicxx(os.environ, Path(sys.prefix), wheel_mpicxx()))
+    except FileNotFoundError as error:
+        sys.exit(str(error))

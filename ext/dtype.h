@@ -1,0 +1,20 @@
+// The element types and operators that collectives compute with.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace easyddl {
+
+enum class DType { float16, bfloat16, float32, float64, int8, int16, int32, int64, uint8, boolean };
+enum class Op { sum, mean, min, max, prod };
+
+DType parse_dtype(const std::string& name);
+Op parse_op(const std::string& name);
+size_t size_of(DType dtype);
+
+// The type that partial results are held in: float32 for the 16-bit floats, which would lose
+// low bits at every rank otherwise, and the type itself for all others.
+DType accumulator_of(DType dtype);
+
+}  // namespace easyddl

@@ -1,0 +1,148 @@
+#include "layout.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <fstream>
+#include <utility>
+
+#include "check.h"
+#include "shared_segment.h"
+
+namespace easyddl {
+namespace {
+
+constexpr size_t kNameBytes = 256;
+using Name = std::array<char, kNameBytes>;
+
+Name to_name(const std::string& text) {
+  Name name{};
+  std::memcpy(name.data(), text.data(), std::min(text.size(), kNameBytes - 1));
+  return name;
+}
+
+std::vector<Name> gather_names(MPI_Comm comm, const std::string& text) {
+  int size = 0;
+  EASYDDL_MPI(MPI_Comm_size, comm, &size);
+  const Name mine = to_name(text);
+  std::vector<Name> all(static_cast<size_t>(size));
+  EASYDDL_MPI(MPI_Allgather, mine.data(), kNameBytes, MPI_CHAR, all.data(), kNameBytes, MPI_CHAR,
+              comm);
+  return all;
+}
+
+// The lowest index that holds the same name as `index` does: equal for equal names.
+int first_equal(const std::vector<Name>& names, int index) {
+  const auto found = std::find(names.begin(), names.end(), names[static_cast<size_t>(index)]);
+  return static_cast<int>(found - names.begin());
+}
+
+// Two processes with the same text run under one kernel, see each other's process ids, and
+// belong to one user.
+std::string machine_id() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  char space[64] = {};
+  if (readlink("/proc/self/ns/pid", space, sizeof space - 1) < 0) space[0] = '\0';
+  return boot + ' ' + space + ' ' + std::to_string(geteuid());
+}
+
+}  // namespace
+
+Comm::Comm(MPI_Comm comm) : comm_(comm) {
+  if (comm_ != MPI_COMM_NULL) EASYDDL_MPI(MPI_Comm_set_errhandler, comm_, MPI_ERRORS_RETURN);
+}
+
+Comm::~Comm() {
+  int finalized = 0;
+  MPI_Finalized(&finalized);
+  if (comm_ != MPI_COMM_NULL && finalized == 0) MPI_Comm_free(&comm_);
+}
+
+Comm::Comm(Comm&& other) noexcept : comm_(std::exchange(other.comm_, MPI_COMM_NULL)) {}
+
+Comm& Comm::operator=(Comm&& other) noexcept {
+  std::swap(comm_, other.comm_);
+  return *this;
+}
+
+Comm Comm::duplicate(MPI_Comm comm) {
+  MPI_Comm result = MPI_COMM_NULL;
+  EASYDDL_MPI(MPI_Comm_dup, comm, &result);
+  return Comm(result);
+}
+
+Comm Comm::split(MPI_Comm comm, int color, int key) {
+  MPI_Comm result = MPI_COMM_NULL;
+  EASYDDL_MPI(MPI_Comm_split, comm, color, key, &result);
+  return Comm(result);
+}
+
+int Comm::rank() const {
+  int rank = 0;
+  EASYDDL_MPI(MPI_Comm_rank, comm_, &rank);
+  return rank;
+}
+
+int Comm::size() const {
+  int size = 0;
+  EASYDDL_MPI(MPI_Comm_size, comm_, &size);
+  return size;
+}
+
+Layout::Layout(MPI_Comm world, const std::string& name) {
+  EASYDDL_MPI(MPI_Comm_rank, world, &rank);
+  EASYDDL_MPI(MPI_Comm_size, world, &size);
+  name_hosts(world, name);
+  count_cores();
+  number_hosts(world);
+  choose_carriers(world);
+}
+
+void Layout::name_hosts(MPI_Comm world, const std::string& name) {
+  for (const Name& each : gather_names(world, name)) host_of.emplace_back(each.data());
+  const std::vector<Name> machines = gather_names(world, machine_id());
+  machine = Comm::split(world, first_equal(machines, rank), rank);
+  const std::vector<Name> hosts = gather_names(world, name + ' ' + machine_id());
+  host = Comm::split(world, first_equal(hosts, rank), rank);
+  // A name proves nothing: where the members cannot open each other's memory, each is alone.
+  if (SharedSegment(host.get(), 1).data() == nullptr) host = Comm::split(world, rank, 0);
+  local_rank = host.rank();
+  local_size = host.size();
+}
+
+void Layout::count_cores() {
+  // The union, because a launcher may bind each rank to cores of its own.
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  check_system(sched_getaffinity(0, sizeof cores, &cores), "sched_getaffinity");
+  EASYDDL_MPI(MPI_Allreduce, MPI_IN_PLACE, &cores, sizeof cores, MPI_BYTE, MPI_BOR, machine.get());
+  cores_are_shared = machine.size() > CPU_COUNT(&cores);
+}
+
+void Layout::number_hosts(MPI_Comm world) {
+  int lowest = rank;
+  EASYDDL_MPI(MPI_Bcast, &lowest, 1, MPI_INT, 0, host.get());
+  std::vector<int> lowest_of(static_cast<size_t>(size));
+  EASYDDL_MPI(MPI_Allgather, &lowest, 1, MPI_INT, lowest_of.data(), 1, MPI_INT, world);
+  std::vector<int> hosts = lowest_of;
+  std::sort(hosts.begin(), hosts.end());
+  hosts.erase(std::unique(hosts.begin(), hosts.end()), hosts.end());
+  for (int each : lowest_of) {
+    node_of.push_back(
+        static_cast<int>(std::lower_bound(hosts.begin(), hosts.end(), each) - hosts.begin()));
+  }
+  node_rank = node_of[static_cast<size_t>(rank)];
+  num_nodes = static_cast<int>(hosts.size());
+}
+
+void Layout::choose_carriers(MPI_Comm world) {
+  EASYDDL_MPI(MPI_Allreduce, &local_size, &num_carriers, 1, MPI_INT, MPI_MIN, world);
+  const bool carrier = local_rank < num_carriers;
+  across = Comm::split(world, carrier ? local_rank : MPI_UNDEFINED, node_rank);
+}
+
+}  // namespace easyddl

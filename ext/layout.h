@@ -1,0 +1,56 @@
+// Where the ranks are: who shares a host with whom.
+#pragma once
+
+#include <mpi.h>
+
+#include <string>
+#include <vector>
+
+namespace easyddl {
+
+// An MPI communicator, freed at the end of its scope; its errors are returned, not fatal.
+class Comm {
+ public:
+  Comm() = default;
+  explicit Comm(MPI_Comm comm);
+  ~Comm();
+  Comm(Comm&& other) noexcept;
+  Comm& operator=(Comm&& other) noexcept;
+  Comm(const Comm&) = delete;
+  Comm& operator=(const Comm&) = delete;
+
+  static Comm duplicate(MPI_Comm comm);
+  static Comm split(MPI_Comm comm, int color, int key);
+
+  MPI_Comm get() const { return comm_; }
+  int rank() const;
+  int size() const;
+
+ private:
+  MPI_Comm comm_ = MPI_COMM_NULL;
+};
+
+// The ranks of one host are its members, in the order of their ranks; hosts are numbered in
+// the order of their lowest rank. Every host has the same number of carriers, the members
+// that take a shard of the data across hosts: as many as the host with the fewest ranks has.
+struct Layout {
+  // Collective over `world`. `host` is this rank's host, as the user or the system names it.
+  // Ranks share a host if the names are equal and they can open each other's memory.
+  Layout(MPI_Comm world, const std::string& host);
+
+  int rank, size, local_rank, local_size, node_rank, num_nodes, num_carriers;
+  bool cores_are_shared;             // the machine has fewer cores than ranks
+  std::vector<int> node_of;          // by rank
+  std::vector<std::string> host_of;  // by rank
+  Comm machine;                      // all ranks on this machine, also where it plays several hosts
+  Comm host;                         // the ranks of this host
+  Comm across;  // the carriers with this local rank on all hosts; null if this rank is none
+
+ private:
+  void name_hosts(MPI_Comm world, const std::string& host);
+  void count_cores();
+  void number_hosts(MPI_Comm world);
+  void choose_carriers(MPI_Comm world);
+};
+
+}  // namespace easyddl

@@ -1,0 +1,224 @@
+// Python's doors to the engine: they take arguments, drop the GIL and call on.
+#include <mpi.h>
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "channel.h"
+#include "check.h"
+#include "process.h"
+#include "signature.h"
+#include "world.h"
+
+namespace py = pybind11;
+using namespace easyddl;
+
+namespace {
+
+// Arrays come as their bytes; what these mean is told by a dtype's name.
+using Bytes = py::array_t<uint8_t, py::array::c_style>;
+
+std::atomic<bool> g_python_is_alive{true};
+
+// Lets Ctrl-C end a wait that was entered from Python's main thread.
+void check_signals() {
+  if (!g_python_is_alive.load()) return;
+  const py::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+}
+
+Pieces to_pieces(const std::vector<Bytes>& inputs, std::vector<Bytes>& outputs) {
+  if (inputs.size() != outputs.size()) throw Error("As many outputs as inputs are needed.");
+  std::vector<Piece> pieces;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].nbytes() != outputs[i].nbytes()) {
+      throw Error("Output " + std::to_string(i) + " has " + std::to_string(outputs[i].nbytes()) +
+                  " bytes, its input " + std::to_string(inputs[i].nbytes()) + ".");
+    }
+    pieces.push_back(
+        {inputs[i].data(), outputs[i].mutable_data(), static_cast<size_t>(inputs[i].nbytes())});
+  }
+  return Pieces(std::move(pieces));
+}
+
+void require_bytes(const Bytes& array, size_t bytes, const char* name) {
+  if (static_cast<size_t>(array.nbytes()) != bytes) {
+    throw Error(std::string(name) + " has " + std::to_string(array.nbytes()) + " bytes where " +
+                std::to_string(bytes) + " are needed.");
+  }
+}
+
+size_t total(const std::vector<int64_t>& counts, int size, size_t unit_bytes, const char* name) {
+  if (counts.size() != static_cast<size_t>(size)) {
+    throw Error(std::string(name) + " must have one entry a rank.");
+  }
+  int64_t sum = 0;
+  for (int64_t each : counts) {
+    if (each < 0) throw Error(std::string(name) + " has a negative entry.");
+    sum += each;
+  }
+  return static_cast<size_t>(sum) * unit_bytes;
+}
+
+std::string mpi_library_version() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING];
+  int length = 0;
+  check_mpi(MPI_Get_library_version(text, &length), "MPI_Get_library_version");
+  return std::string(text, static_cast<size_t>(length));
+}
+
+std::string built_with() {
+#if defined(OMPI_MAJOR_VERSION)
+  return "Open MPI " + std::to_string(OMPI_MAJOR_VERSION) + '.' +
+         std::to_string(OMPI_MINOR_VERSION) + '.' + std::to_string(OMPI_RELEASE_VERSION);
+#elif defined(MPICH_VERSION)
+  return std::string("MPICH ") + MPICH_VERSION;
+#else
+  return "MPI " + std::to_string(MPI_VERSION) + '.' + std::to_string(MPI_SUBVERSION);
+#endif
+}
+
+// Worlds and channels are never destroyed: freeing a communicator takes all ranks, which end
+// their interpreters at different times, and the exit of the process still needs the world.
+template <class T>
+using Immortal = std::unique_ptr<T, py::nodelete>;
+
+void define_world(py::module_& m) {
+  py::class_<World, Immortal<World>>(m, "World", "All ranks of the job, and where they are.")
+      .def(py::init([](const std::string& host) {
+             const py::gil_scoped_release nogil;
+             return Immortal<World>(new World(host));
+           }),
+           py::arg("host"), "Collective over MPI_COMM_WORLD. `host` names this rank's host.")
+      .def_property_readonly("rank", [](const World& w) { return w.layout().rank; })
+      .def_property_readonly("size", [](const World& w) { return w.layout().size; })
+      .def_property_readonly("local_rank", [](const World& w) { return w.layout().local_rank; })
+      .def_property_readonly("local_size", [](const World& w) { return w.layout().local_size; })
+      .def_property_readonly("node_rank", [](const World& w) { return w.layout().node_rank; })
+      .def_property_readonly("num_nodes", [](const World& w) { return w.layout().num_nodes; })
+      .def_property_readonly("hosts", [](const World& w) { return w.layout().host_of; });
+}
+
+void define_channel(py::module_& m) {
+  py::class_<Channel, Immortal<Channel>>(
+      m, "Channel", "One line of collectives, called in the same order by all ranks.")
+      .def(py::init([](World& world) {
+             const py::gil_scoped_release nogil;
+             Immortal<Channel> channel(new Channel(world));
+             channel->set_idle(check_signals);
+             return channel;
+           }),
+           py::arg("world"), py::keep_alive<1, 2>())
+      .def(
+          "allreduce",
+          [](Channel& channel, const std::vector<Bytes>& inputs, std::vector<Bytes> outputs,
+             const std::string& dtype, const std::string& op, const Signature& signature) {
+            const Pieces pieces = to_pieces(inputs, outputs);
+            const DType type = parse_dtype(dtype);
+            const Op function = parse_op(op);
+            const py::gil_scoped_release nogil;
+            channel.allreduce(pieces, type, function, signature);
+          },
+          py::arg("inputs"), py::arg("outputs"), py::arg("dtype"), py::arg("op"),
+          py::arg("signature"), "Reduces a list of arrays over all ranks, element by element.")
+      .def(
+          "broadcast",
+          [](Channel& channel, const std::vector<Bytes>& inputs, std::vector<Bytes> outputs,
+             int root, const Signature& signature) {
+            const Pieces pieces = to_pieces(inputs, outputs);
+            const py::gil_scoped_release nogil;
+            channel.broadcast(pieces, root, signature);
+          },
+          py::arg("inputs"), py::arg("outputs"), py::arg("root"), py::arg("signature"),
+          "Writes the root's inputs to the outputs of all other ranks.")
+      .def(
+          "barrier",
+          [](Channel& channel, const Signature& signature) {
+            const py::gil_scoped_release nogil;
+            channel.barrier(signature);
+          },
+          py::arg("signature"), "Returns once all ranks have called it.")
+      .def(
+          "gather_values",
+          [](Channel& channel, int64_t value, const Signature& signature) {
+            const py::gil_scoped_release nogil;
+            return channel.gather_values(value, signature);
+          },
+          py::arg("value"), py::arg("signature"), "The value of each rank, in their order.")
+      .def(
+          "all_gather",
+          [](Channel& channel, const Bytes& input, Bytes output, const std::vector<int64_t>& counts,
+             size_t unit_bytes, int rank, const Signature& signature) {
+            const int size = static_cast<int>(counts.size());
+            require_bytes(output, total(counts, size, unit_bytes, "counts"), "output");
+            require_bytes(input,
+                          static_cast<size_t>(counts.at(static_cast<size_t>(rank))) * unit_bytes,
+                          "input");
+            void* out = output.mutable_data();
+            const py::gil_scoped_release nogil;
+            channel.all_gather(input.data(), out, counts, unit_bytes, signature);
+          },
+          py::arg("input"), py::arg("output"), py::arg("counts"), py::arg("unit_bytes"),
+          py::arg("rank"), py::arg("signature"),
+          "Writes counts[r] units of each rank r's input to the output, in their order.")
+      .def(
+          "all_to_all",
+          [](Channel& channel, const Bytes& input, Bytes output, const std::vector<int64_t>& sends,
+             const std::vector<int64_t>& receives, size_t unit_bytes, const Signature& signature) {
+            const int size = static_cast<int>(sends.size());
+            require_bytes(input, total(sends, size, unit_bytes, "sends"), "input");
+            require_bytes(output, total(receives, size, unit_bytes, "receives"), "output");
+            void* out = output.mutable_data();
+            const py::gil_scoped_release nogil;
+            channel.all_to_all(input.data(), out, sends, receives, unit_bytes, signature);
+          },
+          py::arg("input"), py::arg("output"), py::arg("sends"), py::arg("receives"),
+          py::arg("unit_bytes"), py::arg("signature"),
+          "Sends sends[r] units to each rank r and takes in receives[r] from it.")
+      .def(
+          "reduce_scatter",
+          [](Channel& channel, const Bytes& input, Bytes output, size_t count, int size,
+             const std::string& dtype, const std::string& op, const Signature& signature) {
+            const DType type = parse_dtype(dtype);
+            const Op function = parse_op(op);
+            const size_t part = count * size_of(type);
+            require_bytes(input, part * static_cast<size_t>(size), "input");
+            require_bytes(output, part, "output");
+            void* out = output.mutable_data();
+            const py::gil_scoped_release nogil;
+            channel.reduce_scatter(input.data(), out, count, type, function, signature);
+          },
+          py::arg("input"), py::arg("output"), py::arg("count"), py::arg("size"), py::arg("dtype"),
+          py::arg("op"), py::arg("signature"),
+          "Reduces part r of all ranks' inputs into the output of rank r.");
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_core, m) {
+  m.doc() = "The engine of easyddl: hierarchical collectives over shared memory and MPI.";
+  py::register_exception<Error>(m, "Error", PyExc_RuntimeError);
+  m.def("mpi_library_version", &mpi_library_version, "What the MPI that is loaded calls itself.");
+  m.def("built_with", &built_with, "The MPI that this module was compiled for.");
+  py::class_<Signature>(m, "Signature", "What a rank asks of a collective, in words.")
+      .def(py::init<std::string>(), py::arg("text"))
+      .def_readonly("text", &Signature::text);
+  define_world(m);
+  define_channel(m);
+  m.def(
+      "end_job", [](int status) { end_job(status); }, py::arg("status"),
+      "Ends all ranks with this exit status. Does not return.");
+  m.def("watch_exit", &watch_exit, py::arg("world"),
+        "From now on this process parts from the others when it exits.");
+  m.def("warn_at_end", &warn_at_end, py::arg("text"),
+        "Prints the text on the root when the job ends, if all ranks have asked for it.");
+  m.def(
+      "stop_signals", [] { g_python_is_alive.store(false); },
+      "Called when the interpreter is about to end: waits no longer look for signals.");
+}

@@ -1,0 +1,93 @@
+#include "process.h"
+
+#include <mpi.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <exception>
+#include <thread>
+
+#include "check.h"
+#include "world.h"
+
+namespace easyddl {
+namespace {
+
+World* g_world = nullptr;
+pid_t g_pid = 0;
+std::string g_warning;  // written by the interpreter's thread, read after it has ended
+
+std::string who(const Layout& layout) {
+  return "rank " + std::to_string(layout.rank) + " on host " +
+         layout.host_of[static_cast<size_t>(layout.rank)];
+}
+
+void part_from_the_others() {
+  const Layout& layout = g_world->layout();
+  const bool all_warn = g_world->farewell().leave(!g_warning.empty());
+  if (all_warn && layout.rank == 0) write_line(g_warning);
+  g_world->peers().announce_end();
+}
+
+// MPI_Finalize deletes the attributes of MPI_COMM_SELF first, whoever calls it: this module,
+// or mpi4py where the script imported it before easyddl.
+int at_finalize(MPI_Comm, int, void*, void*) {
+  if (getpid() != g_pid) return MPI_SUCCESS;
+  try {
+    part_from_the_others();
+  } catch (const std::exception& error) {
+    write_line(std::string("easyddl: at exit: ") + error.what());
+    end_job(1);
+  }
+  return MPI_SUCCESS;
+}
+
+// glibc's on_exit tells the exit status, which neither Python's atexit nor its excepthook
+// knows after sys.exit(1): MPI_Finalize would then wait for ranks that never come.
+void at_exit(int status, void*) {
+  int finalized = 0;
+  MPI_Finalized(&finalized);
+  if (getpid() != g_pid || finalized != 0) return;
+  if (status != 0 && g_world->layout().size > 1) {
+    write_line("easyddl: " + who(g_world->layout()) + " exited with status " +
+               std::to_string(status) + ". Ending the job.");
+    end_job(status);
+  }
+  MPI_Finalize();
+}
+
+}  // namespace
+
+void write_line(const std::string& line) {
+  const std::string text = line + '\n';
+  size_t written = 0;
+  while (written < text.size()) {
+    const ssize_t count = write(STDERR_FILENO, text.data() + written, text.size() - written);
+    if (count <= 0) return;
+    written += static_cast<size_t>(count);
+  }
+}
+
+void end_job(int status) {
+  if (g_world != nullptr) g_world->peers().announce_end_of_all();
+  g_pid = 0;  // MPI_Abort may call exit, which has nothing left to do
+  // A launcher may drop what it has not yet passed on of this rank's output: the reason.
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  MPI_Abort(MPI_COMM_WORLD, status);
+  _exit(status);
+}
+
+void watch_exit(World* world) {
+  g_world = world;
+  g_pid = getpid();
+  int key = MPI_KEYVAL_INVALID;
+  EASYDDL_MPI(MPI_Comm_create_keyval, MPI_COMM_NULL_COPY_FN, at_finalize, &key, nullptr);
+  EASYDDL_MPI(MPI_Comm_set_attr, MPI_COMM_SELF, key, nullptr);
+  on_exit(at_exit, nullptr);
+}
+
+void warn_at_end(const std::string& text) { g_warning = text; }
+
+}  // namespace easyddl

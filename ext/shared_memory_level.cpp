@@ -1,0 +1,75 @@
+#include "shared_memory_level.h"
+
+#include <new>
+
+#include "check.h"
+
+namespace easyddl {
+namespace {
+
+// Two cache lines, because processors fetch lines in pairs.
+constexpr size_t kLine = 128;
+
+size_t round_up(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
+
+struct alignas(kLine) Notes {
+  SharedMemoryLevel::Note turns[SharedMemoryLevel::kTurns];
+};
+
+constexpr size_t kPage = 4096;
+
+}  // namespace
+
+// The memory holds a Board, then the Notes of each member, then, from the next page on, the
+// slots of each turn and member.
+struct SharedMemoryLevel::Board {
+  alignas(kLine) Gate gate;
+  alignas(kLine) Notes notes[1];
+};
+
+namespace {
+
+size_t header_bytes(int size) {
+  return round_up(kLine + static_cast<size_t>(size) * sizeof(Notes), kPage);
+}
+
+}  // namespace
+
+SharedMemoryLevel::SharedMemoryLevel(const Layout& layout, size_t slot_bytes)
+    : rank_(layout.local_rank),
+      size_(layout.local_size),
+      cores_are_shared_(layout.cores_are_shared),
+      slot_bytes_(round_up(slot_bytes, kPage)),
+      segment_(layout.host.get(),
+               header_bytes(size_) + kTurns * static_cast<size_t>(size_) * slot_bytes_) {
+  if (segment_.data() == nullptr) {
+    throw Error("Shared memory of rank " + std::to_string(layout.rank) +
+                "'s host could not be opened by all of its ranks.");
+  }
+  // A memfd is born zeroed, which is what a Gate and Notes begin with.
+  static_assert(sizeof(Gate) <= kLine && std::atomic<uint32_t>::is_always_lock_free);
+}
+
+SharedMemoryLevel::Board* SharedMemoryLevel::board() {
+  return static_cast<Board*>(segment_.data());
+}
+
+uint8_t* SharedMemoryLevel::slot(int member, uint32_t turn) {
+  const size_t index = (turn % kTurns) * static_cast<size_t>(size_) + static_cast<size_t>(member);
+  return static_cast<uint8_t*>(segment_.data()) + header_bytes(size_) + index * slot_bytes_;
+}
+
+SharedMemoryLevel::Note& SharedMemoryLevel::note(int member, uint32_t turn) {
+  return board()->notes[member].turns[turn % kTurns];
+}
+
+void SharedMemoryLevel::end_turn() {
+  board()->gate.advance(turn_ * static_cast<uint32_t>(size_));
+  ++turn_;
+}
+
+void SharedMemoryLevel::wait(uint32_t turn, const Idle& idle) {
+  board()->gate.wait(turn * static_cast<uint32_t>(size_), cores_are_shared_, idle);
+}
+
+}  // namespace easyddl

@@ -1,0 +1,40 @@
+// Waiting: for a condition in shared memory, and for MPI requests.
+#pragma once
+
+#include <mpi.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+
+namespace easyddl {
+
+// Called every kIdlePeriod while a rank waits; it may throw to end the wait.
+using Idle = std::function<void()>;
+constexpr std::chrono::milliseconds kIdlePeriod{50};
+
+// A counter in shared memory that ranks advance and wait for. It wraps around; two of its
+// values are compared by the sign of their difference.
+class Gate {
+ public:
+  // Adds one. Whoever makes the counter reach `target` wakes the ranks that sleep.
+  void advance(uint32_t target);
+
+  // Returns once the counter has reached `target`. Spins first, because waking a sleeping
+  // thread takes longer than a small collective; then gives its core to others, because the
+  // rank that is waited for may need it; then sleeps, because a core belongs to computation.
+  void wait(uint32_t target, bool cores_are_shared, const Idle& idle);
+
+ private:
+  bool reached(uint32_t target) const;
+  void sleep_until(uint32_t target, const Idle& idle);
+
+  std::atomic<uint32_t> arrived_{0};
+  std::atomic<uint32_t> sleepers_{0};
+};
+
+// MPI makes progress only while it is polled: polls with growing pauses.
+void wait_requests(MPI_Request* requests, int count, bool cores_are_shared, const Idle& idle);
+
+}  // namespace easyddl
