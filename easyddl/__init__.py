@@ -1,0 +1,67 @@
+"""easyddl: synchronous data parallelism for Keras 3, over MPI, in four lines.
+
+```python
+import easyddl as ddl                                            # 1
+x_train, y_train = ddl.split_data(x_train, y_train)              # 2
+optimizer = keras.optimizers.SGD(ddl.scale_lr(0.01))             # 3
+model.fit(..., callbacks=[ddl.DDLCallback(), *mine,              # 4
+                          ddl.DDLGlobalVariablesCallback()])
+```
+
+    mpirun -np 8 python train.py
+"""
+
+from easyddl import backends as _backends
+from easyddl import fits as _fits
+from easyddl import launcher as _launcher
+from easyddl import lifetime as _lifetime
+from easyddl.callbacks import DDLCallback, DDLGlobalVariablesCallback, RankZero
+from easyddl.collectives import allgather, allreduce, alltoall, broadcast, reduce_scatter
+from easyddl.data import split_data
+from easyddl.objects import allgather_object, broadcast_object, root_first
+from easyddl.optimizer import DistributedOptimizer
+from easyddl.schedules import scale_lr
+from easyddl.variables import broadcast_variables
+from easyddl.world import (
+    barrier,
+    init,
+    is_root,
+    local_rank,
+    local_size,
+    node_rank,
+    num_nodes,
+    rank,
+    size,
+)
+
+__all__ = [
+    "DDLCallback",
+    "DDLGlobalVariablesCallback",
+    "DistributedOptimizer",
+    "RankZero",
+    "allgather",
+    "allgather_object",
+    "allreduce",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "broadcast_object",
+    "broadcast_variables",
+    "init",
+    "is_root",
+    "local_rank",
+    "local_size",
+    "node_rank",
+    "num_nodes",
+    "rank",
+    "reduce_scatter",
+    "root_first",
+    "scale_lr",
+    "size",
+    "split_data",
+]
+
+_lifetime.install()
+_fits.install()
+if not _launcher.is_worker() and _backends.find() is not None:
+    _backends.find().configure()

@@ -1,0 +1,47 @@
+"""One door per Keras backend, each with the same functions.
+
+A door is a module named as Keras names the backend. It is the only place that imports its
+framework, and it offers:
+
+- `configure()`: shares the machine's cores and GPUs among its ranks, before the framework
+  takes all of them. Called at import.
+- `is_tensor(x)`, `to_numpy(x)`, `from_numpy(array)`.
+- `exchange(gradients, reduce)`: the gradients after `reduce`, a function from a list of NumPy
+  arrays to a list of such, inside a compiled step too.
+- `check_model(model)`: raises an error if the model's step cannot exchange gradients.
+- `on_first_batch(model, act)`: calls `act(batch)` with the symbolic structure of the first
+  batch of data of a fit, before its first step.
+"""
+
+import importlib
+
+import keras
+
+_DOORS = ("tensorflow",)
+
+
+def name():
+    """The active Keras backend's name."""
+    return keras.backend.backend()
+
+
+def find():
+    """The active backend's door, or `None` if it has none yet."""
+    return importlib.import_module(f"easyddl.backends.{name()}") if name() in _DOORS else None
+
+
+def require():
+    """The active backend's door; an error if it has none yet."""
+    door = find()
+    if door is None:
+        raise NotImplementedError(
+            f"easyddl trains on these Keras backends so far: {', '.join(_DOORS)}. Set "
+            f"KERAS_BACKEND to one of them. Received: {name()}"
+        )
+    return door
+
+
+def door_of(x):
+    """The active backend's door if `x` is one of its tensors, else `None`."""
+    door = find()
+    return door if door is not None and door.is_tensor(x) else None

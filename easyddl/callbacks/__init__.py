@@ -1,0 +1,7 @@
+"""The callbacks of easyddl."""
+
+from easyddl.callbacks.ddl_callback import DDLCallback
+from easyddl.callbacks.global_variables_callback import DDLGlobalVariablesCallback
+from easyddl.callbacks.rank_zero import RankZero
+
+__all__ = ["DDLCallback", "DDLGlobalVariablesCallback", "RankZero"]

@@ -1,0 +1,94 @@
+"""The callback that makes the ranks start alike."""
+
+import keras
+import numpy as np
+
+from easyddl import backends, collectives, fits, objects, variables, world
+from easyddl.callbacks import order
+
+
+class DDLGlobalVariablesCallback(keras.callbacks.Callback):
+    """Gives all ranks the root's weights before the first step. Must be the last callback.
+
+    It comes last so that what other callbacks load at the beginning of training, such as a
+    backup, is broadcast too. The optimizer's variables are broadcast with the weights. Each
+    rank then draws random numbers of its own (for dropout, say), which depend on the root's
+    seeds and on the rank alone.
+
+    At the end of each epoch it makes all ranks stop if any of them set `model.stop_training`.
+
+    Args:
+        root_rank: Integer. The rank whose variables all get.
+
+    Raises:
+        TypeError: At `fit`, if the class was passed instead of an instance.
+        ValueError: At `fit`, if it is not the last callback, or not the only one; or if
+            `root_rank` is no rank.
+        RuntimeError: On all ranks, if their models differ.
+    """
+
+    def __init__(self, root_rank=0):
+        super().__init__()
+        self.root_rank = root_rank
+
+    def set_model(self, model=None):
+        order.require_instance(self, "DDLGlobalVariablesCallback")
+        super().set_model(model)
+        fit = fits.current(model)
+        if fit is not None:
+            order.check(fit.callbacks, _FirstOfNone, DDLGlobalVariablesCallback)
+
+    def on_train_begin(self, logs=None):
+        collectives.check_root(self.root_rank)
+        self._share_initial_epoch()
+        if _is_built(self.model):
+            self._share_variables()
+        else:
+            backends.require().on_first_batch(self.model, self._build_and_share)
+
+    def _share_initial_epoch(self):
+        # BackupAndRestore, which acts on the root, may have set where training goes on.
+        self.model._initial_epoch = objects.broadcast_object(
+            getattr(self.model, "_initial_epoch", None), self.root_rank
+        )
+
+    def _build_and_share(self, batch):
+        self.model._symbolic_build(data_batch=batch)
+        self._share_variables()
+
+    def _share_variables(self):
+        optimizer = self.model.optimizer
+        if not optimizer.built:
+            optimizer.build(self.model.trainable_variables)
+        variables.broadcast_variables([*self.model.weights, *optimizer.variables], self.root_rank)
+        self._share_seeds()
+
+    def _share_seeds(self):
+        states = [generator.state for generator in _seed_generators(self.model)]
+        variables.broadcast_variables(states, self.root_rank)
+        for state in states:
+            seed, counter = np.asarray(state.numpy()).tolist()
+            # Counted from the root, so that the root's own numbers stay what they were.
+            distance = (world.rank() - self.root_rank) % world.size()
+            state.assign(np.array([(seed + distance) % 2**32, counter], state.dtype))
+
+    def on_epoch_end(self, epoch, logs=None):
+        if world.size() > 1:
+            stop = np.array(bool(self.model.stop_training))
+            self.model.stop_training = bool(collectives.allreduce(stop, op="max"))
+
+
+class _FirstOfNone:
+    """No callback is one: stands for "no rule about the first"."""
+
+
+def _is_built(model):
+    return all(layer.built for layer in model._flatten_layers())
+
+
+def _seed_generators(model):
+    return [
+        generator
+        for layer in model._flatten_layers()
+        for generator in getattr(layer, "_seed_generators", [])
+    ]

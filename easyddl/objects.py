@@ -1,0 +1,112 @@
+"""Collectives on Python objects, and taking turns."""
+
+import contextlib
+import pickle
+
+import numpy as np
+
+from easyddl import collectives, world
+
+
+def _pickled(name, obj):
+    """The object's bytes; an error on all ranks if it has none on this one."""
+    try:
+        return np.frombuffer(pickle.dumps(obj), np.uint8)
+    except Exception as problem:
+        world.agree(f"{name} with an object that cannot be pickled [{problem}]")
+        raise TypeError(
+            f"`obj` must be picklable, as it travels to other processes: {problem}. "
+            f"Received: obj of type {type(obj).__name__}"
+        ) from problem
+
+
+def allgather_object(obj):
+    """Gathers one object of each rank.
+
+    Args:
+        obj: Any object that can be pickled; it may differ by rank.
+
+    Returns:
+        List of all ranks' objects, in the order of the ranks, equal on all.
+
+    Raises:
+        TypeError: If no rank's `obj` can be pickled.
+        RuntimeError: On all ranks, if only some can.
+
+    Example:
+    ```python
+    hosts = ddl.allgather_object(socket.gethostname())
+    ```
+    """
+    data = _pickled("allgather_object(obj)", obj)
+    signature = world.signature("allgather_object(obj)")
+    channel = world.engine().channel
+    counts = channel.gather_values(data.size, signature)
+    joined = np.empty(sum(counts), np.uint8)
+    channel.all_gather(data, joined, counts, 1, world.rank(), signature)
+    return [pickle.loads(part.tobytes()) for part in np.split(joined, np.cumsum(counts)[:-1])]
+
+
+def broadcast_object(obj, root_rank=0):
+    """Gives all ranks one rank's object.
+
+    Args:
+        obj: Any object that can be pickled. Only the root's counts.
+        root_rank: Integer. The rank whose object all get.
+
+    Returns:
+        The root's object; a copy of it on the other ranks.
+
+    Raises:
+        ValueError: If `root_rank` is no rank.
+        RuntimeError: On all ranks, if they disagree in the root, or the root's `obj` cannot be
+            pickled.
+    """
+    text = f"broadcast_object(root_rank={collectives.plain(root_rank)!r})"
+    try:
+        collectives.check_root(root_rank)
+    except (TypeError, ValueError) as problem:
+        world.agree(f"{text} with a bad argument [{problem}]")
+        raise
+    is_root = world.rank() == root_rank
+    data = _pickled(text, obj) if is_root else np.empty(0, np.uint8)
+    signature = world.signature(text)
+    channel = world.engine().channel
+    length = channel.gather_values(data.size, signature)[root_rank]
+    received = data.copy() if is_root else np.empty(length, np.uint8)
+    channel.broadcast([received], [received], root_rank, signature)
+    return obj if is_root else pickle.loads(received.tobytes())
+
+
+@contextlib.contextmanager
+def root_first():
+    """Lets the root go first; the other ranks follow when it is done.
+
+    For downloads and caches, which one process should fill and all may read. The body must
+    not call collectives, since the ranks are not in it together.
+
+    Raises:
+        RuntimeError: On the other ranks, if the root's body raised.
+
+    Example:
+    ```python
+    with ddl.root_first():
+        (x_train, y_train), _ = keras.datasets.mnist.load_data()
+    ```
+    """
+    if not world.is_root():
+        _hear_of_root(None)
+        yield
+        return
+    try:
+        yield
+    except BaseException as problem:
+        _hear_of_root(f"{type(problem).__name__}: {problem}")
+        raise
+    _hear_of_root(None)
+
+
+def _hear_of_root(problem):
+    problem = broadcast_object(problem)
+    if problem is not None and not world.is_root():
+        raise RuntimeError(f"Rank 0, which went first in `root_first`, failed: {problem}")

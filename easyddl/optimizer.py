@@ -1,0 +1,36 @@
+"""The optimizer of a custom training loop."""
+
+import keras
+
+from easyddl import gradients
+
+
+def DistributedOptimizer(optimizer):
+    """Makes an optimizer average gradients over all ranks before it applies them.
+
+    For custom training loops, and models with several optimizers. `DDLCallback` does the same
+    for as long as a `model.fit()` lasts. Every rank must call `apply` equally often.
+
+    Args:
+        optimizer: A Keras optimizer instance. It is changed.
+
+    Returns:
+        The same instance.
+
+    Raises:
+        TypeError: If `optimizer` is no Keras optimizer instance.
+
+    Example:
+    ```python
+    optimizer = ddl.DistributedOptimizer(keras.optimizers.Adam(ddl.scale_lr(1e-3)))
+    optimizer.build(model.trainable_variables)
+    ddl.broadcast_variables(model.weights + optimizer.variables)
+    ```
+    """
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise TypeError(
+            "`optimizer` must be an instance of a Keras optimizer, such as "
+            f"`keras.optimizers.Adam(1e-3)`. Received: {optimizer!r}"
+        )
+    gradients.hook(optimizer)
+    return optimizer
