@@ -1,0 +1,188 @@
+"""Starts jobs under mpirun, and reads what their checks found.
+
+A test of many ranks is a script of functions named `check_...`, which `run_checks` calls one
+after the other on every rank of one job, since importing Keras takes each process seconds.
+"""
+
+import ast
+import contextlib
+import functools
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+
+TIMEOUT = 480  # seconds; a job that takes longer hangs
+
+
+def mpirun():
+    """The launcher of the MPI in use: the environment's own before the machine's."""
+    beside = pathlib.Path(sys.executable).with_name("mpirun")
+    return str(beside) if beside.exists() else shutil.which("mpirun")
+
+
+@functools.cache
+def is_open_mpi():
+    version = subprocess.run(
+        [mpirun(), "--version"], capture_output=True, text=True, check=True
+    ).stdout
+    return "Open MPI" in version or "OpenRTE" in version or "prte" in version.lower()
+
+
+def command(ranks, arguments):
+    """The command line of a job with more ranks than cores, as any user."""
+    flags = []
+    if is_open_mpi():
+        flags = ["--oversubscribe"]
+        if os.geteuid() == 0:
+            flags.append("--allow-run-as-root")
+    return [mpirun(), *flags, "-np", str(ranks), *map(str, arguments)]
+
+
+def environment(extra=None):
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
+    tests = str(pathlib.Path(__file__).parent)
+    path = os.pathsep.join(filter(None, [tests, os.environ.get("PYTHONPATH")]))
+    # Without what importing easyddl has left here for this process's own children to see.
+    clean = {name: value for name, value in os.environ.items() if name != "_EASYDDL_PROCESS"}
+    return {**clean, **quiet, "PYTHONPATH": path, **(extra or {})}
+
+
+def run(ranks, script, *arguments, env=None, timeout=TIMEOUT, cwd=None, ranks_by_mpirun=True):
+    """Runs a Python script on some ranks.
+
+    Returns:
+        `subprocess.CompletedProcess` with standard output and error, mixed, as `stdout`.
+
+    Raises:
+        TimeoutError: If it takes too long; the job is killed and what it printed shown.
+    """
+    line = [sys.executable, str(script), *map(str, arguments)]
+    if ranks_by_mpirun:
+        line = command(ranks, line)
+    with tempfile.TemporaryFile("w+") as output:
+        # Into a file: a pipe would be kept open by a rank that outlives the launcher.
+        process = subprocess.Popen(
+            line,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment(env),
+            cwd=cwd,
+            start_new_session=True,
+        )
+        try:
+            process.wait(timeout)
+            late = False
+        except subprocess.TimeoutExpired:
+            late = True
+            stop_session(process)
+        output.seek(0)
+        text = output.read()
+    if late:
+        raise TimeoutError(f"{line} took more than {timeout} s. It printed:\n{text}")
+    return subprocess.CompletedProcess(line, process.returncode, text)
+
+
+def stop_session(process):
+    """Ends a launcher and all processes of its session."""
+    with contextlib.suppress(subprocess.TimeoutExpired, ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(10)
+    for pid in session_members(process.pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait()
+
+
+def session_members(session):
+    """The processes whose session is `session`."""
+    found = []
+    for entry in pathlib.Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            if os.getsid(int(entry.name)) == session:
+                found.append(int(entry.name))
+        except (ProcessLookupError, PermissionError):
+            continue
+    return found
+
+
+def checks_of(script):
+    """The names of a script's checks, in their order, without running it."""
+    tree = ast.parse(pathlib.Path(script).read_text())
+    return [
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("check_")
+    ]
+
+
+@functools.cache
+def _results(ranks, script, env):
+    with tempfile.TemporaryDirectory() as folder:
+        extra = {**dict(env), "EASYDDL_TEST_RESULTS": folder}
+        try:
+            done = run(ranks, script, env=extra)
+            ended = f"The job ended with status {done.returncode}. It printed:\n{done.stdout}"
+            failed = done.returncode != 0
+        except TimeoutError as error:
+            ended, failed = str(error), True
+        by_rank = []
+        for rank in range(ranks):
+            path = pathlib.Path(folder, f"{rank}.json")
+            by_rank.append(json.loads(path.read_text()) if path.exists() else {})
+    return by_rank, ended, failed
+
+
+def assert_check(ranks, script, check, **env):
+    """Runs a script's job, once for all of its checks, and asserts that one passed."""
+    by_rank, ended, failed = _results(ranks, str(script), tuple(sorted(env.items())))
+    problems = []
+    for rank, results in enumerate(by_rank):
+        result = results.get(check, "did not finish")
+        if result != "ok":
+            problems.append(f"rank {rank}: {result}")
+    assert not problems, "\n".join([*problems, ended])
+    last = checks_of(script)[-1]
+    assert not (failed and check == last), ended
+
+
+def run_checks(namespace):
+    """Called at the end of a script of checks: runs them all, on every rank."""
+    # The verdict travels by MPI itself, not by what is tested.
+    import easyddl
+
+    easyddl.init()
+    from mpi4py import MPI
+
+    folder = os.environ.get("EASYDDL_TEST_RESULTS", tempfile.gettempdir())
+    results = {}
+    comm = MPI.COMM_WORLD.Dup()
+    only = sys.argv[1:]  # for a person who runs the script by hand
+    for name in only or [name for name in namespace if name.startswith("check_")]:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                # Keras on NumPy 2: its tensors' __array__ knows no `copy`.
+                warnings.filterwarnings("ignore", message=".*__array__.*copy.*")
+                namespace[name]()
+            results[name] = "ok"
+        except BaseException:
+            results[name] = traceback.format_exc()
+            print(f"rank {comm.rank}: {results[name]}", file=sys.stderr, flush=True)
+        pathlib.Path(folder, f"{comm.rank}.json").write_text(json.dumps(results))
+        if results[name] != "ok":
+            # Ranks have parted ways, and others may wait for this one. They get some time to
+            # find out for themselves, and to say so.
+            time.sleep(3)
+            comm.Abort(1)
+        comm.Barrier()

@@ -1,0 +1,218 @@
+"""k ranks that take n samples a step end with the weights of one process that takes k * n."""
+
+import contextlib
+
+import keras
+import numpy as np
+import tensorflow as tf
+from mpi import run_checks
+from mpi4py import MPI
+
+import easyddl as ddl
+from easyddl import gradients
+
+N = 4  # samples a rank takes in a step
+STEPS = 20
+COMM = MPI.COMM_WORLD
+CLASSES = 5
+
+
+def dense():
+    return keras.Sequential(
+        [
+            keras.layers.Input((6, 6, 1)),
+            keras.layers.Flatten(),
+            keras.layers.Dense(16, activation="tanh"),
+            keras.layers.Dense(CLASSES),
+        ]
+    )
+
+
+def convnet():
+    return keras.Sequential(
+        [
+            keras.layers.Input((6, 6, 1)),
+            keras.layers.Conv2D(4, 3, activation="tanh"),
+            keras.layers.AveragePooling2D(2),
+            keras.layers.Flatten(),
+            keras.layers.Dense(CLASSES),
+        ]
+    )
+
+
+def samples():
+    random = np.random.default_rng(7)
+    count = N * ddl.size() * STEPS
+    x = random.standard_normal((count, 6, 6, 1)).astype("float32")
+    y = (x.sum((1, 2, 3)) > 0).astype("int64") + 2 * (x[:, 0, 0, 0] > 0)
+    return x, y
+
+
+def compiled(model, optimizer):
+    model.compile(
+        optimizer,
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    return model
+
+
+def train_on_all_ranks(build, optimizer):
+    """The model after a distributed fit, the root's first weights, and the history."""
+    keras.utils.set_random_seed(100 + COMM.rank)
+    model = compiled(build(), optimizer())
+    first = COMM.bcast(model.get_weights())
+    x, y = ddl.split_data(*samples())
+    history = model.fit(
+        x,
+        y,
+        batch_size=N,
+        shuffle=False,
+        verbose=0,
+        callbacks=[ddl.DDLCallback(), ddl.DDLGlobalVariablesCallback()],
+    )
+    return model.get_weights(), first, history.history
+
+
+def train_on_one(build, optimizer, first):
+    """The same by Keras alone."""
+    model = compiled(build(), optimizer())
+    model.set_weights(first)
+    x, y = samples()
+    history = model.fit(x, y, batch_size=N * COMM.size, shuffle=False, verbose=0)
+    return model.get_weights(), history.history
+
+
+def assert_bits_are_equal(weights):
+    everyone = COMM.allgather([weight.tobytes() for weight in weights])
+    assert all(theirs == everyone[0] for theirs in everyone)
+
+
+def difference(weights, expected):
+    """The largest difference over the largest weight, of the tensor where that is largest."""
+    return max(
+        np.abs(weight - want).max() / np.abs(want).max()
+        for weight, want in zip(weights, expected, strict=True)
+    )
+
+
+def assert_equal_to_one_process(build, optimizer):
+    weights, first, history = train_on_all_ranks(build, optimizer)
+    expected, expected_history = train_on_one(build, optimizer, first)
+    assert_bits_are_equal(weights)
+    assert difference(first, expected) > 1e-2, "training must have moved the weights"
+    assert difference(weights, expected) <= 1e-5, difference(weights, expected)
+    assert COMM.allgather(history) == [history] * COMM.size
+    for name in ("loss", "accuracy"):
+        np.testing.assert_allclose(history[name], expected_history[name], rtol=1e-5)
+
+
+def sgd(**clip):
+    return lambda: keras.optimizers.SGD(0.1, momentum=0.9, **clip)
+
+
+def adam(**clip):
+    return lambda: keras.optimizers.Adam(0.01, **clip)
+
+
+def check_dense_sgd():
+    assert_equal_to_one_process(dense, sgd())
+
+
+def check_dense_sgd_clipnorm():
+    assert_equal_to_one_process(dense, sgd(clipnorm=0.1))
+
+
+def check_dense_sgd_global_clipnorm():
+    assert_equal_to_one_process(dense, sgd(global_clipnorm=0.2))
+
+
+def check_dense_adam():
+    assert_equal_to_one_process(dense, adam())
+
+
+def check_dense_adam_clipnorm():
+    assert_equal_to_one_process(dense, adam(clipnorm=0.1))
+
+
+def check_dense_adam_global_clipnorm():
+    assert_equal_to_one_process(dense, adam(global_clipnorm=0.2))
+
+
+def check_convnet_sgd_clipnorm():
+    assert_equal_to_one_process(convnet, sgd(clipnorm=0.1))
+
+
+def check_convnet_sgd_global_clipnorm():
+    assert_equal_to_one_process(convnet, sgd(global_clipnorm=0.2))
+
+
+def check_convnet_adam_clipnorm():
+    assert_equal_to_one_process(convnet, adam(clipnorm=0.1))
+
+
+def check_convnet_adam_global_clipnorm():
+    assert_equal_to_one_process(convnet, adam(global_clipnorm=0.2))
+
+
+@contextlib.contextmanager
+def exchange_switched_off():
+    exchange = gradients.average
+    gradients.average = lambda grads, variables: grads
+    try:
+        yield
+    finally:
+        gradients.average = exchange
+
+
+def check_without_exchange_it_fails():
+    with exchange_switched_off():
+        weights, first, _ = train_on_all_ranks(dense, sgd())
+    expected, _ = train_on_one(dense, sgd(), first)
+    if COMM.size > 1:
+        assert difference(weights, expected) > 1e-3
+    keras.backend.clear_session()
+
+
+def check_custom_loop_in_eager_mode():
+    assert_custom_loop_is_equal(lambda function: function)
+
+
+def check_custom_loop_in_a_graph():
+    assert_custom_loop_is_equal(tf.function)
+
+
+def assert_custom_loop_is_equal(wrap):
+    def train(model, optimizer, x, y, size):
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+        def step(x, y):
+            with tf.GradientTape() as tape:
+                value = loss(y, model(x, training=True))
+            optimizer.apply_gradients(
+                zip(tape.gradient(value, model.trainable_variables),
+                    model.trainable_variables, strict=True)
+            )  # fmt: skip
+
+        step = wrap(step)
+        for begin in range(0, len(x), size):
+            step(tf.constant(x[begin : begin + size]), tf.constant(y[begin : begin + size]))
+        return model.get_weights()
+
+    keras.utils.set_random_seed(200 + COMM.rank)
+    model = dense()
+    first = COMM.bcast(model.get_weights())
+    optimizer = ddl.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.9))
+    optimizer.build(model.trainable_variables)
+    ddl.broadcast_variables(model.weights + optimizer.variables)
+    x, y = samples()
+    weights = train(model, optimizer, *ddl.split_data(x, y), N)
+    alone = dense()
+    alone.set_weights(first)
+    expected = train(alone, keras.optimizers.SGD(0.1, momentum=0.9), x, y, N * COMM.size)
+    assert_bits_are_equal(weights)
+    assert difference(weights, expected) <= 1e-5, difference(weights, expected)
+
+
+if __name__ == "__main__":
+    run_checks(globals())

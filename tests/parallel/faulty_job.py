@@ -1,0 +1,108 @@
+"""A job in which one rank fails, in the way that the command line says.
+
+Usage: faulty_job.py FAULT VICTIM [busy]
+
+With `busy` the other ranks compute for long, and wait in no collective.
+"""
+
+import os
+import signal
+import sys
+import time
+
+import keras
+import numpy as np
+
+import easyddl as ddl
+from easyddl import launcher
+
+
+class Fault(keras.callbacks.Callback):
+    def __init__(self, fault):
+        super().__init__()
+        self.fault = fault
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 2:
+            FAULTS[self.fault]()
+
+
+def tell():
+    print(f"fault at {time.time()}", file=sys.stderr, flush=True)
+
+
+def raise_error():
+    tell()
+    raise ValueError("on purpose")
+
+
+def system_exit():
+    tell()
+    raise SystemExit(7)
+
+
+def sys_exit():
+    tell()
+    sys.exit(1)
+
+
+def kill():
+    tell()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def crash():
+    tell()
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def exit_at_once():
+    tell()
+    os._exit(5)
+
+
+def end_early():
+    tell()
+    sys.exit(0)
+
+
+def nothing():
+    tell()
+
+
+FAULTS = {
+    function.__name__: function
+    for function in (
+        raise_error, system_exit, sys_exit, kill, crash, exit_at_once, end_early, nothing
+    )
+}  # fmt: skip
+
+
+def train(fault):
+    x = np.random.default_rng(ddl.rank()).standard_normal((8000, 20)).astype("float32")
+    model = keras.Sequential([keras.layers.Input((20,)), keras.layers.Dense(10)])
+    model.compile("sgd", "mse")
+    mine = [Fault(fault)] if fault else []
+    print("training", flush=True)
+    callbacks = [ddl.DDLCallback(), *mine, ddl.DDLGlobalVariablesCallback()]
+    model.fit(x, x[:, :10], batch_size=4, epochs=1000, verbose=0, callbacks=callbacks)
+
+
+def main():
+    fault, victim, *how = sys.argv[1:]
+    if how == ["before_mpi"]:
+        if launcher.rank() == int(victim):
+            FAULTS[fault]()
+        ddl.barrier()
+        time.sleep(60)
+    is_victim = ddl.rank() == int(victim)
+    if how == ["busy"]:
+        ddl.barrier()
+        if is_victim:
+            FAULTS[fault]()
+        time.sleep(60)
+    train(fault if is_victim else None)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,489 @@
+"""What `model.fit()` does with easyddl's callbacks, on every rank of one job."""
+
+import contextlib
+import io
+import os
+import pathlib
+import shutil
+import tempfile
+import warnings
+
+import keras
+import numpy as np
+import tensorflow as tf
+from mpi import run_checks
+from mpi4py import MPI
+
+import easyddl as ddl
+from easyddl import gradients
+
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.rank, COMM.size
+BATCH = 8
+
+
+def data(steps=3):
+    """Data of this rank alone."""
+    random = np.random.default_rng(RANK)
+    x = random.standard_normal((BATCH * steps, 6)).astype("float32")
+    return x, (x.sum(1) > 0).astype("float32")
+
+
+def new_model(*, layers=None, optimizer="sgd", **arguments):
+    layers = layers or [keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.layers.Input((6,)), *layers])
+    model.compile(optimizer, "mse", **arguments)
+    return model
+
+
+def both(*mine):
+    return [ddl.DDLCallback(), *mine, ddl.DDLGlobalVariablesCallback()]
+
+
+def fit(model, *callbacks, steps=3, **arguments):
+    x, y = data(steps)
+    arguments = {"batch_size": BATCH, "verbose": 0, **arguments}
+    return model.fit(x, y, callbacks=both(*callbacks), **arguments)
+
+
+def assert_replicas_are_equal(model):
+    everyone = COMM.allgather([w.tobytes() for w in model.get_weights()])
+    assert all(theirs == everyone[0] for theirs in everyone)
+
+
+def fails(action):
+    """The exception that each rank raised."""
+    try:
+        action()
+    except Exception as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def in_shared_folder(check):
+    """Gives a check one folder for all ranks, named on the root."""
+
+    def wrapped():
+        folder = COMM.bcast(tempfile.mkdtemp() if RANK == 0 else None)
+        check(pathlib.Path(folder))
+        COMM.Barrier()
+        if RANK == 0:
+            shutil.rmtree(folder)
+
+    return wrapped
+
+
+def check_sequential_without_input_and_unbuilt_optimizer():
+    keras.utils.set_random_seed(RANK)
+    model = keras.Sequential([keras.layers.Dense(4), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    assert not model.built
+    assert not model.optimizer.built
+    fit(model, epochs=2)
+    assert_replicas_are_equal(model)
+
+
+def check_subclassed_model():
+    class Mine(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = keras.layers.Dense(3), keras.layers.Dense(1)
+
+        def call(self, x):
+            return self.second(keras.ops.tanh(self.first(x)))
+
+    keras.utils.set_random_seed(RANK)
+    model = Mine()
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    fit(model)
+    assert_replicas_are_equal(model)
+
+
+def check_root_rank_is_whom_all_start_from():
+    keras.utils.set_random_seed(RANK)
+    model = new_model(optimizer=keras.optimizers.SGD(0.0))  # weights stay what was broadcast
+    want = COMM.bcast(model.get_weights(), SIZE - 1)
+    x, y = data()
+    last = ddl.DDLGlobalVariablesCallback(root_rank=SIZE - 1)
+    model.fit(x, y, verbose=0, callbacks=[ddl.DDLCallback(), last])
+    for weight, wanted in zip(model.get_weights(), want, strict=True):
+        np.testing.assert_array_equal(weight, wanted)
+
+
+def check_a_second_fit_goes_on():
+    keras.utils.set_random_seed(RANK)
+    model = new_model(optimizer="adam")
+    fit(model)
+    fit(model)
+    assert int(model.optimizer.iterations.numpy()) == 6
+    assert_replicas_are_equal(model)
+
+
+def check_optimizer_variables_are_broadcast():
+    keras.utils.set_random_seed(RANK)
+    model = new_model(optimizer=keras.optimizers.SGD(0.1 * (RANK + 1), momentum=0.9))
+    fit(model)
+    rates = COMM.allgather(float(model.optimizer.learning_rate.numpy()))
+    np.testing.assert_allclose(rates, 0.1)
+
+
+def check_each_rank_draws_its_own_dropout_masks():
+    keras.utils.set_random_seed(5)  # equal seeds, and so equal masks, without easyddl
+    dropout = keras.layers.Dropout(0.5)
+    model = new_model(layers=[dropout, keras.layers.Dense(1)])
+    root_seed = COMM.bcast(int(dropout.seed_generator.state.numpy()[0]))
+    fit(model)
+    fit(model)
+    seeds = COMM.allgather(int(dropout.seed_generator.state.numpy()[0]))
+    assert seeds == [(root_seed + rank) % 2**32 for rank in range(SIZE)]
+    masks = COMM.allgather(np.asarray(dropout(np.ones((1, 64), "float32"), training=True)))
+    assert len({mask.tobytes() for mask in masks}) == SIZE
+    assert_replicas_are_equal(model)
+
+
+class Spy(keras.callbacks.Callback):
+    """Notes the logs that a callback between the two sees."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.seen.append(dict(logs))
+
+
+def check_callbacks_and_history_see_the_mean():
+    keras.utils.set_random_seed(0)
+    model = new_model(optimizer=keras.optimizers.SGD(0.0), metrics=["mae"])
+    x, y = data()
+    validation = (x[: 4 + RANK] * (RANK + 1), y[: 4 + RANK])
+    local = new_model(optimizer=keras.optimizers.SGD(0.0), metrics=["mae"])
+    local.set_weights(COMM.bcast(model.get_weights()))
+    mine = local.evaluate(x, y, batch_size=BATCH, verbose=0, return_dict=True)
+    mine_val = local.evaluate(*validation, verbose=0, return_dict=True)
+    mine.update({f"val_{key}": value for key, value in mine_val.items()})
+    everyone = COMM.allgather(mine)
+    spy = Spy()
+    history = fit(model, spy, validation_data=validation, shuffle=False).history
+    for key in ("loss", "mae", "val_loss", "val_mae"):
+        want = np.mean([theirs[key] for theirs in everyone])
+        np.testing.assert_allclose(history[key], [want], rtol=1e-5)
+        assert spy.seen[0][key] == history[key][0]
+    assert COMM.allgather(history) == [history] * SIZE
+
+
+def check_validation_on_the_root_only():
+    x, y = data()
+    validation = (x, y) if RANK == 0 else None
+    history = fit(new_model(), validation_data=validation, epochs=2).history
+    assert len(history["val_loss"]) == 2
+    assert COMM.allgather(history) == [history] * SIZE
+
+
+def check_early_stopping_is_one_decision():
+    # The ranks' own validation losses part: they fall on rank 0 and rise on the others.
+    class Steered(keras.callbacks.Callback):
+        def on_test_end(self, logs=None):
+            self.model.steps_seen = getattr(self.model, "steps_seen", 0) + 1
+
+    stop = keras.callbacks.EarlyStopping("val_loss", patience=1)
+    x, y = data()
+    sign = -1 if RANK == 0 else 1
+    model = new_model(optimizer=keras.optimizers.SGD(0.3))
+    history = fit(model, Steered(), stop, validation_data=(x * sign, y), epochs=12)
+    assert COMM.allgather(history.history) == [history.history] * SIZE
+    assert len(set(COMM.allgather(stop.stopped_epoch))) == 1
+
+
+def check_one_rank_that_stops_stops_all():
+    class StopOnLast(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if RANK == SIZE - 1 and epoch == 1:
+                self.model.stop_training = True
+
+    history = fit(new_model(), StopOnLast(), epochs=6)
+    assert len(history.history["loss"]) == 2
+
+
+def check_progress_bar_is_the_roots():
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        fit(new_model(), verbose=2)
+    assert ("loss" in output.getvalue()) == (RANK == 0)
+
+
+def check_stock_callbacks_write_on_the_root():
+    @in_shared_folder
+    def check(shared):
+        mine = shared / str(RANK)  # what a rank writes shows in its own folder
+        mine.mkdir()
+        callbacks = [
+            keras.callbacks.ModelCheckpoint(str(mine / "best.keras"), save_best_only=True,
+                                            monitor="loss"),
+            keras.callbacks.CSVLogger(str(mine / "log.csv")),
+            keras.callbacks.TensorBoard(str(mine / "board")),
+            keras.callbacks.BackupAndRestore(str(mine / "backup"), delete_checkpoint=False),
+        ]  # fmt: skip
+        kinds = [type(callback) for callback in callbacks]
+        fit(new_model(), *callbacks, epochs=2)
+        names = {path.name for path in mine.iterdir()}
+        assert names == ({"best.keras", "log.csv", "board", "backup"} if RANK == 0 else set())
+        assert [type(callback) for callback in callbacks] == kinds
+        # As they were: used without easyddl they write again, on any rank.
+        new_model().fit(*data(), verbose=0, callbacks=callbacks[1:2])
+        assert (mine / "log.csv").exists()
+
+    check()
+
+
+def check_backup_resumes_on_all_ranks():
+    @in_shared_folder
+    def check(shared):
+        mine = shared / str(RANK)
+        mine.mkdir()
+
+        class Crash(keras.callbacks.Callback):
+            def on_epoch_begin(self, epoch, logs=None):
+                if epoch == 2:
+                    raise RuntimeError("crash")
+
+        def backup():
+            return keras.callbacks.BackupAndRestore(str(mine / "backup"))
+
+        keras.utils.set_random_seed(RANK)
+        model = new_model(optimizer="adam")
+        error = fails(lambda: fit(model, backup(), Crash(), epochs=4))
+        assert str(error) == "crash"
+        keras.utils.set_random_seed(RANK + 50)
+        again = new_model(optimizer="adam")
+        epochs = fit(again, backup(), epochs=4).epoch
+        assert epochs == [2, 3], epochs
+        assert int(again.optimizer.iterations.numpy()) == 12
+        assert_replicas_are_equal(again)
+
+    check()
+
+
+def check_rank_zero_runs_on_the_root_only():
+    spy = Spy()
+    fit(new_model(), ddl.RankZero(spy), epochs=2)
+    assert len(spy.seen) == (2 if RANK == 0 else 0)
+    assert "callback" in str(fails(lambda: ddl.RankZero(Spy)))
+    assert isinstance(fails(lambda: ddl.RankZero("x")), TypeError)
+
+
+def check_wrong_order():
+    first, last, other = ddl.DDLCallback(), ddl.DDLGlobalVariablesCallback(), Spy()
+    x, y = data()
+    wrong = {
+        "DDLCallback must be the first": [other, first, last],
+        "DDLGlobalVariablesCallback must be the last": [first, last, other],
+        "must hold one DDLCallback": [first, ddl.DDLCallback(), last],
+        "must hold one DDLGlobalVariablesCallback": [first, ddl.DDLGlobalVariablesCallback(), last],
+        "must be the": [last, first],
+    }
+    for message, callbacks in wrong.items():
+        error = fails(lambda c=callbacks: new_model().fit(x, y, callbacks=c, verbose=0))
+        assert isinstance(error, ValueError), error
+        assert message in str(error), error
+        assert "move" in str(error) or "remove" in str(error)
+
+
+def check_last_alone_in_the_wrong_place():
+    x, y = data()
+    callbacks = [ddl.DDLGlobalVariablesCallback(), Spy()]
+    error = fails(lambda: new_model().fit(x, y, callbacks=callbacks, verbose=0))
+    assert isinstance(error, ValueError) and "last" in str(error), error
+
+
+def check_class_in_place_of_an_instance():
+    x, y = data()
+    for name, callbacks in {
+        "DDLCallback": [ddl.DDLCallback, ddl.DDLGlobalVariablesCallback()],
+        "DDLGlobalVariablesCallback": [ddl.DDLCallback(), ddl.DDLGlobalVariablesCallback],
+    }.items():
+        error = fails(lambda c=callbacks: new_model().fit(x, y, callbacks=c, verbose=0))
+        assert isinstance(error, TypeError), error
+        assert f"ddl.{name}()" in str(error), error
+
+
+def check_a_bad_root_rank():
+    x, y = data()
+    for wrong, kind in [(SIZE, ValueError), (-1, ValueError), ("0", TypeError)]:
+        callbacks = [ddl.DDLCallback(), ddl.DDLGlobalVariablesCallback(root_rank=wrong)]
+        error = fails(lambda c=callbacks: new_model().fit(x, y, callbacks=c, verbose=0))
+        assert isinstance(error, kind) and "root_rank" in str(error), error
+
+
+def check_hook_ends_with_the_fit():
+    model = new_model()
+    plain = model.optimizer.apply
+    fit(model)
+    assert not gradients.is_hooked(model.optimizer)
+    assert model.optimizer.apply == plain
+    if RANK == 0:  # alone: would wait for ever if anything of the hook were left
+        model.fit(*data(), verbose=0)
+        model.train_on_batch(*data())
+
+
+def check_hook_ends_with_a_fit_that_raises():
+    class Crash(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            raise KeyError("caught by the user")
+
+    model = new_model()
+    assert isinstance(fails(lambda: fit(model, Crash())), KeyError)
+    assert not gradients.is_hooked(model.optimizer)
+    if RANK == SIZE - 1:
+        model.train_on_batch(*data())
+        model.fit(*data(), verbose=0)
+    fit(model)
+    assert_replicas_are_equal(model)
+
+
+def check_a_fit_that_is_not_keras_own():
+    class Mine(keras.Sequential):
+        def fit(self, x, y, callbacks):
+            inner = keras.callbacks.CallbackList(callbacks, model=self)
+            inner.on_train_begin()
+
+    model = Mine([keras.layers.Input((6,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    error = fails(lambda: model.fit(*data(), callbacks=both()))
+    assert isinstance(error, RuntimeError) and "Mine.fit()" in str(error), error
+
+
+def check_evaluate_with_the_callback():
+    model = new_model()
+    fit(model)
+    model.evaluate(*data(), verbose=0, callbacks=[ddl.DDLCallback()])
+
+
+def check_evaluate_and_predict_on_one_rank():
+    model = new_model()
+    fit(model)
+    if RANK == 0:
+        model.evaluate(*data(), verbose=0)
+        model.predict(data()[0], verbose=0)
+
+
+def check_different_numbers_of_steps():
+    error = fails(lambda: fit(new_model(), steps=2 + RANK % 2)) if SIZE > 1 else None
+    if error is not None:
+        assert isinstance(error, RuntimeError)
+        assert "steps in an epoch: 2" in str(error) and "steps in an epoch: 3" in str(error)
+
+
+def check_different_models():
+    if SIZE == 1:
+        return
+    width = 3 if RANK == 1 else 4
+    model = new_model(layers=[keras.layers.Dense(width), keras.layers.Dense(1)])
+    error = fails(lambda: fit(model))
+    assert "Rank 1 called" in str(error), error
+    assert "(6, 3)" in str(error) and "(6, 4)" in str(error), error
+
+
+def check_different_gradients():
+    if SIZE == 1:
+        return
+    frozen = keras.layers.Dense(4)
+    model = new_model(layers=[frozen, keras.layers.Dense(1)])
+    frozen.trainable = RANK != 1
+    model.compile("sgd", "mse")
+    x, y = data()
+    error = fails(lambda: model.fit(x, y, callbacks=[ddl.DDLCallback()], verbose=0))
+    assert "exchange of gradients" in str(error), error
+
+
+def check_jit_compile_is_refused():
+    error = fails(lambda: fit(new_model(jit_compile=True)))
+    assert isinstance(error, NotImplementedError) and "jit_compile=False" in str(error)
+
+
+def check_run_eagerly_and_several_steps_per_execution():
+    for arguments in ({"run_eagerly": True}, {"steps_per_execution": 3}):
+        keras.utils.set_random_seed(RANK)
+        before = gradients.exchanges
+        model = new_model(**arguments)
+        fit(model)
+        assert gradients.exchanges - before == (3 if SIZE > 1 else 0)
+        assert_replicas_are_equal(model)
+
+
+def check_an_embedding():
+    keras.utils.set_random_seed(RANK)
+    model = keras.Sequential([keras.layers.Embedding(20, 4), keras.layers.Flatten(),
+                              keras.layers.Dense(1)])  # fmt: skip
+    model.compile("sgd", "mse")
+    words = np.random.default_rng(RANK).integers(0, 20, (16, 5))
+    model.fit(words, words.sum(1).astype("float32"), batch_size=8, verbose=0, callbacks=both())
+    assert_replicas_are_equal(model)
+
+
+def check_mixed_precision_and_a_local_infinity():
+    keras.utils.set_random_seed(RANK)
+    model = keras.Sequential(
+        [keras.layers.Input((6,)), keras.layers.Dense(1, dtype="mixed_float16")]
+    )
+    model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.01)), "mse")
+    x, y = data()
+    if RANK == SIZE - 1:
+        x[0] = 6e4  # overflows on this rank alone
+    before = COMM.bcast(model.get_weights())
+    model.fit(x[:8], y[:8], batch_size=8, verbose=0, shuffle=False, callbacks=both())
+    assert_replicas_are_equal(model)
+    for weight, first in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, first)  # skipped on all ranks
+
+
+def check_gradient_accumulation():
+    keras.utils.set_random_seed(RANK)
+    model = new_model(optimizer=keras.optimizers.SGD(0.1, gradient_accumulation_steps=3))
+    fit(model, steps=6)
+    assert_replicas_are_equal(model)
+
+
+def check_average_is_that_of_numpy():
+    variables = [keras.Variable(np.zeros(3, "float32"), name="a"),
+                 keras.Variable(np.zeros((2, 2), "float32"), name="b")]  # fmt: skip
+    optimizer = ddl.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    gradient = np.arange(3, dtype="float32") * (RANK + 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Keras tells of the gradient that is absent
+        optimizer.apply([keras.ops.convert_to_tensor(gradient), None], variables)
+    want = -np.arange(3) * np.mean([rank + 1 for rank in range(SIZE)])
+    np.testing.assert_allclose(variables[0].numpy(), want, rtol=1e-6)
+    np.testing.assert_array_equal(variables[1].numpy(), 0)
+
+
+def check_distributed_optimizer_takes_optimizers_only():
+    for wrong in ("sgd", None, keras.optimizers.SGD):
+        error = fails(lambda w=wrong: ddl.DistributedOptimizer(w))
+        assert isinstance(error, TypeError) and "optimizer" in str(error)
+    optimizer = keras.optimizers.SGD()
+    assert ddl.DistributedOptimizer(optimizer) is optimizer
+    assert ddl.DistributedOptimizer(optimizer) is optimizer
+    model = new_model(optimizer=optimizer)
+    before = gradients.exchanges
+    fit(model)
+    if SIZE > 1:
+        assert gradients.exchanges - before == 3  # once a step, hooked twice or not
+    assert gradients.is_hooked(optimizer)
+
+
+def check_broadcast_variables_takes_variables_only():
+    assert isinstance(fails(lambda: ddl.broadcast_variables([np.ones(2)])), TypeError)
+    assert isinstance(fails(lambda: ddl.broadcast_variables([], root_rank=SIZE)), ValueError)
+
+
+def check_compute_threads_are_shared():
+    if SIZE > 1:
+        want = max(1, len(os.sched_getaffinity(0)) // SIZE)
+        bound = os.sched_getaffinity(0) != os.sched_getaffinity(os.getppid())
+        if not bound:
+            assert tf.config.threading.get_intra_op_parallelism_threads() == want
+
+
+if __name__ == "__main__":
+    run_checks(globals())

@@ -1,0 +1,110 @@
+"""Whatever goes wrong on one rank ends the job, soon, with its reason and the rank's name."""
+
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import mpi
+import pytest
+
+SCRIPT = pathlib.Path(__file__).with_name("faulty_job.py")
+HOST = socket.gethostname()
+WITHIN = 10  # seconds from the fault to the end of the job
+DIED = "died: it was killed, crashed, or called os._exit"
+
+
+def shared_memory():
+    return {path.name for path in pathlib.Path("/dev/shm").iterdir() if "easyddl" in path.name}
+
+
+def run_faulty(ranks, *arguments, env=None):
+    before = shared_memory()
+    done = mpi.run(ranks, SCRIPT, *arguments, env=env, timeout=90)
+    ended = time.time()
+    fault = re.search(r"fault at ([\d.]+)", done.stdout)
+    assert fault, done.stdout
+    assert ended - float(fault[1]) < WITHIN, done.stdout
+    assert done.returncode != 0, done.stdout
+    assert shared_memory() == before
+    return done.stdout
+
+
+@pytest.mark.parametrize("how", ["fit", "busy"])
+@pytest.mark.parametrize(("ranks", "victim"), [(2, 0), (3, 2)])
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        ("raise_error", "failed: ValueError: on purpose"),
+        ("sys_exit", "exited with status 1"),
+        ("kill", DIED),
+    ],
+)
+def test_ends_the_job(fault, ranks, victim, how, expected):
+    output = run_faulty(ranks, fault, victim, *(["busy"] if how == "busy" else []))
+    reason = [line for line in output.splitlines() if line.startswith("easyddl: rank")]
+    assert reason, output
+    assert reason[0].startswith(f"easyddl: rank {victim} on host {HOST}"), output
+    assert expected in reason[0], output
+    if fault == "raise_error":
+        assert "Traceback (most recent call last)" in output
+        assert "in raise_error" in output
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        ("system_exit", "exited with status 7"),
+        ("crash", DIED),
+        ("exit_at_once", DIED),
+        ("end_early", "Rank 1 on host {host} has ended its script"),
+    ],
+)
+def test_other_ways_to_end(fault, expected):
+    output = run_faulty(2, fault, 1)
+    assert expected.format(host=HOST) in output
+    assert re.search(rf"[rR]ank 1 on host {HOST}", output), output
+
+
+@pytest.mark.parametrize("fault", ["raise_error", "sys_exit"])
+def test_before_mpi_has_started(fault):
+    output = run_faulty(2, fault, 1, "before_mpi")
+    assert re.search(rf"rank 1 on host {HOST} (failed before easyddl|exited with status 1)", output)
+
+
+def test_on_several_hosts():
+    output = run_faulty(3, "kill", 1, env={"EASYDDL_HOSTS": "a,b,b"})
+    assert re.search(rf"rank 1 on host b .*{DIED}", output), output
+
+
+@pytest.mark.parametrize("whom", ["launcher", "terminal"])
+def test_ctrl_c(whom, tmp_path):
+    path = tmp_path / "output"
+    with path.open("w") as output:
+        job = subprocess.Popen(
+            mpi.command(2, [sys.executable, SCRIPT, "nothing", 0]),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=mpi.environment(),
+            start_new_session=True,
+        )
+    try:
+        wait_for(lambda: "fault at" in path.read_text(), path)
+        # A terminal sends Ctrl-C to all processes in the foreground.
+        (os.kill if whom == "launcher" else os.killpg)(job.pid, signal.SIGINT)
+        assert job.wait(WITHIN) != 0
+        wait_for(lambda: not mpi.session_members(job.pid), path)
+    finally:
+        mpi.stop_session(job)
+
+
+def wait_for(condition, path, seconds=60):
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit, path.read_text()
+        time.sleep(0.1)

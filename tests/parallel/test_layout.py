@@ -1,0 +1,53 @@
+import pathlib
+import time
+
+import mpi
+import pytest
+import world_jobs
+
+HOSTS_JOB = pathlib.Path(__file__).with_name("hosts_job.py")
+
+
+@world_jobs.each_check_in_each_job("layout_checks")
+def test_layout(ranks, hosts, check):
+    world_jobs.assert_check(ranks, hosts, check)
+
+
+def test_wrong_hosts_are_errors_and_a_layout_gives_the_same_bits_in_every_run():
+    digests = []
+    for _ in range(2):
+        done = mpi.run(4, HOSTS_JOB)
+        assert done.returncode == 0, done.stdout
+        digests.append([line for line in done.stdout.splitlines() if "digest" in line])
+    assert digests[0] and digests[0] == digests[1]
+
+
+def test_wrong_hosts_end_the_job(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import easyddl as ddl\nddl.rank()\n")
+    start = time.monotonic()
+    done = mpi.run(2, script, env={"EASYDDL_HOSTS": "a,b,c"})
+    assert done.returncode != 0
+    assert "ValueError: EASYDDL_HOSTS must name the host of each rank" in done.stdout
+    assert "There are 2 ranks. Received: 'a,b,c'" in done.stdout
+    assert time.monotonic() - start < 60
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_mpi4py_in_the_same_script(tmp_path, first):
+    lines = ["import easyddl as ddl", "assert ddl.size() == 2"]
+    imports = "from mpi4py import MPI"
+    script = tmp_path / "script.py"
+    script.write_text(
+        "\n".join(
+            [
+                *([imports, *lines] if first else [*lines, imports]),
+                "assert MPI.Is_initialized()",
+                "assert MPI.COMM_WORLD.allreduce(ddl.rank()) == 1",
+                "assert ddl.allreduce(ddl.rank(), 'sum') == 1",
+                "print('all is well')",
+            ]
+        )
+    )
+    done = mpi.run(2, script)
+    assert done.returncode == 0 and done.stdout.count("all is well") == 2, done.stdout

@@ -1,0 +1,78 @@
+"""Every tutorial runs, and teaches what it promises."""
+
+import pathlib
+import re
+
+import mpi
+import pytest
+
+TUTORIALS = pathlib.Path(__file__).parents[2] / "tutorials"
+REPLICAS_OF = pathlib.Path(__file__).with_name("replicas_of.py")
+
+# No cache, and a proxy that refuses at once: as on a machine without network.
+OFFLINE = {"https_proxy": "http://127.0.0.1:9", "no_proxy": "", "NO_PROXY": ""}
+
+
+def accuracy(output, ranks):
+    (found,) = re.findall(r"^Held-out accuracy with (\d+) rank\(s\): (\S+)$", output, re.MULTILINE)
+    assert int(found[0]) == ranks
+    return float(found[1])
+
+
+def run_plain(script, *arguments, **options):
+    """With `python`, as a script that was never made parallel."""
+    done = mpi.run(1, TUTORIALS / script, *arguments, ranks_by_mpirun=False, **options)
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def run_replicas(ranks, script, *arguments, **options):
+    """With `mpirun`; the ranks' weights are equal at the end."""
+    done = mpi.run(ranks, REPLICAS_OF, TUTORIALS / script, *arguments, **options)
+    assert done.returncode == 0, done.stdout
+    assert f"Replicas: {ranks}, different ones: 1\n" in done.stdout, done.stdout
+    return done.stdout
+
+
+def test_digits_on_one_process_reads_95_percent():
+    output = run_plain("digits.py")
+    assert accuracy(output, 1) >= 0.95, output
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_digits_on_many_ranks_reads_95_percent(ranks):
+    output = run_replicas(ranks, "digits.py")
+    assert accuracy(output, ranks) >= 0.95, output
+
+
+def test_replicas_differ_without_the_exchange():
+    """So that the test above would find an exchange that does nothing."""
+    done = mpi.run(2, REPLICAS_OF, "--without-exchange", TUTORIALS / "digits.py", "--epochs", "1")
+    assert "Replicas: 2, different ones: 2\n" in done.stdout, done.stdout
+    assert "every rank trained alone" in done.stdout, done.stdout
+
+
+def test_mnist_cnn_on_one_process(tmp_path):
+    env = {**OFFLINE, "KERAS_HOME": str(tmp_path)}
+    output = run_plain("mnist_cnn.py", "--epochs", "1", env=env)
+    assert "scikit-learn's digits, scaled up" in output
+    accuracy(output, 1)
+
+
+def test_mnist_cnn_on_two_ranks(tmp_path):
+    env = {**OFFLINE, "KERAS_HOME": str(tmp_path)}
+    output = run_replicas(2, "mnist_cnn.py", "--epochs", "1", env=env)
+    # Chance alone is 0.1.
+    assert accuracy(output, 2) >= 0.3, output
+    assert output.count("scikit-learn's digits, scaled up") == 1, output
+    assert output.count("MNIST cannot be had here") == 1, output
+
+
+def test_every_tutorial_is_run_by_a_test():
+    text = pathlib.Path(__file__).read_text()
+    assert [path.name for path in TUTORIALS.glob("*.py") if f'"{path.name}"' not in text] == []
+
+
+@pytest.mark.parametrize("path", sorted(TUTORIALS.glob("*.py")), ids=lambda path: path.name)
+def test_the_four_lines_are_marked(path):
+    assert re.findall(r"  # (\d)$", path.read_text(), re.MULTILINE) == ["1", "2", "3", "4"]

@@ -1,0 +1,100 @@
+import os
+
+import pytest
+
+from easyddl import launcher
+
+NAMES = [*launcher._SIZE, *launcher._RANK, *launcher._LOCAL_SIZE, *launcher._LOCAL_RANK]
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch):
+    for name in (*NAMES, launcher._PROCESS):
+        # Set first: what a test leaves there is then taken back, too.
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+
+
+def test_no_launcher():
+    assert launcher.size() is None
+    assert (launcher.rank(), launcher.local_size(), launcher.local_rank()) == (0, 1, 0)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        # As MPICH's mpirun, Open MPI's, and srun.
+        ("PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"),
+        (
+            "OMPI_COMM_WORLD_SIZE",
+            "OMPI_COMM_WORLD_RANK",
+            "OMPI_COMM_WORLD_LOCAL_SIZE",
+            "OMPI_COMM_WORLD_LOCAL_RANK",
+        ),
+        ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_STEP_TASKS_PER_NODE", "SLURM_LOCALID"),
+    ],
+)
+def test_each_launcher(monkeypatch, told):
+    for name, value in zip(told, ("8", "5", "4", "1"), strict=True):
+        monkeypatch.setenv(name, value)
+    assert launcher.size() == 8
+    assert launcher.rank() == 5
+    assert launcher.local_size() == 4
+    assert launcher.local_rank() == 1
+
+
+def test_mpirun_inside_of_a_slurm_job(monkeypatch):
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    monkeypatch.setenv("PMI_SIZE", "4")
+    monkeypatch.setenv("PMI_RANK", "3")
+    assert (launcher.size(), launcher.rank()) == (4, 3)
+
+
+def test_a_slurm_allocation_is_no_launcher(monkeypatch):
+    monkeypatch.setenv("SLURM_NTASKS", "16")
+    monkeypatch.setenv("SLURM_NNODES", "2")
+    assert launcher.size() is None
+
+
+@pytest.mark.parametrize("value", ["", "many", "-1", "4(x2)"])
+def test_what_is_no_number_is_not_believed(monkeypatch, value):
+    monkeypatch.setenv("PMI_SIZE", value)
+    monkeypatch.setenv("SLURM_STEP_TASKS_PER_NODE", value)
+    assert launcher.size() is None
+    assert launcher.local_size() == 1
+
+
+def in_a_child(function):
+    """What a forked child finds; `function` must return a bool."""
+    child = os.fork()
+    if child == 0:
+        os._exit(int(function()))
+    return bool(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_ranks_children_are_workers(monkeypatch):
+    monkeypatch.setenv("PMI_SIZE", "2")
+    monkeypatch.setenv("PMI_RANK", "1")
+    assert not launcher.is_worker()
+    assert not launcher.is_worker()
+    assert in_a_child(launcher.is_worker)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_ranks_that_a_notebook_starts_are_no_workers(monkeypatch):
+    # A process without a launcher, which has imported easyddl, runs mpirun.
+    assert not launcher.is_worker()
+
+    def rank_is_worker():
+        os.environ.update(PMI_SIZE="2", PMI_RANK="0")
+        return launcher.is_worker()
+
+    assert not in_a_child(rank_is_worker)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_script_that_a_script_starts_is_no_worker():
+    assert not launcher.is_worker()
+    assert not in_a_child(launcher.is_worker)

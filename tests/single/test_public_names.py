@@ -1,0 +1,92 @@
+import importlib.util
+import inspect
+import subprocess
+import sys
+
+import mpi
+import pytest
+
+import easyddl as ddl
+
+WORLD = "init rank size local_rank local_size node_rank num_nodes is_root barrier"
+COLLECTIVES = "allreduce broadcast allgather reduce_scatter alltoall"
+OBJECTS = "broadcast_object allgather_object root_first"
+TRAINING = (
+    "split_data scale_lr DDLCallback DDLGlobalVariablesCallback DistributedOptimizer "
+    "broadcast_variables RankZero"
+)
+NAMES = " ".join((WORLD, COLLECTIVES, OBJECTS, TRAINING)).split()
+
+
+def python(*lines, tmp_path):
+    """Runs lines in a Python of their own."""
+    return subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)],
+        env=mpi.environment(),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_the_names_are_exactly_these():
+    assert sorted(ddl.__all__) == sorted(NAMES)
+    assert len(set(ddl.__all__)) == len(ddl.__all__)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_is_there_with_a_docstring(name):
+    thing = getattr(ddl, name)
+    assert callable(thing) and inspect.getdoc(thing)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("allreduce", {"x": inspect.Parameter.empty, "op": "mean"}),
+        ("broadcast", {"x": inspect.Parameter.empty, "root_rank": 0}),
+        ("allgather", {"x": inspect.Parameter.empty}),
+        ("reduce_scatter", {"x": inspect.Parameter.empty, "op": "sum"}),
+        ("alltoall", {"x": inspect.Parameter.empty, "splits": None}),
+        ("broadcast_object", {"obj": inspect.Parameter.empty, "root_rank": 0}),
+        ("allgather_object", {"obj": inspect.Parameter.empty}),
+        ("broadcast_variables", {"variables": inspect.Parameter.empty, "root_rank": 0}),
+        ("root_first", {}),
+        ("barrier", {}),
+        ("init", {}),
+    ],
+)
+def test_parameters(name, parameters):
+    found = inspect.signature(getattr(ddl, name)).parameters
+    assert {key: each.default for key, each in found.items()} == parameters
+
+
+def test_import_starts_nothing(tmp_path):
+    done = python(
+        "import sys",
+        "import easyddl",
+        "assert 'mpi4py.MPI' not in sys.modules",
+        "assert 'easyddl._core' not in sys.modules",
+        "assert not {'jax', 'torch'} & set(sys.modules)",
+        "import mpi4py",
+        "mpi4py.rc.initialize = False",
+        "from mpi4py import MPI",
+        "assert not MPI.Is_initialized()",
+        tmp_path=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="needs mypy")
+def test_the_stub_of_the_extension(tmp_path):
+    done = python(
+        "import sys",
+        "import mpi4py",
+        "mpi4py.rc.initialize = False",
+        "import mpi4py.MPI  # loads the MPI that the extension needs",
+        "from mypy import stubtest",
+        "sys.argv = ['stubtest', 'easyddl._core']",
+        "sys.exit(stubtest.main())",
+        tmp_path=tmp_path,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,116 @@
+import json
+import pathlib
+
+import mpi
+import pytest
+
+from easyddl import world
+
+CHECKS = pathlib.Path(__file__).parents[1] / "parallel" / "world_checks.py"
+MPICH = "MPICH Version:      5.0.2\nMPICH Release date: some day\n"
+OPEN_MPI = "Open MPI v5.0.11, package: Open MPI user@localhost Distribution, ident: 5.0.11"
+
+
+def run(tmp_path, *lines, **env):
+    """Runs a script of these lines without mpirun."""
+    script = tmp_path / "script.py"
+    script.write_text("\n".join(lines))
+    return mpi.run(1, script, env=env, ranks_by_mpirun=False)
+
+
+def test_every_check_of_the_world_in_a_world_of_one_without_mpirun(tmp_path):
+    env = {"EASYDDL_TEST_RESULTS": str(tmp_path)}
+    done = mpi.run(1, CHECKS, env=env, ranks_by_mpirun=False)
+    results = json.loads((tmp_path / "0.json").read_text())
+    assert set(results.values()) == {"ok"}, done.stdout
+    assert "check_the_end" in results and len(results) > 60
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_world_of_one(tmp_path):
+    done = run(
+        tmp_path,
+        "import easyddl as ddl",
+        "assert (ddl.rank(), ddl.size(), ddl.is_root()) == (0, 1, True)",
+        "assert (ddl.local_rank(), ddl.local_size()) == (0, 1)",
+        "assert (ddl.node_rank(), ddl.num_nodes()) == (0, 1)",
+        "ddl.init(), ddl.barrier()",
+        "raise SystemExit(7)",
+    )
+    assert done.returncode == 7, done.stdout
+
+
+@pytest.mark.parametrize("built_with", ["MPICH 5.0.2", "MPICH 4.2.0"])
+def test_one_mpich(built_with):
+    world.check_same_mpi(MPICH, MPICH, built_with)
+    world.check_same_mpi(MPICH + "\0", MPICH.rstrip(), built_with)
+
+
+def test_one_open_mpi():
+    world.check_same_mpi(OPEN_MPI, OPEN_MPI + "\0", "Open MPI 5.0.11")
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "built_with"),
+    [
+        (MPICH, OPEN_MPI, "MPICH 5.0.2"),
+        (OPEN_MPI, MPICH, "Open MPI 5.0.11"),
+        (OPEN_MPI, OPEN_MPI, "MPICH 5.0.2"),
+        (MPICH, MPICH.replace("5.0.2", "4.1.0"), "MPICH 5.0.2"),
+    ],
+)
+def test_two_mpis(ours, theirs, built_with):
+    with pytest.raises(RuntimeError, match="Two MPI libraries meet") as caught:
+        world.check_same_mpi(ours, theirs, built_with)
+    text = str(caught.value)
+    assert f"built with {built_with}" in text
+    assert ours.strip().splitlines()[0] in text and theirs.strip().splitlines()[0] in text
+    assert "pip install --force-reinstall" in text and "MPICXX" in text
+
+
+def test_a_launcher_of_another_mpi(tmp_path):
+    # Its ranks are told of each other, but this MPI does not hear it.
+    other = "PMI_SIZE" if mpi.is_open_mpi() else "OMPI_COMM_WORLD_SIZE"
+    done = run(tmp_path, "import easyddl as ddl", "ddl.rank()", "print('went on')", **{other: "4"})
+    assert done.returncode != 0
+    found = "MPI counts 1" if mpi.is_open_mpi() else "it is Open MPI's"
+    assert f"The launcher started 4 ranks, but {found}" in done.stdout
+    assert "its bin/mpirun" in done.stdout and "went on" not in done.stdout
+
+
+def test_mpi_without_threads(tmp_path):
+    done = run(
+        tmp_path,
+        "import mpi4py",
+        "mpi4py.rc.thread_level = 'single'",
+        "from mpi4py import MPI",
+        "import easyddl as ddl",
+        "if MPI.Query_thread() < MPI.THREAD_MULTIPLE:",
+        "    try:",
+        "        ddl.rank()",
+        "    except RuntimeError as error:",
+        "        assert 'without MPI_THREAD_MULTIPLE' in str(error), error",
+        "        assert 'mpi4py.rc.thread_level' in str(error), error",
+        "    else:",
+        "        raise AssertionError('no error')",
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_forked_child_of_a_world_of_one(tmp_path):
+    done = run(
+        tmp_path,
+        "import os, warnings",
+        "import easyddl as ddl",
+        "warnings.simplefilter('ignore')",
+        "ddl.init()",
+        "child = os.fork()",
+        "if child == 0:",
+        "    try:",
+        "        ddl.rank()",
+        "    except RuntimeError as error:",
+        "        os._exit(0 if 'worker' in str(error) else 1)",
+        "    os._exit(2)",
+        "raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))",
+    )
+    assert done.returncode == 0, done.stdout
