@@ -30,17 +30,22 @@ class Fit:
         self.callbacks = callbacks
         self.at_end = contextlib.ExitStack()
         self._steps = _steps(model)
-        self._exchanges = gradients.exchanges
+        self._exchanges = _exchanges()
 
     def took_steps_alone(self):
         """Whether the optimizer has moved on without one exchange of gradients."""
         moved = _steps(self.model) != self._steps
-        return moved and gradients.exchanges == self._exchanges
+        return moved and _exchanges() == self._exchanges
 
 
 def _steps(model):
     optimizer = getattr(model, "optimizer", None)
     return int(optimizer.iterations.numpy()) if getattr(optimizer, "built", False) else 0
+
+
+def _exchanges():
+    # Asking must not start MPI, which a fit without easyddl's callbacks does not need.
+    return gradients.exchanged_steps() if world.is_started() else 0
 
 
 def current(model):

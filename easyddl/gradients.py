@@ -1,18 +1,50 @@
 """The hook on an optimizer: gradients are averaged over all ranks before they are applied."""
 
-import collections
+import weakref
 
-import keras
+from easyddl import world
+from easyddl.exchange import Exchange
 
-from easyddl import backends, collectives, world
-
-_HOOK = "_easyddl_unhook"
-
-# How many times this process has exchanged gradients.
-exchanges = 0
+_HOOK = "_easyddl_averager"
 
 
-def hook(optimizer):
+class Averager:
+    """Averages the gradients of one optimizer over all ranks.
+
+    Args:
+        bucket_bytes: Integer, or `None` for a size that is measured.
+    """
+
+    def __init__(self, bucket_bytes=None):
+        self._bucket_bytes = bucket_bytes
+        self._exchanges = {}  # with their variables, by the identities of these
+
+    def mean(self, grads, variables):
+        """The mean of each gradient over all ranks; `None` where no rank has one.
+
+        A list of variables is registered with the other ranks when it comes for the first time.
+        A step that is traced again later, by one rank alone, finds it.
+
+        Args:
+            grads: List of gradient tensors, or `None` where there is none.
+            variables: The variables they belong to.
+        """
+        if world.size() == 1 or len(grads) != len(variables):
+            return grads  # the optimizer says what is wrong with the lengths
+        key = tuple(map(id, variables))
+        if key not in self._exchanges:
+            exchange = Exchange(grads, variables, self._bucket_bytes)
+            self._exchanges[key] = variables, exchange
+        return self._exchanges[key][1].mean(grads)
+
+    def close(self):
+        """Ends its exchanges."""
+        for _, exchange in self._exchanges.values():
+            exchange.close()
+        self._exchanges.clear()
+
+
+def hook(optimizer, bucket_bytes=None):
     """Makes an optimizer average gradients before it applies them.
 
     The outermost optimizer's `apply` comes before unscaling, clipping, accumulation, weight
@@ -21,23 +53,26 @@ def hook(optimizer):
 
     Args:
         optimizer: A Keras optimizer.
+        bucket_bytes: Integer, or `None` for a size that is measured.
 
     Returns:
         Function that takes the hook off again. It does nothing if the optimizer had one before.
     """
     if is_hooked(optimizer):
         return lambda: None
-    original = optimizer.apply
-
-    def apply(grads, trainable_variables=None):
-        return original(average(list(grads), trainable_variables), trainable_variables)
+    averager = Averager(bucket_bytes)
+    accumulates = getattr(optimizer, "gradient_accumulation_steps", None)
+    replaced = (_update_of if accumulates else _apply_of)(optimizer, averager)
+    for name, function in {**replaced, _HOOK: averager}.items():
+        object.__setattr__(optimizer, name, function)
+    # An optimizer that is dropped gives back what it has leased. Not at exit: all goes then.
+    weakref.finalize(optimizer, averager.close).atexit = False
 
     def unhook():
-        object.__delattr__(optimizer, "apply")
-        object.__delattr__(optimizer, _HOOK)
+        for name in (*replaced, _HOOK):
+            object.__delattr__(optimizer, name)
+        averager.close()
 
-    object.__setattr__(optimizer, "apply", apply)
-    object.__setattr__(optimizer, _HOOK, unhook)
     return unhook
 
 
@@ -46,55 +81,46 @@ def is_hooked(optimizer):
     return hasattr(optimizer, _HOOK)
 
 
-def average(grads, variables):
-    """The mean of each gradient over all ranks; `None` stays `None`.
+def exchanged_steps():
+    """How many steps of gradients this process has exchanged."""
+    return world.engine().core.exchanged_steps()
 
-    Args:
-        grads: List of gradient tensors, or `None` where there is none.
-        variables: The variables they belong to, or `None`.
+
+def _variables_of(optimizer, variables):
+    return optimizer._trainable_variables if variables is None else list(variables)
+
+
+def _apply_of(optimizer, averager):
+    original = optimizer.apply
+
+    def apply(grads, trainable_variables=None):
+        grads = list(grads)
+        variables = _variables_of(optimizer, trainable_variables)
+        return original(averager.mean(grads, variables), trainable_variables)
+
+    return {"apply": apply}
+
+
+def _update_of(optimizer, averager):
+    """What an optimizer that accumulates gradients has replaced.
+
+    The mean over ranks of a sum over steps is the sum over steps of the means: one exchange
+    when the optimizer updates, between accumulation and clipping, does for all of its steps.
     """
-    if world.size() == 1:
-        return grads
-    present = [i for i, grad in enumerate(grads) if grad is not None]
-    if not present:
-        return grads
-    names = [v.name for v in variables] if variables is not None else [""] * len(grads)
-    text = _describe([(i, names[i], grads[i]) for i in present])
-    reduced = backends.require().exchange(
-        [grads[i] for i in present], lambda arrays: _mean(arrays, text)
-    )
-    result = list(grads)
-    for i, grad in zip(present, reduced, strict=True):
-        result[i] = grad
-    return result
+    original_apply, original_clip = optimizer.apply, optimizer._clip_gradients
+    applied = []
 
+    def apply(grads, trainable_variables=None):
+        grads = list(grads)
+        variables = _variables_of(optimizer, trainable_variables)
+        applied[:] = [
+            variable
+            for grad, variable in zip(grads, variables, strict=False)
+            if grad is not None and not getattr(variable, "overwrite_with_gradient", False)
+        ]
+        return original_apply(grads, trainable_variables)
 
-def _describe(gradients):
-    """The list of gradients in words, for the ranks to compare.
+    def clip(grads):
+        return original_clip(averager.mean(list(grads), list(applied)))
 
-    Not by `variable.path`: it holds numbers that count the models made before, which may
-    differ by rank.
-    """
-    parts = [f"{i} {name} {_spec(gradient)}" for i, name, gradient in gradients]
-    return f"the exchange of gradients of ({', '.join(parts)})"
-
-
-def _spec(gradient):
-    return f"{keras.backend.standardize_dtype(gradient.dtype)}{tuple(gradient.shape)}"
-
-
-def _mean(arrays, text):
-    """Averages arrays over all ranks, those of one dtype in one collective."""
-    global exchanges
-    by_dtype = collections.defaultdict(list)
-    for i, array in enumerate(arrays):
-        by_dtype[array.dtype.name].append(i)
-    results = list(arrays)
-    for dtype, indices in by_dtype.items():
-        reduced = collectives.reduce_arrays(
-            [arrays[i] for i in indices], dtype, "mean", world.signature(f"{text}, {dtype}")
-        )
-        for i, array in zip(indices, reduced, strict=True):
-            results[i] = array
-    exchanges += 1
-    return results
+    return {"apply": apply, "_clip_gradients": clip}

@@ -2,10 +2,10 @@
 
 import keras
 
-from easyddl import gradients
+from easyddl import exchange, gradients
 
 
-def DistributedOptimizer(optimizer):
+def DistributedOptimizer(optimizer, bucket_bytes=None):
     """Makes an optimizer average gradients over all ranks before it applies them.
 
     For custom training loops, and models with several optimizers. `DDLCallback` does the same
@@ -13,12 +13,14 @@ def DistributedOptimizer(optimizer):
 
     Args:
         optimizer: A Keras optimizer instance. It is changed.
+        bucket_bytes: Integer. How many bytes of gradients travel together: see `DDLCallback`.
 
     Returns:
         The same instance.
 
     Raises:
         TypeError: If `optimizer` is no Keras optimizer instance.
+        ValueError: If `bucket_bytes` is no positive integer.
 
     Example:
     ```python
@@ -32,5 +34,5 @@ def DistributedOptimizer(optimizer):
             "`optimizer` must be an instance of a Keras optimizer, such as "
             f"`keras.optimizers.Adam(1e-3)`. Received: {optimizer!r}"
         )
-    gradients.hook(optimizer)
+    gradients.hook(optimizer, exchange.requested_bucket_bytes(bucket_bytes))
     return optimizer

@@ -76,7 +76,7 @@ def _start():
     _check_launcher(mpi)
     world = core.World(_host_name(mpi.COMM_WORLD.rank, mpi.COMM_WORLD.size))
     core.watch_exit(world)
-    return _Engine(core, world, core.Channel(world), os.getpid())
+    return _Engine(core, world, core.Channel(world, watch_signals=True), os.getpid())
 
 
 def _load_mpi():

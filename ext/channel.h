@@ -31,6 +31,9 @@ class Channel {
   // Called now and then while a rank waits; may throw.
   void set_idle(Idle idle) { user_idle_ = std::move(idle); }
 
+  // Whether a collective ended half-way, so that no other can follow it.
+  bool is_broken() const { return broken_; }
+
   void allreduce(const Pieces& data, DType dtype, Op op, const Signature& signature);
   void broadcast(const Pieces& data, int root, const Signature& signature);
   void barrier(const Signature& signature);

@@ -12,6 +12,7 @@
 
 #include "channel.h"
 #include "check.h"
+#include "exchange.h"
 #include "process.h"
 #include "signature.h"
 #include "world.h"
@@ -108,13 +109,14 @@ void define_world(py::module_& m) {
 void define_channel(py::module_& m) {
   py::class_<Channel, Immortal<Channel>>(
       m, "Channel", "One line of collectives, called in the same order by all ranks.")
-      .def(py::init([](World& world) {
+      .def(py::init([](World& world, bool watch_signals) {
              const py::gil_scoped_release nogil;
              Immortal<Channel> channel(new Channel(world));
-             channel->set_idle(check_signals);
+             if (watch_signals) channel->set_idle(check_signals);
              return channel;
            }),
-           py::arg("world"), py::keep_alive<1, 2>())
+           py::arg("world"), py::arg("watch_signals"), py::keep_alive<1, 2>(),
+           "Collective. With `watch_signals` Ctrl-C ends a wait of Python's main thread.")
       .def(
           "allreduce",
           [](Channel& channel, const std::vector<Bytes>& inputs, std::vector<Bytes> outputs,
@@ -199,6 +201,28 @@ void define_channel(py::module_& m) {
           "Reduces part r of all ranks' inputs into the output of rank r.");
 }
 
+void define_exchange(py::module_& m) {
+  // Never destroyed: its thread may be under way when the interpreter ends.
+  py::class_<Exchange, Immortal<Exchange>>(m, "Exchange",
+                                           "A list of gradients, averaged step after step.")
+      .def(py::init([](Channel& channel, const std::string& what,
+                       const std::vector<std::pair<std::string, std::vector<size_t>>>& buckets) {
+             std::vector<Bucket> list;
+             for (const auto& [dtype, bytes] : buckets) list.push_back({parse_dtype(dtype), bytes});
+             return Immortal<Exchange>(new Exchange(channel, what, std::move(list)));
+           }),
+           py::arg("channel"), py::arg("what"), py::arg("buckets"),
+           "`buckets` holds the dtype of each, and the bytes of each of its arrays.")
+      .def_property_readonly("number", &Exchange::number)
+      .def_property_readonly("is_sound", &Exchange::is_sound)
+      .def("close", &Exchange::close, py::call_guard<py::gil_scoped_release>(),
+           "Ends its thread. Returns once nothing of it is under way.");
+  m.def("exchanged_steps", &exchanged_steps, "How many steps of gradients were exchanged.");
+  m.def(
+      "exchange_door", [] { return reinterpret_cast<uintptr_t>(&exchange_door()); },
+      "The address of what leads frameworks' own libraries to the exchanges.");
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_core, m) {
@@ -211,6 +235,7 @@ PYBIND11_MODULE(_core, m) {
       .def_readonly("text", &Signature::text);
   define_world(m);
   define_channel(m);
+  define_exchange(m);
   m.def(
       "end_job", [](int status) { end_job(status); }, py::arg("status"),
       "Ends all ranks with this exit status. Does not return.");

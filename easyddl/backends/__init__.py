@@ -6,8 +6,9 @@ framework, and it offers:
 - `configure()`: shares the machine's cores and GPUs among its ranks, before the framework
   takes all of them. Called at import.
 - `is_tensor(x)`, `to_numpy(x)`, `from_numpy(array)`.
-- `exchange(gradients, reduce)`: the gradients after `reduce`, a function from a list of NumPy
-  arrays to a list of such, inside a compiled step too.
+- `Exchange(number, buckets, shapes)`: a list of gradients' way into the engine. Its
+  `mean(gradients)` averages them over all ranks, inside a compiled step too; its
+  `zeros(dtype, shape)` stands in for a gradient that this rank does not have.
 - `check_model(model)`: raises an error if the model's step cannot exchange gradients.
 - `on_first_batch(model, act)`: calls `act(batch)` with the symbolic structure of the first
   batch of data of a fit, before its first step.

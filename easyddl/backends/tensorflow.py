@@ -1,13 +1,16 @@
 """TensorFlow's door."""
 
+import ctypes
+import functools
 import os
+import pathlib
 import warnings
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from easyddl import launcher
+from easyddl import launcher, world
 
 
 def configure():
@@ -66,7 +69,7 @@ def is_tensor(x):
 
 def to_numpy(x):
     """The values of a tensor or variable."""
-    x = _dense(x)
+    x = tf.convert_to_tensor(x)
     if not hasattr(x, "numpy"):
         raise TypeError(
             "`x` is a symbolic tensor: collectives take values, outside of tf.function. In a "
@@ -81,22 +84,105 @@ def from_numpy(array):
     return tf.convert_to_tensor(array)
 
 
-def _dense(x):
-    return tf.convert_to_tensor(x)
+def _dense_gradient(gradient):
+    if not isinstance(gradient, tf.IndexedSlices):
+        return tf.convert_to_tensor(gradient)
+    # How many rows have a gradient differs by rank and step, so that sparse ones would have to
+    # be negotiated at every step; and Keras's optimizers move all rows in any case.
+    if world.is_root():
+        warnings.warn(
+            f"A gradient of shape {tuple(gradient.shape)} is sparse (tf.IndexedSlices), as that "
+            "of an Embedding is. It is exchanged as a dense one: all of its rows travel.",
+            stacklevel=2,
+        )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TensorFlow's own words about the same
+        return tf.convert_to_tensor(gradient)
 
 
-def exchange(gradients, reduce):
-    """Runs `reduce` on the gradients' values, in eager mode or as a step of a graph."""
-    gradients = [_dense(gradient) for gradient in gradients]
-    if all(hasattr(gradient, "numpy") for gradient in gradients):
-        return [from_numpy(r) for r in reduce([gradient.numpy() for gradient in gradients])]
-    # One operation for all, and a stateful one, so that each step runs it exactly once.
-    results = tf.numpy_function(
-        lambda *arrays: reduce(list(arrays)), gradients, [g.dtype for g in gradients]
-    )
-    for result, gradient in zip(results, gradients, strict=True):
-        result.set_shape(gradient.shape)
-    return results
+class Exchange:
+    """The way of a list of gradients into the engine and back, at every step.
+
+    In a graph there is one asynchronous operation a bucket. A bucket leaves as soon as its
+    gradients are there, while the backward pass computes those of the next; and the optimizer
+    updates its variables as soon as it is back.
+
+    Args:
+        number: Integer. The engine's number of the exchange.
+        buckets: List of lists of indices. Which gradients travel together, in which order.
+        shapes: List of tuples. The shape of each gradient.
+    """
+
+    def __init__(self, number, buckets, shapes):
+        self._number = number
+        self._buckets = buckets
+        self._shapes = shapes
+        with tf.init_scope(), tf.device("CPU:0"):  # also where this is made inside of a graph
+            self._step = tf.Variable(0, dtype=tf.int64, trainable=False, name="easyddl_step")
+
+    def zeros(self, dtype, shape):
+        """What a rank without a gradient takes part with."""
+        return tf.zeros(shape, dtype)
+
+    def mean(self, gradients):
+        """The mean of each gradient over all ranks."""
+        gradients = [_dense_gradient(gradient) for gradient in gradients]
+        if tf.executing_eagerly():
+            # One operation for all: each would wait for the next to be called.
+            order = [i for bucket in self._buckets for i in bucket]
+            means, _ = self._operation(0, order, gradients, 0)
+            return _at(order, means)
+        results, counts, ready = {}, [], []
+        step = self._step.read_value()
+        for number, bucket in enumerate(self._buckets):
+            # No bucket sets off before those that travel first have all they need: if their
+            # gradients never come, because an operation fails, it would wait for ever.
+            with tf.control_dependencies([*ready, *(gradients[i] for i in bucket)]):
+                ready = [tf.no_op()]
+            with tf.control_dependencies(ready):
+                means, count = self._operation(number, bucket, gradients, step)
+            results.update(zip(bucket, means, strict=True))
+            counts.append(count)
+        # What writes to a variable is never pruned, so that all buckets travel at every step,
+        # even those of gradients that nobody uses. It also keeps the steps of a graph apart.
+        self._step.assign_add(tf.add_n(counts))
+        return [results[i] for i in range(len(gradients))]
+
+    def _operation(self, bucket, indices, gradients, step):
+        shapes = [self._shapes[i] for i in indices]
+        with tf.device("CPU:0"):
+            means, count = _library().easyddl_exchange(
+                gradients=[gradients[i] for i in indices],
+                step=step,
+                exchange=self._number,
+                bucket=bucket,
+                shapes=[n for shape in shapes for n in (len(shape), *shape)],
+            )
+        for mean, shape in zip(means, shapes, strict=True):
+            mean.set_shape(shape)
+        return means, count
+
+
+def _at(indices, values):
+    """The values in the order of their indices."""
+    return [value for _, value in sorted(zip(indices, values, strict=True), key=lambda p: p[0])]
+
+
+@functools.cache
+def _library():
+    """The operation `EasyddlExchange`, added to the TensorFlow that is loaded."""
+    core = world.engine().core
+    path = pathlib.Path(core.__file__).with_name("_tensorflow_op.so")
+    library = tf.load_op_library(str(path))
+    connect = ctypes.CDLL(str(path)).easyddl_connect
+    connect.argtypes, connect.restype = [ctypes.c_void_p], ctypes.c_char_p
+    failure = connect(core.exchange_door())
+    if failure is not None:
+        raise RuntimeError(
+            f"easyddl cannot add its operation to TensorFlow {tf.__version__}: {failure.decode()}. "
+            "It serves TensorFlow 2.16 and later."
+        )
+    return library
 
 
 def check_model(model):

@@ -6,7 +6,7 @@ import numbers
 import keras
 import numpy as np
 
-from easyddl import backends, console, fits, gradients, objects, world
+from easyddl import backends, console, exchange, fits, gradients, objects, world
 from easyddl.callbacks import hooks, order
 from easyddl.callbacks.global_variables_callback import DDLGlobalVariablesCallback
 
@@ -34,7 +34,14 @@ class DDLCallback(keras.callbacks.Callback):
 
     All ranks must take the same number of steps: see `split_data`.
 
+    Args:
+        bucket_bytes: Integer. How many bytes of gradients travel together. Each bucket leaves as
+            soon as the backward pass has filled it. By default what the environment variable
+            `EASYDDL_BUCKET_BYTES` says, or else a size that follows from the measured speed of
+            the ranks' connection. All ranks must pass the same.
+
     Raises:
+        ValueError: If `bucket_bytes`, or the environment variable, is no positive integer.
         TypeError: At `fit`, if the class was passed instead of an instance.
         ValueError: At `fit`, if it is not the first callback, or not the only one.
         RuntimeError: On all ranks, if they are about to take different numbers of steps; or if
@@ -45,6 +52,10 @@ class DDLCallback(keras.callbacks.Callback):
     model.fit(x, y, callbacks=[ddl.DDLCallback(), *mine, ddl.DDLGlobalVariablesCallback()])
     ```
     """
+
+    def __init__(self, bucket_bytes=None):
+        super().__init__()
+        self.bucket_bytes = exchange.requested_bucket_bytes(bucket_bytes)
 
     def set_params(self, params):
         # The dict is shared: the callbacks that come later read it too.
@@ -68,7 +79,7 @@ class DDLCallback(keras.callbacks.Callback):
     def _hook(self, fit):
         model = fit.model
         backends.require().check_model(model)
-        fit.at_end.callback(gradients.hook(model.optimizer))
+        fit.at_end.callback(gradients.hook(model.optimizer, self.bucket_bytes))
         # A step that was compiled by an earlier fit does not hold the exchange, and one
         # compiled by this fit must not be found by a later one.
         model.train_function = None

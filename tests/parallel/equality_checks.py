@@ -155,14 +155,18 @@ def check_convnet_adam_global_clipnorm():
     assert_equal_to_one_process(convnet, adam(global_clipnorm=0.2))
 
 
+def check_dense_adam_accumulating():
+    assert_equal_to_one_process(dense, adam(gradient_accumulation_steps=4, clipnorm=0.1))
+
+
 @contextlib.contextmanager
 def exchange_switched_off():
-    exchange = gradients.average
-    gradients.average = lambda grads, variables: grads
+    mean = gradients.Averager.mean
+    gradients.Averager.mean = lambda self, grads, variables: grads
     try:
         yield
     finally:
-        gradients.average = exchange
+        gradients.Averager.mean = mean
 
 
 def check_without_exchange_it_fails():

@@ -1,8 +1,9 @@
 """A job in which one rank fails, in the way that the command line says.
 
-Usage: faulty_job.py FAULT VICTIM [busy]
+Usage: faulty_job.py FAULT VICTIM [busy | before_mpi | backwards]
 
-With `busy` the other ranks compute for long, and wait in no collective.
+With `busy` the other ranks compute for long, and wait in no collective. With `backwards` the
+victim's backward pass fails half-way.
 """
 
 import os
@@ -12,6 +13,7 @@ import time
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 import easyddl as ddl
 from easyddl import launcher
@@ -70,6 +72,33 @@ def nothing():
     tell()
 
 
+@tf.custom_gradient
+def broken_backwards(x):
+    """Passes `x` on; its gradient fails, once those of later layers are on their way."""
+
+    def fail(gradient):
+        tell()
+        raise ValueError("on purpose")
+
+    def gradient(upstream):
+        result = tf.numpy_function(fail, [upstream], upstream.dtype)
+        result.set_shape(upstream.shape)
+        return result
+
+    return tf.identity(x), gradient
+
+
+def train_broken_model(is_victim):
+    layers = [keras.layers.Dense(10) for _ in range(4)]
+    if is_victim:
+        layers.insert(2, keras.layers.Lambda(broken_backwards))
+    x = np.random.default_rng(ddl.rank()).standard_normal((80, 20)).astype("float32")
+    model = keras.Sequential([keras.layers.Input((20,)), *layers])
+    model.compile("sgd", "mse")
+    callbacks = [ddl.DDLCallback(bucket_bytes=1), ddl.DDLGlobalVariablesCallback()]
+    model.fit(x, x[:, :10], batch_size=4, epochs=1000, verbose=0, callbacks=callbacks)
+
+
 FAULTS = {
     function.__name__: function
     for function in (
@@ -101,6 +130,8 @@ def main():
         if is_victim:
             FAULTS[fault]()
         time.sleep(60)
+    if how == ["backwards"]:
+        train_broken_model(is_victim)
     train(fault if is_victim else None)
 
 

@@ -76,6 +76,12 @@ def test_before_mpi_has_started(fault):
     assert re.search(rf"rank 1 on host {HOST} (failed before easyddl|exited with status 1)", output)
 
 
+def test_a_backward_pass_that_fails_half_way():
+    output = run_faulty(2, "raise_error", 1, "backwards")
+    assert f"easyddl: rank 1 on host {HOST} failed: InvalidArgumentError" in output
+    assert "ValueError: on purpose" in output
+
+
 def test_on_several_hosts():
     output = run_faulty(3, "kill", 1, env={"EASYDDL_HOSTS": "a,b,b"})
     assert re.search(rf"rank 1 on host b .*{DIED}", output), output

@@ -1,0 +1,155 @@
+"""A list of gradients that all ranks have registered, and exchange at every step."""
+
+import functools
+import math
+import os
+import re
+import time
+
+import keras
+import numpy as np
+
+from easyddl import backends, buckets, channels, collectives, cost, world
+
+_VARIABLE = "EASYDDL_BUCKET_BYTES"
+
+
+class Exchange:
+    """The way of one list of gradients over all ranks.
+
+    All ranks must make it together. The names, shapes and dtypes are compared then, once; a
+    step negotiates nothing.
+
+    Args:
+        grads: List of gradients, `None` where there is none.
+        variables: The variables they belong to.
+        bucket_bytes: Integer, or `None` for a size that is measured.
+
+    Raises:
+        RuntimeError: On all ranks, if they differ in a gradient, or in the bucket size.
+    """
+
+    def __init__(self, grads, variables, bucket_bytes=None):
+        specs = [_spec(*pair) for pair in zip(grads, variables, strict=True)]
+        names = [variable.name for variable in variables]
+        size = bucket_bytes or "measured size"
+        world.agree(f"the exchange of gradients of ({_listed(names, specs)}) in buckets of {size}")
+        # Where some ranks have a gradient and others none, these take part with zeros, so that
+        # all ranks change the same variables.
+        mine = np.array([grad is not None for grad in grads], np.uint8)
+        anywhere = collectives.allreduce(mine, "max")
+        self._indices = np.flatnonzero(anywhere).tolist()
+        self._specs = specs
+        self._names = names
+        self._number = None
+        if self._indices:
+            self._open(bucket_bytes or measured_bucket_bytes())
+
+    def _open(self, bucket_bytes):
+        specs = [self._specs[i] for i in self._indices]
+        sizes = [_bytes(spec) for spec in specs]
+        dtypes = [dtype for dtype, _ in specs]
+        plan = buckets.plan(sizes, dtypes, bucket_bytes)
+        what = f"the exchange of {len(specs)} gradients ({self._names[self._indices[0]]} and on)"
+        self._number, channel = channels.lease()
+        self._engine = world.engine().core.Exchange(
+            channel, what, [(dtypes[b[0]], [sizes[i] for i in b]) for b in plan]
+        )
+        shapes = [shape for _, shape in specs]
+        self._door = backends.require().Exchange(self._engine.number, plan, shapes)
+
+    def mean(self, grads):
+        """The mean of each gradient over all ranks.
+
+        Args:
+            grads: List of gradients, `None` where there is none.
+
+        Returns:
+            List of the same length; `None` where no rank has had a gradient at registration.
+        """
+        for i, grad in enumerate(grads):
+            if grad is not None and i not in self._indices:
+                raise RuntimeError(
+                    f"The gradient of {self._names[i]!r} is new: no rank had it when the ranks "
+                    "registered the gradients that they exchange. Train such a variable from "
+                    "the first step on, or in a fit (or with an optimizer) of its own."
+                )
+        if not self._indices:
+            return grads
+        present = [
+            self._door.zeros(*self._specs[i]) if grads[i] is None else grads[i]
+            for i in self._indices
+        ]
+        result = list(grads)
+        for i, mean in zip(self._indices, self._door.mean(present), strict=True):
+            result[i] = mean
+        return result
+
+    def close(self):
+        """Ends it. The engine's part of it serves another."""
+        if self._number is None:
+            return
+        self._engine.close()
+        if self._engine.is_sound:
+            channels.release(self._number)
+
+
+def _spec(grad, variable):
+    holder = variable if grad is None else grad
+    return keras.backend.standardize_dtype(holder.dtype), tuple(variable.shape)
+
+
+def _bytes(spec):
+    dtype, shape = spec
+    return math.prod(shape) * int(re.sub(r"\D", "", dtype)) // 8
+
+
+def _listed(names, specs):
+    """The gradients in words, for the ranks to compare.
+
+    Not by `variable.path`: it holds numbers that count the models made before, which may
+    differ by rank.
+    """
+    pairs = zip(names, specs, strict=True)
+    return ", ".join(f"{i} {name} {s[0]}{s[1]}" for i, (name, s) in enumerate(pairs))
+
+
+def requested_bucket_bytes(bucket_bytes):
+    """What the user asks for: an argument, else the environment's, else `None`."""
+    if bucket_bytes is not None:
+        if isinstance(bucket_bytes, bool) or not isinstance(bucket_bytes, int) or bucket_bytes < 1:
+            raise ValueError(
+                "`bucket_bytes` must be a positive integer, or None for a size that easyddl "
+                f"measures. Received: bucket_bytes={bucket_bytes!r}"
+            )
+        return bucket_bytes
+    text = os.environ.get(_VARIABLE, "").strip()
+    if not text:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"{_VARIABLE} must be a positive number of bytes. Received: {text!r}")
+    return int(text)
+
+
+@functools.cache
+def measured_bucket_bytes():
+    """The bucket size that follows from the cost of this job's collectives.
+
+    Measured once, by all ranks together; the root's figure is everyone's.
+    """
+    small, large = 16 << 10, 1 << 20
+    latency = _seconds(small)
+    per_byte = (_seconds(large) - latency) / (large - small)
+    mine = np.array(cost.bucket_bytes(latency, per_byte), np.int64)
+    return int(collectives.broadcast(mine))
+
+
+def _seconds(size, rounds=5):
+    """The least time of an allreduce of so many bytes, of a few."""
+    data = np.ones(size // 4, np.float32)
+    times = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        collectives.allreduce(data, "sum")
+        times.append(time.perf_counter() - start)
+    return min(times)

@@ -1,0 +1,422 @@
+"""Gradients on their way over the ranks: what is exchanged, when, and what it leaves behind."""
+
+import os
+import pathlib
+import threading
+import time
+import warnings
+
+import keras
+import numpy as np
+import tensorflow as tf
+from fit_checks import (
+    COMM,
+    RANK,
+    SIZE,
+    assert_replicas_are_equal,
+    both,
+    data,
+    fails,
+    fit,
+    new_model,
+)
+from mpi import run_checks
+
+import easyddl as ddl
+from easyddl import channels, gradients
+
+SIZES = [0, 1, 2, 7, 1021, 65537]  # of variables, in elements
+
+
+def mine(size, dtype="float32", seed=0):
+    """This rank's gradient: quarters, whose sums are exact."""
+    return gradient_of(RANK, size, dtype, seed)
+
+
+def gradient_of(rank, size, dtype="float32", seed=0):
+    return (np.random.default_rng([seed, rank, size]).integers(-9, 10, size) / 4).astype(dtype)
+
+
+def mean_of(size, dtype="float32", seed=0):
+    """What NumPy makes of all ranks' gradients."""
+    all_ranks = [gradient_of(rank, size, "float32", seed) for rank in range(SIZE)]
+    return (np.sum(all_ranks, axis=0, dtype="float32") / np.float32(SIZE)).astype(dtype)
+
+
+def new_variables(sizes=SIZES):
+    return [keras.Variable(np.zeros(n, "float32"), name=f"v{n}") for n in sizes]
+
+
+def distributed(**arguments):
+    """An optimizer that subtracts the mean gradient."""
+    return ddl.DistributedOptimizer(keras.optimizers.SGD(1.0), **arguments)
+
+
+def apply_in_a_graph(optimizer, variables, make_gradients):
+    """Applies what a function of the step returns, in a step that is traced once."""
+
+    @tf.function
+    def step(number):
+        optimizer.apply(make_gradients(number), variables)
+
+    return step
+
+
+def assert_applied(variables, seeds=(0,)):
+    for variable in variables:
+        want = -sum(mean_of(variable.shape[0], seed=seed).astype("float64") for seed in seeds)
+        np.testing.assert_allclose(variable.numpy(), want, rtol=1e-5, atol=1e-6)
+    everyone = COMM.allgather([variable.numpy().tobytes() for variable in variables])
+    assert all(theirs == everyone[0] for theirs in everyone)
+
+
+def check_buckets_of_every_size():
+    for bucket_bytes in (1, 100, 5000, 10**9):
+        variables = new_variables()
+        optimizer = distributed(bucket_bytes=bucket_bytes)
+        tables = [tf.constant(np.stack([mine(n, seed=s) for s in range(3)])) for n in SIZES]
+        step = apply_in_a_graph(optimizer, variables, lambda i, t=tables: [x[i] for x in t])
+        for number in range(3):
+            step(tf.constant(number))
+        assert_applied(variables, seeds=range(3))
+
+
+def check_eager_mode():
+    for bucket_bytes in (1, 10**9):
+        variables = new_variables()
+        optimizer = distributed(bucket_bytes=bucket_bytes)
+        for seed in range(3):
+            optimizer.apply([tf.constant(mine(n, seed=seed)) for n in SIZES], variables)
+        assert_applied(variables, seeds=range(3))
+
+
+def check_half_precision_is_summed_in_single():
+    for dtype in ("float16", "bfloat16"):
+        size = 3001
+        variable = keras.Variable(np.zeros(size, "float32"), dtype="float32", name="v")
+        gradient = tf.cast(tf.constant(mine(size) * 1000.0), dtype)
+        average = gradients.Averager()
+        [mean] = average.mean([gradient], [variable])
+        assert mean.dtype == gradient.dtype
+        parts = [tf.cast(tf.cast(gradient_of(rank, size) * 1000.0, dtype), tf.float32).numpy()
+                 for rank in range(SIZE)]  # fmt: skip
+        want = tf.cast(np.sum(parts, axis=0, dtype="float32") / np.float32(SIZE), dtype)
+        np.testing.assert_array_equal(mean.numpy(), want.numpy())
+        average.close()
+
+
+def check_several_dtypes_at_once():
+    kinds = ["float32", "float16", "float64", "float32", "float16"]
+    variables = [keras.Variable(np.zeros(50, kind), dtype=kind, name=kind) for kind in kinds]
+    average = gradients.Averager(bucket_bytes=100)
+    values = [tf.constant(mine(50, kind, seed)) for seed, kind in enumerate(kinds)]
+    means = tf.function(lambda: average.mean(values, variables))()
+    for seed, (kind, mean) in enumerate(zip(kinds, means, strict=True)):
+        assert mean.dtype == kind
+        np.testing.assert_allclose(mean, mean_of(50, kind, seed), rtol=1e-3)
+    average.close()
+
+
+def check_constant_gradients():
+    variables = new_variables()
+    constants = [tf.constant(mine(n)) for n in SIZES]
+    step = apply_in_a_graph(distributed(bucket_bytes=1), variables, lambda i: constants)
+    step(0)
+    step(0)
+    assert_applied(variables, seeds=(0, 0))
+
+
+def check_gradients_that_nobody_uses():
+    before = gradients.exchanged_steps()
+    variables = new_variables([3, 4, 5])
+    average = gradients.Averager(bucket_bytes=1)
+
+    @tf.function
+    def step():
+        return average.mean([tf.constant(mine(n)) for n in (3, 4, 5)], variables)[1]
+
+    for _ in range(3):
+        np.testing.assert_allclose(step(), mean_of(4))
+    assert gradients.exchanged_steps() - before == (3 if SIZE > 1 else 0)
+    average.close()
+
+
+def check_gradients_that_are_absent_everywhere():
+    variables = new_variables([3, 4, 5])
+    average = gradients.Averager(bucket_bytes=1)
+    means = average.mean([None, tf.constant(mine(4)), None], variables)
+    assert means[0] is None and means[2] is None
+    np.testing.assert_allclose(means[1], mean_of(4))
+    assert average.mean([None, None], variables[:2]) == [None, None]
+    average.close()
+
+
+def check_gradients_that_some_ranks_lack():
+    variables = new_variables([3, 4])
+    average = gradients.Averager(bucket_bytes=1)
+    lacking = RANK == SIZE - 1 and SIZE > 1
+
+    @tf.function
+    def step():
+        return average.mean([None if lacking else tf.ones(3), tf.constant(mine(4))], variables)
+
+    means = step()
+    share = (SIZE - 1) / SIZE if SIZE > 1 else 1
+    np.testing.assert_allclose(means[0], np.full(3, share), rtol=1e-6)
+    np.testing.assert_allclose(means[1], mean_of(4))
+    average.close()
+
+
+def check_gradients_that_come_later_are_an_error():
+    if SIZE == 1:
+        return
+    variables = new_variables([3, 4])
+    average = gradients.Averager()
+    average.mean([None, tf.ones(4)], variables)
+    error = fails(lambda: average.mean([tf.ones(3), tf.ones(4)], variables))
+    assert isinstance(error, RuntimeError) and "'v3' is new" in str(error), error
+    average.close()
+
+
+def check_one_rank_alone_traces_again():
+    variables = new_variables([3])
+    optimizer = distributed(bucket_bytes=1)
+    traces = []
+
+    @tf.function
+    def step(batch):
+        traces.append(batch.shape)
+        optimizer.apply([tf.constant(mine(3)) * tf.reduce_mean(batch)], variables)
+
+    lengths = [8, 8, 5 if RANK == 0 else 8, 8]  # a shorter batch, on rank 0
+    for length in lengths:
+        step(tf.ones(length))
+    counts = COMM.allgather(len(traces))
+    assert all(counts[0] > count for count in counts[1:]), counts
+    assert_applied(variables, seeds=[0] * len(lengths))
+
+
+class Gan(keras.Model):
+    """Two networks with an optimizer each, both updated in one step."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = keras.layers.Dense(3), keras.layers.Dense(2)
+
+    def build(self, input_shape):
+        self.first.build(input_shape)
+        self.second.build(input_shape)
+
+    def call(self, x):
+        return self.first(x)
+
+    def train_step(self, batch):
+        x, _ = batch
+        with tf.GradientTape(persistent=True) as tape:
+            first = keras.ops.mean(self.first(self.slow(x, RANK % 2 == 0)) ** 2)
+            second = keras.ops.mean(self.second(self.slow(x, RANK % 2 == 1)) ** 2)
+        for part, loss in ((self.first, first), (self.second, second)):
+            variables = part.trainable_variables
+            part.optimizer.apply(tape.gradient(loss, variables), variables)
+        self.optimizer.iterations.assign_add(1)
+        return {"loss": first + second}
+
+    def slow(self, x, is_slow):
+        """Delays one network, another one on each rank, so that the ranks' orders differ."""
+        if not is_slow:
+            return x
+
+        def wait(value):
+            time.sleep(0.05)
+            return value
+
+        waited = tf.numpy_function(wait, [x], x.dtype)
+        waited.set_shape(x.shape)
+        return waited
+
+
+def check_two_optimizers_in_one_step():
+    keras.utils.set_random_seed(RANK)
+    model = Gan()
+    model.build((None, 6))
+    model.compile("sgd", "mse")
+    for part in (model.first, model.second):
+        part.optimizer = ddl.DistributedOptimizer(keras.optimizers.Adam(0.01))
+    before = gradients.exchanged_steps()
+    fit(model, steps=5)
+    assert gradients.exchanged_steps() - before == (10 if SIZE > 1 else 0)
+    assert_replicas_are_equal(model)
+
+
+def check_several_models_in_turn_and_together():
+    keras.utils.set_random_seed(RANK)
+    models = [new_model(optimizer="adam") for _ in range(2)]
+    for _ in range(2):
+        for model in models:
+            fit(model)
+
+    class TrainAnother(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            fit(models[1])
+
+    fit(models[0], TrainAnother(), epochs=2)
+    for model in models:
+        assert_replicas_are_equal(model)
+
+
+def check_collectives_in_a_callback():
+    class Collect(keras.callbacks.Callback):
+        seen = 0
+
+        def on_train_batch_end(self, batch, logs=None):
+            Collect.seen += ddl.allreduce(RANK + batch, "sum")
+
+    keras.utils.set_random_seed(RANK)
+    model = new_model()
+    fit(model, Collect(), steps=4)
+    assert Collect.seen == 4 * sum(range(SIZE)) + SIZE * sum(range(4))
+    assert_replicas_are_equal(model)
+
+
+def check_a_callback_that_exchanges_from_a_thread():
+    # A thread of the user's own, in a collective while the main thread trains.
+    class InAThread(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            self.results = []
+            self.thread = threading.Thread(target=self.work)
+            self.thread.start()
+            time.sleep(0.2 * (RANK % 2))
+
+        def work(self):
+            for number in range(20):
+                self.results.append(ddl.allreduce(RANK + number, "sum"))
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.thread.join()  # before the logs are averaged, by the main thread
+
+    class First(InAThread, ddl.DDLCallback):
+        def on_train_begin(self, logs=None):
+            ddl.DDLCallback.on_train_begin(self, logs)
+
+        def on_train_batch_begin(self, batch, logs=None):
+            if batch == 1:
+                InAThread.on_train_begin(self)
+
+        def on_epoch_end(self, epoch, logs=None):
+            InAThread.on_epoch_end(self, epoch)
+            ddl.DDLCallback.on_epoch_end(self, epoch, logs)
+
+    first = First()
+    model = new_model()
+    x, y = data(12)
+    model.fit(x, y, batch_size=8, verbose=0, callbacks=[first, ddl.DDLGlobalVariablesCallback()])
+    assert first.results == [sum(range(SIZE)) + SIZE * number for number in range(20)]
+    assert_replicas_are_equal(model)
+
+
+def check_accumulation_exchanges_once_an_update():
+    for steps_per_execution in (1, 3):
+        before = gradients.exchanged_steps()
+        optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps=3)
+        model = new_model(optimizer=optimizer, steps_per_execution=steps_per_execution)
+        fit(model, steps=6)
+        assert gradients.exchanged_steps() - before == (2 if SIZE > 1 else 0)
+        assert_replicas_are_equal(model)
+
+
+def check_bucket_bytes_must_be_positive():
+    for wrong in (0, -1, 1.5, "1", True):
+        for make in (ddl.DDLCallback, distributed):
+            error = fails(lambda make=make, wrong=wrong: make(bucket_bytes=wrong))
+            assert isinstance(error, ValueError) and "`bucket_bytes`" in str(error), error
+            assert repr(wrong) in str(error)
+    for wrong in ("0", "ten"):
+        os.environ["EASYDDL_BUCKET_BYTES"] = wrong
+        error = fails(ddl.DDLCallback)
+        del os.environ["EASYDDL_BUCKET_BYTES"]
+        assert isinstance(error, ValueError), error
+        assert "EASYDDL_BUCKET_BYTES" in str(error) and wrong in str(error)
+
+
+def check_ranks_that_differ_in_bucket_bytes():
+    if SIZE == 1:
+        return
+    first = ddl.DDLCallback(bucket_bytes=10 + (RANK == 1))
+    model = new_model()
+    callbacks = [first, ddl.DDLGlobalVariablesCallback()]
+    error = fails(lambda: model.fit(*data(), verbose=0, callbacks=callbacks))
+    assert "in buckets of 10" in str(error) and "in buckets of 11" in str(error), error
+
+
+def check_a_step_that_failed_on_all_ranks_can_be_followed_by_another():
+    class Odd(keras.layers.Layer):
+        def call(self, x):
+            checked = tf.debugging.check_numerics(x, "on purpose")
+            return checked
+
+    model = keras.Sequential([keras.layers.Input((6,)), Odd(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x, y = data()
+    bad = x.copy()
+    bad[-1] = np.nan
+    error = fails(lambda: model.fit(bad, y, batch_size=8, shuffle=False, verbose=0,
+                                    callbacks=both()))  # fmt: skip
+    assert "on purpose" in str(error), error
+    model.fit(x, y, batch_size=8, verbose=0, callbacks=both())
+    assert_replicas_are_equal(model)
+
+
+def resources():
+    """Threads, open files, and mapped memory of the engine's."""
+    maps = pathlib.Path("/proc/self/maps").read_text()
+    return (
+        len(os.listdir("/proc/self/task")),
+        len(os.listdir("/proc/self/fd")),
+        maps.count("memfd:easyddl"),
+    )
+
+
+def check_many_fits_leave_nothing_behind():
+    model = new_model()
+    for _ in range(3):
+        fit(model)
+    before, made = resources(), len(channels._channels)
+    for _ in range(12):
+        fit(model)
+    assert len(channels._channels) == made
+    after = resources()
+    assert all(now <= then for now, then in zip(after, before, strict=True)), (before, after)
+
+
+def check_optimizers_that_are_dropped_leave_nothing_behind():
+    import gc
+
+    def use_one():
+        optimizer, variables = distributed(), new_variables([5])
+        optimizer.apply([tf.constant(mine(5))], variables)
+        assert_applied(variables)
+
+    use_one()
+    gc.collect()
+    made = len(channels._channels)
+    for _ in range(70):  # more than there are channels to be had
+        use_one()
+        gc.collect()
+    assert len(channels._channels) <= made + 2
+
+
+def check_a_step_of_an_ended_fit_says_so():
+    if SIZE == 1:
+        return
+    variables = new_variables([3])
+    average = gradients.Averager()
+    step = tf.function(lambda: average.mean([tf.constant(mine(3))], variables))
+    step()
+    average.close()
+    error = fails(step)
+    assert "a fit that has ended" in str(error), error
+
+
+if __name__ == "__main__":
+    warnings.filterwarnings("ignore", message="Gradients do not exist")
+    run_checks(globals())

@@ -1,0 +1,17 @@
+import pathlib
+
+import mpi
+import pytest
+
+SCRIPT = pathlib.Path(__file__).with_name("exchange_checks.py")
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("check", mpi.checks_of(SCRIPT))
+def test_exchange(ranks, check):
+    mpi.assert_check(ranks, SCRIPT, check)
+
+
+@pytest.mark.parametrize("check", mpi.checks_of(SCRIPT))
+def test_on_several_hosts(check):
+    mpi.assert_check(3, SCRIPT, check, EASYDDL_HOSTS="a,b,b")
