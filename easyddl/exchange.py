@@ -51,9 +51,9 @@ class Exchange:
         dtypes = [dtype for dtype, _ in specs]
         plan = buckets.plan(sizes, dtypes, bucket_bytes)
         what = f"the exchange of {len(specs)} gradients ({self._names[self._indices[0]]} and on)"
-        self._number, channel = channels.lease()
+        self._number, self._channel = channels.lease()
         self._engine = world.engine().core.Exchange(
-            channel, what, [(dtypes[b[0]], [sizes[i] for i in b]) for b in plan]
+            self._channel, what, [(dtypes[b[0]], [sizes[i] for i in b]) for b in plan]
         )
         shapes = [shape for _, shape in specs]
         self._door = backends.require().Exchange(self._engine.number, plan, shapes)
@@ -84,6 +84,14 @@ class Exchange:
         for i, mean in zip(self._indices, self._door.mean(present), strict=True):
             result[i] = mean
         return result
+
+    def agree(self, text):
+        """Raises the same error on all ranks unless all come here, after as many steps.
+
+        It is where a rank that has gone on notices that another still exchanges gradients.
+        """
+        if self._number is not None:
+            self._channel.barrier(world.signature(text))
 
     def close(self):
         """Ends it. The engine's part of it serves another."""

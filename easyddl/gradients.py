@@ -37,6 +37,11 @@ class Averager:
             self._exchanges[key] = variables, exchange
         return self._exchanges[key][1].mean(grads)
 
+    def agree(self, text):
+        """Raises the same error on all ranks unless all are here, after as many exchanges."""
+        for _, exchange in self._exchanges.values():
+            exchange.agree(text)
+
     def close(self):
         """Ends its exchanges."""
         for _, exchange in self._exchanges.values():
@@ -79,6 +84,16 @@ def hook(optimizer, bucket_bytes=None):
 def is_hooked(optimizer):
     """Whether an optimizer averages gradients."""
     return hasattr(optimizer, _HOOK)
+
+
+def agree(optimizer, text):
+    """Raises the same error on all ranks unless all are here, after as many steps.
+
+    Args:
+        optimizer: A hooked optimizer.
+        text: Where "here" is, in words.
+    """
+    getattr(optimizer, _HOOK).agree(text)
 
 
 def exchanged_steps():

@@ -99,7 +99,8 @@ def root_first():
         yield
         return
     try:
-        yield
+        with world.activity("the body of root_first()"):
+            yield
     except BaseException as problem:
         _hear_of_root(f"{type(problem).__name__}: {problem}")
         raise

@@ -3,11 +3,15 @@
 This module and the backends are the only ones that touch `_core` and mpi4py.
 """
 
+import contextlib
 import dataclasses
+import math
 import os
 import re
 import socket
 import sys
+import threading
+import traceback
 from typing import Any
 
 from easyddl import launcher
@@ -74,7 +78,12 @@ def _start():
         _check_launcher_before_start(mpi)
         mpi.Init_thread(mpi.THREAD_MULTIPLE)
     _check_launcher(mpi)
-    world = core.World(_host_name(mpi.COMM_WORLD.rank, mpi.COMM_WORLD.size))
+    world = core.World(
+        _host_name(mpi.COMM_WORLD.rank, mpi.COMM_WORLD.size),
+        stall_warn=_seconds("EASYDDL_STALL_WARN", 60),
+        stall_abort=_seconds("EASYDDL_STALL_ABORT", 600),
+    )
+    world.set_stack(_where_the_script_stands)
     core.watch_exit(world)
     return _Engine(core, world, core.Channel(world, watch_signals=True), os.getpid())
 
@@ -167,6 +176,40 @@ def _host_name(rank, size):
             f"four ranks. There are {size} ranks. Received: {names!r}"
         )
     return hosts[rank]
+
+
+def _seconds(name, default):
+    """A deadline from the environment."""
+    text = os.environ.get(name, "").strip()
+    try:
+        seconds = float(text or default)
+    except ValueError:
+        seconds = -1
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"{name} must be a number of seconds, or 0 for never. Received: {text!r}")
+    return seconds
+
+
+def _where_the_script_stands():
+    """The innermost calls of the main thread, for ranks that wait for this one."""
+    frame = sys._current_frames().get(threading.main_thread().ident)
+    return "".join(traceback.format_stack(frame)[-8:])
+
+
+@contextlib.contextmanager
+def activity(text):
+    """Tells ranks that wait for this one, meanwhile, that it does what may take long.
+
+    They wait for as long as it lasts, and do not end the job.
+
+    Args:
+        text: What this rank does, such as "validation".
+    """
+    engine().world.set_activity(text)
+    try:
+        yield
+    finally:
+        engine().world.set_activity("")
 
 
 def rank():

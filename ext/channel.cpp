@@ -39,7 +39,10 @@ class Channel::Call {
     channel_.number_ = channel_.world_.farewell().begin(channel_.line_);
     channel_.broken_ = true;
   }
-  ~Call() { channel_.signature_ = nullptr; }
+  ~Call() {
+    channel_.signature_ = nullptr;
+    if (channel_.slow_ == channel_.number_) channel_.world_.stalls().forget(channel_.line_);
+  }
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
@@ -65,6 +68,11 @@ Channel::Channel(World& world)
 void Channel::idle() {
   if (user_idle_) user_idle_();
   world_.farewell().check(line_, number_, signature_->text, layout_);
+  if (slow_ != number_) {
+    slow_ = number_;
+    slow_since_ = std::chrono::steady_clock::now();
+  }
+  world_.stalls().check(line_, number_, signature_->text, slow_since_);
 }
 
 int Channel::owners() const { return several_hosts() ? layout_.num_carriers : layout_.local_size; }

@@ -1,6 +1,7 @@
 // The hierarchical collectives: shared memory within a host, MPI across hosts.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <mutex>
@@ -96,6 +97,8 @@ class Channel {
   Idle idle_;                             // this channel's `idle`, bound once
   const Signature* signature_ = nullptr;  // of the collective under way, and its number
   uint64_t number_ = 0;
+  uint64_t slow_ = 0;  // the last one in which this rank has waited for long, and since when
+  std::chrono::steady_clock::time_point slow_since_;
   std::vector<const void*> sources_;
   std::vector<uint8_t> partial_;  // this carrier's shard, in the accumulator's type
   bool broken_ = false;           // a collective ended half-way: turns no longer agree

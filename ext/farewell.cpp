@@ -27,6 +27,11 @@ uint64_t Farewell::begin(size_t channel) {
   return ++mine_.begun[channel];
 }
 
+uint64_t Farewell::begun(size_t channel) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return mine_.begun[channel];
+}
+
 // Takes in one notice, if any has come.
 bool Farewell::receive_one() {
   int arrived = 0;

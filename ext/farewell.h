@@ -27,6 +27,9 @@ class Farewell {
   // Notes that this rank begins a collective on `channel`; returns its number, from 1.
   uint64_t begin(size_t channel);
 
+  // How many collectives this rank has begun on `channel`.
+  uint64_t begun(size_t channel);
+
   // Throws an Error if a rank has left without having begun collective `number` of `channel`.
   // `what` says what this rank waits in.
   void check(size_t channel, uint64_t number, const std::string& what, const Layout& layout);

@@ -92,11 +92,32 @@ using Immortal = std::unique_ptr<T, py::nodelete>;
 
 void define_world(py::module_& m) {
   py::class_<World, Immortal<World>>(m, "World", "All ranks of the job, and where they are.")
-      .def(py::init([](const std::string& host) {
+      .def(py::init([](const std::string& host, double stall_warn, double stall_abort) {
              const py::gil_scoped_release nogil;
-             return Immortal<World>(new World(host));
+             return Immortal<World>(new World(host, {stall_warn, stall_abort}));
            }),
-           py::arg("host"), "Collective over MPI_COMM_WORLD. `host` names this rank's host.")
+           py::arg("host"), py::arg("stall_warn"), py::arg("stall_abort"),
+           "Collective over MPI_COMM_WORLD. `host` names this rank's host; deadlines in seconds.")
+      .def(
+          "set_stack",
+          [](World& w, const py::function& stack) {
+            // Never destroyed: there may be no interpreter left to do so.
+            auto* const function = new py::function(stack);
+            w.stalls().set_stack([function]() -> std::string {
+              if (!g_python_is_alive.load()) return "";
+              const py::gil_scoped_acquire gil;
+              try {
+                return py::cast<std::string>((*function)());
+              } catch (const std::exception& error) {
+                return std::string("unknown: ") + error.what();
+              }
+            });
+          },
+          py::arg("stack"), "What says where this rank's script stands, if another rank asks.")
+      .def(
+          "set_activity",
+          [](World& w, const std::string& activity) { w.stalls().set_activity(activity); },
+          py::arg("activity"), "What this rank does that may take long; empty for nothing.")
       .def_property_readonly("rank", [](const World& w) { return w.layout().rank; })
       .def_property_readonly("size", [](const World& w) { return w.layout().size; })
       .def_property_readonly("local_rank", [](const World& w) { return w.layout().local_rank; })

@@ -28,6 +28,7 @@ void part_from_the_others() {
   const Layout& layout = g_world->layout();
   const bool all_warn = g_world->farewell().leave(!g_warning.empty());
   if (all_warn && layout.rank == 0) write_line(g_warning);
+  g_world->stalls().stop();
   g_world->peers().announce_end();
 }
 

@@ -18,10 +18,11 @@ Comm duplicate_world() {
 
 }  // namespace
 
-World::World(const std::string& host)
+World::World(const std::string& host, Deadlines deadlines)
     : comm_(duplicate_world()),
       layout_(comm_.get(), host),
       farewell_(comm_.get()),
-      peers_(layout_) {}
+      peers_(layout_),
+      stalls_(comm_.get(), layout_, farewell_, deadlines) {}
 
 }  // namespace easyddl

@@ -84,22 +84,6 @@ def from_numpy(array):
     return tf.convert_to_tensor(array)
 
 
-def _dense_gradient(gradient):
-    if not isinstance(gradient, tf.IndexedSlices):
-        return tf.convert_to_tensor(gradient)
-    # How many rows have a gradient differs by rank and step, so that sparse ones would have to
-    # be negotiated at every step; and Keras's optimizers move all rows in any case.
-    if world.is_root():
-        warnings.warn(
-            f"A gradient of shape {tuple(gradient.shape)} is sparse (tf.IndexedSlices), as that "
-            "of an Embedding is. It is exchanged as a dense one: all of its rows travel.",
-            stacklevel=2,
-        )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # TensorFlow's own words about the same
-        return tf.convert_to_tensor(gradient)
-
-
 class Exchange:
     """The way of a list of gradients into the engine and back, at every step.
 
@@ -117,6 +101,7 @@ class Exchange:
         self._number = number
         self._buckets = buckets
         self._shapes = shapes
+        self._has_told_of_sparse = False
         with tf.init_scope(), tf.device("CPU:0"):  # also where this is made inside of a graph
             self._step = tf.Variable(0, dtype=tf.int64, trainable=False, name="easyddl_step")
 
@@ -126,7 +111,7 @@ class Exchange:
 
     def mean(self, gradients):
         """The mean of each gradient over all ranks."""
-        gradients = [_dense_gradient(gradient) for gradient in gradients]
+        gradients = [self._dense(gradient) for gradient in gradients]
         if tf.executing_eagerly():
             # One operation for all: each would wait for the next to be called.
             order = [i for bucket in self._buckets for i in bucket]
@@ -147,6 +132,22 @@ class Exchange:
         # even those of gradients that nobody uses. It also keeps the steps of a graph apart.
         self._step.assign_add(tf.add_n(counts))
         return [results[i] for i in range(len(gradients))]
+
+    def _dense(self, gradient):
+        if not isinstance(gradient, tf.IndexedSlices):
+            return tf.convert_to_tensor(gradient)
+        # How many rows have a gradient differs by rank and step, so that sparse ones would have
+        # to be negotiated at every step; and Keras's optimizers move all rows in any case.
+        if world.is_root() and not self._has_told_of_sparse:
+            self._has_told_of_sparse = True
+            warnings.warn(
+                f"A gradient of shape {tuple(gradient.shape)} is sparse (tf.IndexedSlices), as "
+                "that of an Embedding is. It is exchanged as a dense one: all of its rows travel.",
+                stacklevel=2,
+            )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # TensorFlow's own words about the same
+            return tf.convert_to_tensor(gradient)
 
     def _operation(self, bucket, indices, gradients, step):
         shapes = [self._shapes[i] for i in indices]

@@ -1,6 +1,7 @@
 """The callback that makes a fit distributed."""
 
 import collections
+import contextlib
 import numbers
 
 import keras
@@ -56,6 +57,7 @@ class DDLCallback(keras.callbacks.Callback):
     def __init__(self, bucket_bytes=None):
         super().__init__()
         self.bucket_bytes = exchange.requested_bucket_bytes(bucket_bytes)
+        self._validation = contextlib.ExitStack()
 
     def set_params(self, params):
         # The dict is shared: the callbacks that come later read it too.
@@ -71,10 +73,10 @@ class DDLCallback(keras.callbacks.Callback):
             return  # evaluate or predict: nothing is exchanged there
         order.check(fit.callbacks, DDLCallback, DDLGlobalVariablesCallback)
         self._hook(fit)
-        if not world.is_root():
-            for callback in fit.callbacks:
-                if isinstance(callback, _WRITERS):
-                    fit.at_end.callback(hooks.mute(callback))
+        for callback in fit.callbacks:
+            if isinstance(callback, _WRITERS):
+                change = hooks.announce if world.is_root() else hooks.mute
+                fit.at_end.callback(change(callback))
 
     def _hook(self, fit):
         model = fit.model
@@ -104,8 +106,21 @@ class DDLCallback(keras.callbacks.Callback):
                 "its own weights. Pass ddl.DDLGlobalVariablesCallback() as the last callback."
             )
 
+    def on_test_begin(self, logs=None):
+        # A rank that validates for long is not late; validation may be the root's alone.
+        fit = fits.current(self.model)
+        if fit is not None:
+            self._validation = fit.at_end.enter_context(contextlib.ExitStack())
+            self._validation.enter_context(world.activity("validation"))
+
+    def on_test_end(self, logs=None):
+        self._validation.close()
+
     def on_epoch_end(self, epoch, logs=None):
-        if logs is not None and world.size() > 1:
+        if world.size() == 1:
+            return
+        gradients.agree(self.model.optimizer, f"the end of epoch {epoch + 1} of model.fit()")
+        if logs is not None:
             logs.update(average_logs(logs))
 
 

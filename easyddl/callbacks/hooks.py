@@ -1,6 +1,10 @@
 """The methods by which Keras calls a callback."""
 
+import functools
+
 import keras
+
+from easyddl import world
 
 
 def _names():
@@ -21,11 +25,42 @@ def mute(callback):
     Returns:
         Function that takes that back.
     """
-    for name in NAMES:
-        object.__setattr__(callback, name, do_nothing)
+    return _replace(callback, dict.fromkeys(NAMES, do_nothing))
 
-    def unmute():
-        for name in NAMES:
+
+def announce(callback):
+    """Tells the other ranks what a callback of this rank does, which may take long.
+
+    Returns:
+        Function that takes that back.
+    """
+    own = [name for name in NAMES if is_overridden(callback, name)]
+    return _replace(callback, {name: announced(callback, name) for name in own})
+
+
+def is_overridden(callback, name):
+    """Whether a hook is the callback's own, not Keras's default."""
+    return getattr(type(callback), name) is not getattr(keras.callbacks.Callback, name)
+
+
+def announced(callback, name):
+    """A callback's hook that tells the other ranks of itself while it runs."""
+    hook, text = getattr(callback, name), f"{type(callback).__name__}.{name}"
+
+    @functools.wraps(hook)
+    def wrapped(*args, **kwargs):
+        with world.activity(text):
+            return hook(*args, **kwargs)
+
+    return wrapped
+
+
+def _replace(callback, functions):
+    for name, function in functions.items():
+        object.__setattr__(callback, name, function)
+
+    def restore():
+        for name in functions:
             object.__delattr__(callback, name)
 
-    return unmute
+    return restore

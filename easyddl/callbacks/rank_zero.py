@@ -39,4 +39,6 @@ class RankZero(keras.callbacks.Callback):
         # The callback's own methods, so that Keras sees which of them are defaults: it passes
         # over these, and dispatches steps asynchronously where there is nothing to wait for.
         for name in hooks.NAMES:
-            setattr(self, name, getattr(callback, name))
+            own = hooks.is_overridden(callback, name)
+            hook = hooks.announced(callback, name) if own else getattr(callback, name)
+            setattr(self, name, hook)

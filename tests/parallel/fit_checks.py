@@ -374,6 +374,23 @@ def check_different_numbers_of_steps():
         assert "steps in an epoch: 2" in str(error) and "steps in an epoch: 3" in str(error)
 
 
+def check_different_numbers_of_steps_that_nobody_knows_before():
+    if SIZE == 1:
+        return
+    x, y = data(6)
+
+    def batches():
+        for i in range(5 if RANK == 1 else 3):
+            yield x[i * BATCH : (i + 1) * BATCH], y[i * BATCH : (i + 1) * BATCH]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Keras is surprised that the data end
+        model = new_model()
+        error = fails(lambda: model.fit(batches(), shuffle=False, verbose=0, callbacks=both()))
+    assert "the end of epoch 1" in str(error), error
+    assert "in step 3 of the exchange of" in str(error), error
+
+
 def check_different_models():
     if SIZE == 1:
         return

@@ -1,0 +1,77 @@
+"""A rank that comes late is named by the others, and one that never comes ends the job."""
+
+import pathlib
+import re
+import socket
+
+import mpi
+import pytest
+
+SCRIPT = pathlib.Path(__file__).with_name("late_job.py")
+HOST = socket.gethostname()
+WARN, ABORT = 1, 6
+ENV = {"EASYDDL_STALL_WARN": str(WARN), "EASYDDL_STALL_ABORT": str(ABORT)}
+
+
+def run_late(how, seconds, ranks=2, victim=1, **env):
+    return mpi.run(ranks, SCRIPT, how, victim, seconds, env={**ENV, **env}, timeout=90)
+
+
+def warnings_of(output):
+    return [line for line in output.splitlines() if line.startswith("easyddl: warning: rank")]
+
+
+def test_a_late_rank_is_named_with_what_it_does():
+    done = run_late("sleep_in_the_script", 4.5, ranks=3, victim=1)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("has trained") == 3
+    first = warnings_of(done.stdout)[0]
+    # One of those that wait speaks for all, and says in what: the step, and the bucket.
+    assert all(line.startswith(f"easyddl: warning: rank 0 on host {HOST} has waited for")
+               for line in warnings_of(done.stdout))  # fmt: skip
+    assert "in bucket 1 of 1 in step 3 of the exchange of 2 gradients" in first
+    assert re.search(
+        rf"rank 1 on host {HOST} has not come\. Its script is at\n(.*\n)*.*in be_elsewhere",
+        done.stdout,
+    ), done.stdout
+    assert "rank 2" not in done.stdout.replace("rank 2 has trained", "")
+    assert len(warnings_of(done.stdout)) <= 4  # not more often than each second
+
+
+def test_a_rank_that_never_comes_ends_the_job():
+    done = run_late("sleep_in_the_script", 600)
+    assert done.returncode != 0
+    assert "That is too long: EASYDDL_STALL_ABORT is 6 s" in done.stdout
+    assert f"rank 1 on host {HOST} has not come" in done.stdout
+    assert f"easyddl: rank 0 on host {HOST} failed" in done.stdout
+
+
+def test_a_rank_that_is_stopped():
+    done = run_late("stop", 5)
+    assert done.returncode == 0, done.stdout
+    assert f"rank 1 on host {HOST} does not answer: it is stopped" in done.stdout
+    assert done.stdout.count("has trained") == 2
+
+
+def test_ranks_that_wait_in_two_places_for_each_other():
+    done = run_late("go_another_way", 0, EASYDDL_STALL_ABORT="600")
+    assert done.returncode != 0
+    assert "The ranks have parted ways: none can go on." in done.stdout
+    assert "in bucket 1 of 1 in step 3 of the exchange of 2 gradients" in done.stdout
+    assert "broadcast_object(root_rank=0)" in done.stdout
+
+
+def test_a_root_that_saves_for_long_is_not_late():
+    done = run_late("save_for_long", 9, victim=0)
+    assert done.returncode == 0, done.stdout
+    assert "it is busy with SlowCheckpoint.on_epoch_end" in done.stdout
+    assert done.stdout.count("has trained") == 2
+
+
+@pytest.mark.parametrize("name", ["EASYDDL_STALL_WARN", "EASYDDL_STALL_ABORT"])
+def test_deadlines_must_be_seconds(name):
+    for wrong in ("-1", "soon", "inf"):
+        done = run_late("sleep_in_the_script", 0, ranks=1, victim=0, **{name: wrong})
+        assert done.returncode != 0
+        assert f"{name} must be a number of seconds" in done.stdout
+        assert repr(wrong) in done.stdout
