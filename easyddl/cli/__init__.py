@@ -1,0 +1,36 @@
+"""The command `easyddl`: one module a subcommand.
+
+A subcommand's module offers `SUMMARY` (one line), `add_arguments(parser)` and
+`run(options)`, which returns the exit status. Its imports are light: what is heavy, such as
+NumPy or the engine, is imported when it runs.
+"""
+
+import argparse
+import importlib
+import pkgutil
+
+
+def main(arguments=None):
+    """Runs the command line.
+
+    Args:
+        arguments: List of strings, or `None` for those of the process.
+
+    Returns:
+        The exit status.
+    """
+    parser = argparse.ArgumentParser(
+        prog="easyddl", description="Synchronous data parallelism for Keras 3 over MPI."
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for name in sorted(module.name for module in pkgutil.iter_modules(__path__)):
+        if name.startswith("_"):
+            continue
+        module = importlib.import_module(f"easyddl.cli.{name}")
+        command = commands.add_parser(
+            name, help=module.SUMMARY, description=module.__doc__.replace("`", "")
+        )
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
+    options = parser.parse_args(arguments)
+    return options.run(options)
