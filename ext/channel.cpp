@@ -13,7 +13,12 @@ namespace {
 // Within a host a chunk should stay in cache; across hosts a shard of it is one message, which
 // should be long enough for the wire's latency not to matter.
 constexpr size_t kChunkOnOneHost = 256 << 10;
-constexpr size_t kChunkOnSeveral = 2 << 20;
+constexpr size_t kChunkOnSeveral = 1 << 20;
+
+// A chunk's slot is in use for as many turns as it has stages, and may be written again two later.
+// Powers of two, since turns are counted modulo 2^32.
+constexpr uint32_t kSlotsOnOneHost = 4;
+constexpr uint32_t kSlotsOnSeveral = 8;
 
 // Below this every rank reads all of the others' data: one wait instead of two.
 constexpr size_t kAtOnce = 8 << 10;
@@ -59,7 +64,8 @@ Channel::Channel(World& world)
       comm_(Comm::duplicate(world.comm())),
       across_(layout_.across.get() == MPI_COMM_NULL ? Comm()
                                                     : Comm::duplicate(layout_.across.get())),
-      local_(layout_, layout_.num_nodes > 1 ? kChunkOnSeveral : kChunkOnOneHost),
+      local_(layout_, layout_.num_nodes > 1 ? kChunkOnSeveral : kChunkOnOneHost,
+             layout_.num_nodes > 1 ? kSlotsOnSeveral : kSlotsOnOneHost),
       remote_(across_.get(), layout_.cores_are_shared),
       line_(world.farewell().add_channel()),
       idle_([this] { idle(); }),
@@ -89,17 +95,21 @@ Channel::Chunk Channel::chunk_at(size_t index, size_t bytes) const {
   return {index * size, std::min(bytes, (index + 1) * size)};
 }
 
-void Channel::pipeline(size_t bytes, const Signature& signature, const Stage& copy_in,
-                       const Stage& reduce, const Stage& copy_out) {
+void Channel::pipeline(size_t bytes, const Signature& signature, const std::vector<Stage>& stages) {
   const size_t chunks = (bytes + local_.slot_bytes() - 1) / local_.slot_bytes();
   const uint32_t first = local_.turn();
   // With several hosts a third turn tells all members what the carriers heard of the others.
-  const size_t turns = std::max<size_t>(chunks + 2, several_hosts() ? 3 : 2);
+  const size_t least = several_hosts() ? 3 : 2;
+  const size_t turns = std::max(chunks + stages.size() - 1, least);
   for (size_t k = 0; k < turns; ++k) {
     const uint32_t turn = local_.turn();
+    const auto take = [&](size_t stage) {
+      if (k < stage || k - stage >= chunks) return;
+      stages[stage](chunk_at(k - stage, bytes), turn - static_cast<uint32_t>(stage));
+    };
     if (k == 0) local_.note(local_.rank(), turn) = {signature.hash, 0};
-    if (k < chunks) copy_in(chunk_at(k, bytes), turn);
-    local_.wait(turn - 1, idle_);
+    take(0);
+    wait_for_turn(turn - 1);
     if (k == 1) {
       if (several_hosts()) {
         compare_hosts(first, signature);
@@ -113,10 +123,20 @@ void Channel::pipeline(size_t bytes, const Signature& signature, const Stage& co
     // A carrier that has just heard of a disagreement must not send data of another length.
     const bool agreed = !several_hosts() || k != 1 || !carrier() ||
                         local_.note(local_.rank(), turn).verdict == kAgreed;
-    if (k >= 1 && k - 1 < chunks && agreed) reduce(chunk_at(k - 1, bytes), turn - 1);
-    if (k >= 2 && k - 2 < chunks) copy_out(chunk_at(k - 2, bytes), turn - 2);
+    for (size_t stage = 1; agreed && stage < stages.size(); ++stage) take(stage);
     local_.end_turn();
   }
+}
+
+// A rank whose shards cross the hosts meanwhile must not sleep: they would wait for it.
+void Channel::wait_for_turn(uint32_t turn) {
+  const auto is_idle = [](const Crossing& crossing) { return crossing.requests.empty(); };
+  if (std::all_of(crossings_.begin(), crossings_.end(), is_idle)) return local_.wait(turn, idle_);
+  const auto ended = [&] {
+    for (Crossing& crossing : crossings_) remote_.progress(crossing);
+    return local_.have_all_ended(turn);
+  };
+  poll(ended, layout_.cores_are_shared, idle_);
 }
 
 bool Channel::members_agree(uint32_t turn, uint64_t hash) {
@@ -162,13 +182,18 @@ void Channel::disagree(const Signature& signature) {
 }
 
 void Channel::wait(MPI_Request& request) {
-  wait_requests(&request, 1, layout_.cores_are_shared, idle_);
+  const auto ended = [&] {
+    int flag = 0;
+    EASYDDL_MPI(MPI_Test, &request, &flag, MPI_STATUS_IGNORE);
+    return flag != 0;
+  };
+  poll(ended, layout_.cores_are_shared, idle_);
 }
 
 // All ranks come, and agree that they are in the same collective.
 void Channel::rendezvous(const Signature& signature) {
   const Stage nothing = [](const Chunk&, uint32_t) {};
-  pipeline(0, signature, nothing, nothing, nothing);
+  pipeline(0, signature, {nothing, nothing, nothing});
 }
 
 void Channel::barrier(const Signature& signature) {
@@ -186,26 +211,37 @@ void Channel::allreduce(const Pieces& data, DType dtype, Op op, const Signature&
   } else if (!several_hosts() && data.bytes() <= kAtOnce) {
     reduce_at_once(data, dtype, op, signature);
   } else {
-    pipeline(
-        data.bytes(), signature,
-        [&](const Chunk& chunk, uint32_t turn) {
-          // My own shard is read where it is; only what others reduce needs copying.
-          const Chunk mine = carrier() ? shard(chunk, local_.rank()) : Chunk{chunk.end, chunk.end};
-          uint8_t* slot = local_.slot(local_.rank(), turn);
-          data.copy_in(chunk.begin, mine.begin, slot);
-          data.copy_in(mine.end, chunk.end, slot + (mine.end - chunk.begin));
-        },
-        [&](const Chunk& chunk, uint32_t turn) { reduce_shard(data, chunk, turn, dtype, op); },
-        [&](const Chunk& chunk, uint32_t turn) {
-          for (int owner = 0; owner < owners(); ++owner) {
-            if (owner == local_.rank()) continue;
-            const Chunk theirs = shard(chunk, owner);
-            data.copy_out(theirs.begin, theirs.end,
-                          local_.slot(owner, turn) + (theirs.begin - chunk.begin));
-          }
-        });
+    pipeline(data.bytes(), signature, stages_of_allreduce(data, dtype, op));
   }
   call.done();
+}
+
+std::vector<Channel::Stage> Channel::stages_of_allreduce(const Pieces& data, DType dtype, Op op) {
+  const Stage copy_in = [&](const Chunk& chunk, uint32_t turn) {
+    // My own shard is read where it is; only what others reduce needs copying.
+    const Chunk mine = carrier() ? shard(chunk, local_.rank()) : Chunk{chunk.end, chunk.end};
+    uint8_t* slot = local_.slot(local_.rank(), turn);
+    data.copy_in(chunk.begin, mine.begin, slot);
+    data.copy_in(mine.end, chunk.end, slot + (mine.end - chunk.begin));
+  };
+  const Stage copy_out = [&](const Chunk& chunk, uint32_t turn) {
+    for (int owner = 0; owner < owners(); ++owner) {
+      if (owner == local_.rank()) continue;
+      const Chunk theirs = shard(chunk, owner);
+      data.copy_out(theirs.begin, theirs.end,
+                    local_.slot(owner, turn) + (theirs.begin - chunk.begin));
+    }
+  };
+  std::vector<Stage> stages{copy_in};
+  if (several_hosts()) {
+    for (Stage& stage : crossing_stages(data, dtype, op)) stages.push_back(std::move(stage));
+  } else {
+    stages.push_back([&data, dtype, op, this](const Chunk& chunk, uint32_t turn) {
+      sum_pieces(data, chunk, turn, dtype, op);
+    });
+  }
+  stages.push_back(copy_out);
+  return stages;
 }
 
 // One turn: all write, all wait for all, all reduce everything.
@@ -233,18 +269,10 @@ const void* const* Channel::sources(const uint8_t* own, size_t offset, uint32_t 
   return sources_.data();
 }
 
-void Channel::reduce_shard(const Pieces& data, const Chunk& chunk, uint32_t turn, DType dtype,
-                           Op op) {
-  if (!carrier()) return;
-  const Chunk mine = shard(chunk, local_.rank());
-  if (mine.begin == mine.end) return;
-  several_hosts() ? carry_across(data, chunk, mine, turn, dtype, op)
-                  : sum_pieces(data, chunk, mine, turn, dtype, op);
-}
-
 // Reduces my shard into my own slot, where nothing was copied in, and into my own result.
-void Channel::sum_pieces(const Pieces& data, const Chunk& chunk, const Chunk& mine, uint32_t turn,
-                         DType dtype, Op op) {
+void Channel::sum_pieces(const Pieces& data, const Chunk& chunk, uint32_t turn, DType dtype,
+                         Op op) {
+  const Chunk mine = shard(chunk, local_.rank());
   const size_t start = mine.begin - chunk.begin;
   uint8_t* total = local_.slot(local_.rank(), turn) + start;
   data.for_each(
@@ -255,21 +283,56 @@ void Channel::sum_pieces(const Pieces& data, const Chunk& chunk, const Chunk& mi
       });
 }
 
-// The same with several hosts: the partial result crosses them before it is rounded.
-void Channel::carry_across(const Pieces& data, const Chunk& chunk, const Chunk& mine, uint32_t turn,
-                           DType dtype, Op op) {
+// How the shards of a chunk cross the hosts: in one stage if they are all there is, else step by
+// step, so that those of three chunks are under way at a time.
+std::vector<Channel::Stage> Channel::crossing_stages(const Pieces& data, DType dtype, Op op) {
+  const DType wide = accumulator_of(dtype);
+  const auto by_carriers = [this](Stage stage) -> Stage {
+    if (!carrier()) return [](const Chunk&, uint32_t) {};
+    return stage;
+  };
+  if (data.bytes() <= local_.slot_bytes()) {
+    return {by_carriers([=, &data](const Chunk& chunk, uint32_t turn) {
+      reduce_within(crossing(turn), data, chunk, turn, dtype, op);
+      remote_.allreduce(crossing(turn), wide, op, idle_);
+      spread(crossing(turn), data, chunk, turn, dtype, op);
+    })};
+  }
+  return {
+      by_carriers([=, &data](const Chunk& chunk, uint32_t turn) {
+        reduce_within(crossing(turn), data, chunk, turn, dtype, op);
+        remote_.scatter(crossing(turn), wide);
+      }),
+      by_carriers(
+          [=](const Chunk&, uint32_t turn) { remote_.gather(crossing(turn), wide, op, idle_); }),
+      by_carriers([=, &data](const Chunk& chunk, uint32_t turn) {
+        remote_.collect(crossing(turn), idle_);
+        spread(crossing(turn), data, chunk, turn, dtype, op);
+      }),
+  };
+}
+
+// The partial result of this host crosses the others before it is rounded.
+void Channel::reduce_within(Crossing& crossing, const Pieces& data, const Chunk& chunk,
+                            uint32_t turn, DType dtype, Op op) {
+  const Chunk mine = shard(chunk, local_.rank());
   const size_t start = mine.begin - chunk.begin;
-  const size_t count = (mine.end - mine.begin) / size_of(dtype);
   const size_t widened = size_of(accumulator_of(dtype)) / size_of(dtype);
-  partial_.resize((mine.end - mine.begin) * widened);
-  data.for_each(mine.begin, mine.end,
-                [&](const uint8_t* in, uint8_t*, size_t offset, size_t bytes) {
-                  accumulate(partial_.data() + offset * widened, sources(in, start + offset, turn),
-                             sources_.size(), bytes / size_of(dtype), dtype, op);
-                });
-  remote_.allreduce(partial_.data(), count, accumulator_of(dtype), op, idle_);
-  uint8_t* total = local_.slot(local_.rank(), turn) + start;
-  finish(total, partial_.data(), count, dtype, op, layout_.size);
+  crossing.count = (mine.end - mine.begin) / size_of(dtype);
+  crossing.data.resize((mine.end - mine.begin) * widened);
+  data.for_each(
+      mine.begin, mine.end, [&](const uint8_t* in, uint8_t*, size_t offset, size_t bytes) {
+        accumulate(crossing.data.data() + offset * widened, sources(in, start + offset, turn),
+                   sources_.size(), bytes / size_of(dtype), dtype, op);
+      });
+}
+
+// To the other members, and to this rank's own result.
+void Channel::spread(const Crossing& crossing, const Pieces& data, const Chunk& chunk,
+                     uint32_t turn, DType dtype, Op op) {
+  const Chunk mine = shard(chunk, local_.rank());
+  uint8_t* total = local_.slot(local_.rank(), turn) + (mine.begin - chunk.begin);
+  finish(total, crossing.data.data(), crossing.count, dtype, op, layout_.size);
   data.copy_out(mine.begin, mine.end, total);
 }
 
@@ -280,27 +343,25 @@ void Channel::broadcast(const Pieces& data, int root, const Signature& signature
   const int root_member = static_cast<int>(
       std::count(layout_.node_of.begin(), layout_.node_of.begin() + root, root_node));
   const auto home = [&](int owner) { return with_root ? root_member : owner; };
-  pipeline(
-      data.bytes(), signature,
-      [&](const Chunk& chunk, uint32_t turn) {
-        if (layout_.rank != root) return;
-        data.copy_in(chunk.begin, chunk.end, local_.slot(local_.rank(), turn));
-      },
-      [&](const Chunk& chunk, uint32_t turn) {
-        if (!several_hosts() || !carrier()) return;
-        const Chunk mine = shard(chunk, local_.rank());
-        uint8_t* slot = local_.slot(home(local_.rank()), turn);
-        remote_.broadcast(slot + (mine.begin - chunk.begin), mine.end - mine.begin, root_node,
-                          idle_);
-      },
-      [&](const Chunk& chunk, uint32_t turn) {
-        if (layout_.rank == root) return;
-        for (int owner = 0; owner < owners(); ++owner) {
-          const Chunk theirs = shard(chunk, owner);
-          data.copy_out(theirs.begin, theirs.end,
-                        local_.slot(home(owner), turn) + (theirs.begin - chunk.begin));
-        }
-      });
+  const Stage copy_in = [&](const Chunk& chunk, uint32_t turn) {
+    if (layout_.rank != root) return;
+    data.copy_in(chunk.begin, chunk.end, local_.slot(local_.rank(), turn));
+  };
+  const Stage cross = [&](const Chunk& chunk, uint32_t turn) {
+    if (!several_hosts() || !carrier()) return;
+    const Chunk mine = shard(chunk, local_.rank());
+    uint8_t* slot = local_.slot(home(local_.rank()), turn);
+    remote_.broadcast(slot + (mine.begin - chunk.begin), mine.end - mine.begin, root_node, idle_);
+  };
+  const Stage copy_out = [&](const Chunk& chunk, uint32_t turn) {
+    if (layout_.rank == root) return;
+    for (int owner = 0; owner < owners(); ++owner) {
+      const Chunk theirs = shard(chunk, owner);
+      data.copy_out(theirs.begin, theirs.end,
+                    local_.slot(home(owner), turn) + (theirs.begin - chunk.begin));
+    }
+  };
+  pipeline(data.bytes(), signature, {copy_in, cross, copy_out});
   call.done();
 }
 

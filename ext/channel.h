@@ -1,6 +1,7 @@
 // The hierarchical collectives: shared memory within a host, MPI across hosts.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -19,11 +20,12 @@ namespace easyddl {
 // One line of collectives, all ranks calling the same ones in the same order. Each channel has
 // its own memory and communicators, so that collectives on different channels never mix.
 //
-// Data goes in chunks through three stages, each a turn of the shared-memory level: copy the
-// chunk in; reduce my shard of it, across hosts too; copy the reduced chunk out. While chunk k
-// is copied in, chunk k-1 is reduced and chunk k-2 copied out, with one wait for the others in
-// a turn. Reduce-scatter inside, recursion on the shard and all-gather on the way back follow
-// BlueConnect (Cho et al., 2019).
+// Data goes in chunks through stages, each a turn of the shared-memory level: copy the chunk
+// in; reduce my shard of it; copy the reduced chunk out. While chunk k is copied in, chunk k-1
+// is reduced and chunk k-2 copied out, with one wait for the others in a turn. With several
+// hosts the shards of some chunks cross them at a time, in more stages, so that the wire does
+// not wait for the cores. Reduce-scatter inside, recursion on the shard and all-gather on the
+// way back follow BlueConnect (Cho et al., 2019).
 class Channel {
  public:
   // Collective over the world.
@@ -69,16 +71,19 @@ class Channel {
   Chunk chunk_at(size_t index, size_t bytes) const;
 
   void reduce_at_once(const Pieces& data, DType dtype, Op op, const Signature& signature);
-  void reduce_shard(const Pieces& data, const Chunk& chunk, uint32_t turn, DType dtype, Op op);
-  void sum_pieces(const Pieces& data, const Chunk& chunk, const Chunk& mine, uint32_t turn,
-                  DType dtype, Op op);
-  void carry_across(const Pieces& data, const Chunk& chunk, const Chunk& mine, uint32_t turn,
-                    DType dtype, Op op);
+  void sum_pieces(const Pieces& data, const Chunk& chunk, uint32_t turn, DType dtype, Op op);
+  std::vector<Stage> stages_of_allreduce(const Pieces& data, DType dtype, Op op);
+  void reduce_within(Crossing& crossing, const Pieces& data, const Chunk& chunk, uint32_t turn,
+                     DType dtype, Op op);
+  void spread(const Crossing& crossing, const Pieces& data, const Chunk& chunk, uint32_t turn,
+              DType dtype, Op op);
+  std::vector<Stage> crossing_stages(const Pieces& data, DType dtype, Op op);
+  Crossing& crossing(uint32_t turn) { return crossings_[turn % kCrossings]; }
+  void wait_for_turn(uint32_t turn);
   const void* const* sources(const uint8_t* own, size_t offset, uint32_t turn);
   void idle();
 
-  void pipeline(size_t bytes, const Signature& signature, const Stage& copy_in, const Stage& reduce,
-                const Stage& copy_out);
+  void pipeline(size_t bytes, const Signature& signature, const std::vector<Stage>& stages);
   void rendezvous(const Signature& signature);
   bool members_agree(uint32_t turn, uint64_t hash);
   void compare_hosts(uint32_t turn, const Signature& signature);
@@ -100,8 +105,11 @@ class Channel {
   uint64_t slow_ = 0;  // the last one in which this rank has waited for long, and since when
   std::chrono::steady_clock::time_point slow_since_;
   std::vector<const void*> sources_;
-  std::vector<uint8_t> partial_;  // this carrier's shard, in the accumulator's type
-  bool broken_ = false;           // a collective ended half-way: turns no longer agree
+  // This carrier's shards that cross the hosts, by turn. A chunk's takes three turns; a power of
+  // two, as slots are. They outlive a collective that fails: MPI may still write to them.
+  static constexpr uint32_t kCrossings = 4;
+  std::array<Crossing, kCrossings> crossings_;
+  bool broken_ = false;  // a collective ended half-way: turns no longer agree
 };
 
 }  // namespace easyddl

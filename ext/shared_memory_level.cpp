@@ -13,7 +13,7 @@ constexpr size_t kLine = 128;
 size_t round_up(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
 struct alignas(kLine) Notes {
-  SharedMemoryLevel::Note turns[SharedMemoryLevel::kTurns];
+  SharedMemoryLevel::Note turns[SharedMemoryLevel::kMostSlots];
 };
 
 constexpr size_t kPage = 4096;
@@ -35,13 +35,14 @@ size_t header_bytes(int size) {
 
 }  // namespace
 
-SharedMemoryLevel::SharedMemoryLevel(const Layout& layout, size_t slot_bytes)
+SharedMemoryLevel::SharedMemoryLevel(const Layout& layout, size_t slot_bytes, uint32_t slots)
     : rank_(layout.local_rank),
       size_(layout.local_size),
       cores_are_shared_(layout.cores_are_shared),
       slot_bytes_(round_up(slot_bytes, kPage)),
+      slots_(slots),
       segment_(layout.host.get(),
-               header_bytes(size_) + kTurns * static_cast<size_t>(size_) * slot_bytes_) {
+               header_bytes(size_) + slots * static_cast<size_t>(size_) * slot_bytes_) {
   if (segment_.data() == nullptr) {
     throw Error("Shared memory of rank " + std::to_string(layout.rank) +
                 "'s host could not be opened by all of its ranks.");
@@ -55,17 +56,21 @@ SharedMemoryLevel::Board* SharedMemoryLevel::board() {
 }
 
 uint8_t* SharedMemoryLevel::slot(int member, uint32_t turn) {
-  const size_t index = (turn % kTurns) * static_cast<size_t>(size_) + static_cast<size_t>(member);
+  const size_t index = (turn % slots_) * static_cast<size_t>(size_) + static_cast<size_t>(member);
   return static_cast<uint8_t*>(segment_.data()) + header_bytes(size_) + index * slot_bytes_;
 }
 
 SharedMemoryLevel::Note& SharedMemoryLevel::note(int member, uint32_t turn) {
-  return board()->notes[member].turns[turn % kTurns];
+  return board()->notes[member].turns[turn % slots_];
 }
 
 void SharedMemoryLevel::end_turn() {
   board()->gate.advance(turn_ * static_cast<uint32_t>(size_));
   ++turn_;
+}
+
+bool SharedMemoryLevel::have_all_ended(uint32_t turn) {
+  return board()->gate.reached(turn * static_cast<uint32_t>(size_));
 }
 
 void SharedMemoryLevel::wait(uint32_t turn, const Idle& idle) {

@@ -13,13 +13,12 @@ namespace easyddl {
 // that turn, then waits until all have ended turn t - 1, may read what was written in the
 // turns before, and ends its turn. So no member is ever more than one turn ahead of another.
 //
-// There are kTurns slots a member, used in rotation. Slot t is written again in turn
-// t + kTurns, before that turn's wait; by then all have ended turn t + kTurns - 2. What was
-// written in turn t may therefore be read, and written by its reader's neighbour, until the
-// end of turn t + kTurns - 2: two turns later.
+// There are S slots a member, used in rotation. Slot t is written again in turn t + S, before
+// that turn's wait; by then all have ended turn t + S - 2. What was written in turn t may
+// therefore be read and written, by whom it concerns, until the end of turn t + S - 2.
 class SharedMemoryLevel {
  public:
-  static constexpr uint32_t kTurns = 4;
+  static constexpr uint32_t kMostSlots = 8;
 
   // What a member says of itself in a turn.
   struct Note {
@@ -27,8 +26,8 @@ class SharedMemoryLevel {
     uint32_t verdict;    // whether all hosts agree; told by carriers
   };
 
-  // Collective over layout.host.
-  SharedMemoryLevel(const Layout& layout, size_t slot_bytes);
+  // Collective over layout.host. `slots` is what S is above.
+  SharedMemoryLevel(const Layout& layout, size_t slot_bytes, uint32_t slots);
 
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -41,6 +40,7 @@ class SharedMemoryLevel {
   void end_turn();
   // Waits until all members have ended `turn`.
   void wait(uint32_t turn, const Idle& idle);
+  bool have_all_ended(uint32_t turn);
 
  private:
   struct Board;
@@ -49,6 +49,7 @@ class SharedMemoryLevel {
   int rank_, size_;
   bool cores_are_shared_;
   size_t slot_bytes_;
+  uint32_t slots_;
   uint32_t turn_ = 1;
   SharedSegment segment_;
 };

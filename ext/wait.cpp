@@ -10,8 +10,6 @@
 #include <climits>
 #include <thread>
 
-#include "check.h"
-
 namespace easyddl {
 namespace {
 
@@ -92,16 +90,11 @@ void Gate::sleep_until(uint32_t target, const Idle& idle) {
   }
 }
 
-void wait_requests(MPI_Request* requests, int count, bool cores_are_shared, const Idle& idle) {
-  const auto done = [&] {
-    int flag = 0;
-    EASYDDL_MPI(MPI_Testall, count, requests, &flag, MPI_STATUSES_IGNORE);
-    return flag != 0;
-  };
-  if (ready_soon(done, cores_are_shared)) return;
+void poll(const std::function<bool()>& ready, bool cores_are_shared, const Idle& idle) {
+  if (ready_soon(ready, cores_are_shared)) return;
   std::chrono::microseconds nap{10};
   Clock::time_point next_idle = Clock::now() + kIdlePeriod;
-  while (!done()) {
+  while (!ready()) {
     std::this_thread::sleep_for(nap);
     nap = std::min(nap * 2, std::chrono::microseconds(200));
     if (Clock::now() >= next_idle) {

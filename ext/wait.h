@@ -1,7 +1,5 @@
-// Waiting: for a condition in shared memory, and for MPI requests.
+// Waiting: for a counter in shared memory, and for what has to be polled.
 #pragma once
-
-#include <mpi.h>
 
 #include <atomic>
 #include <chrono>
@@ -26,15 +24,17 @@ class Gate {
   // rank that is waited for may need it; then sleeps, because a core belongs to computation.
   void wait(uint32_t target, bool cores_are_shared, const Idle& idle);
 
- private:
   bool reached(uint32_t target) const;
+
+ private:
   void sleep_until(uint32_t target, const Idle& idle);
 
   std::atomic<uint32_t> arrived_{0};
   std::atomic<uint32_t> sleepers_{0};
 };
 
-// MPI makes progress only while it is polled: polls with growing pauses.
-void wait_requests(MPI_Request* requests, int count, bool cores_are_shared, const Idle& idle);
+// Returns once `ready` is true. Calls it with growing pauses, for what nobody is woken by: MPI
+// makes progress only while it is polled.
+void poll(const std::function<bool()>& ready, bool cores_are_shared, const Idle& idle);
 
 }  // namespace easyddl

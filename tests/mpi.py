@@ -67,6 +67,11 @@ def run(ranks, script, *arguments, env=None, timeout=TIMEOUT, cwd=None, ranks_by
     line = [sys.executable, str(script), *map(str, arguments)]
     if ranks_by_mpirun:
         line = command(ranks, line)
+    return run_command(line, environment(env), timeout, cwd)
+
+
+def run_command(line, env, timeout=TIMEOUT, cwd=None):
+    """Runs the command line of a job, as `run` does."""
     with tempfile.TemporaryFile("w+") as output:
         # Into a file: a pipe would be kept open by a rank that outlives the launcher.
         process = subprocess.Popen(
@@ -74,7 +79,7 @@ def run(ranks, script, *arguments, env=None, timeout=TIMEOUT, cwd=None, ranks_by
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=environment(env),
+            env=env,
             cwd=cwd,
             start_new_session=True,
         )

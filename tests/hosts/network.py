@@ -1,0 +1,149 @@
+"""Several hosts on one machine: network namespaces joined by a switch, with a speed of their own.
+
+Each host has a name, an address and a network device `eth0` of its own, and sees the others
+through them alone. The switch is a bridge in a namespace of its own, so that nothing of the
+machine's own network is touched.
+"""
+
+import contextlib
+import os
+import pathlib
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+
+import mpi
+
+
+def missing():
+    """Why there can be no such hosts here, or `None`."""
+    if os.geteuid() != 0:
+        return "needs root, to make network namespaces"
+    for tool in ("ip", "tc", "unshare"):
+        if shutil.which(tool) is None:
+            return f"needs {tool} (Debian's package iproute2 or util-linux)"
+    if mpi.is_open_mpi():
+        return "needs MPICH's mpirun"
+    probe = f"easyddl-{os.getpid()}-probe"
+    made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True)
+    if made.returncode != 0:
+        return f"cannot make a network namespace: {made.stderr.strip()}"
+    subprocess.run(["ip", "netns", "del", probe], check=True)
+    return None
+
+
+class Network:
+    """Hosts h1, h2, ... joined by a switch.
+
+    Args:
+        hosts: Integer. How many.
+        mbit: Integer. The speed of each host's connection, in each direction; `None` for as fast
+            as the machine is.
+    """
+
+    def __init__(self, hosts, mbit=None):
+        self._prefix = f"easyddl-{os.getpid()}"
+        self.hosts = [f"h{i + 1}" for i in range(hosts)]
+        self._mbit = mbit
+        self._cleanup = contextlib.ExitStack()
+
+    def __enter__(self):
+        try:
+            self._make_switch()
+            for number, host in enumerate(self.hosts, 1):
+                self._make_host(number, host)
+            self._make_rsh()
+        except BaseException:
+            self._cleanup.close()
+            raise
+        return self
+
+    def __exit__(self, *error):
+        self._cleanup.close()
+
+    def _namespace(self, host):
+        return f"{self._prefix}-{host}"
+
+    def _make_namespace(self, name):
+        _run("ip", "netns", "add", name)
+        self._cleanup.callback(_run, "ip", "netns", "del", name)
+        _run("ip", "-n", name, "link", "set", "lo", "up")
+
+    def _make_switch(self):
+        switch = self._namespace("switch")
+        self._make_namespace(switch)
+        _run("ip", "-n", switch, "link", "add", "bridge", "type", "bridge")
+        _run("ip", "-n", switch, "link", "set", "bridge", "up")
+
+    def _make_host(self, number, host):
+        switch, namespace, port = self._namespace("switch"), self._namespace(host), f"port{number}"
+        self._make_namespace(namespace)
+        _run("ip", "-n", namespace, "link", "add", "eth0", "type", "veth",
+             "peer", "name", port, "netns", switch)  # fmt: skip
+        _run("ip", "-n", namespace, "address", "add", f"{_address(number)}/24", "dev", "eth0")
+        _run("ip", "-n", namespace, "link", "set", "eth0", "up")
+        _run("ip", "-n", switch, "link", "set", port, "master", "bridge", "up")
+        if self._mbit is not None:
+            self._limit(namespace, "eth0")  # what leaves the host
+            self._limit(switch, port)  # what comes to it
+        self._write_names(namespace)
+
+    def _limit(self, namespace, device):
+        _run("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf",
+             "rate", f"{self._mbit}mbit", "burst", "256kb", "latency", "50ms")  # fmt: skip
+
+    def _write_names(self, namespace):
+        # `ip netns exec` shows a namespace's processes these files in place of the machine's.
+        folder = pathlib.Path("/etc/netns", namespace)
+        folder.mkdir(parents=True)
+        self._cleanup.callback(shutil.rmtree, folder)
+        lines = [f"{_address(i)} {host}" for i, host in enumerate(self.hosts, 1)]
+        (folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", *lines, ""]))
+
+    def _make_rsh(self):
+        """A program that starts a command on a host, as rsh does."""
+        folder = pathlib.Path(tempfile.mkdtemp())
+        self._cleanup.callback(shutil.rmtree, folder)
+        self._rsh = folder / "rsh"
+        self._rsh.write_text(
+            "#!/bin/sh\n"
+            "host=$1; shift\n"
+            f'exec ip netns exec "{self._prefix}-$host" '
+            'unshare --uts sh -c \'hostname "$0"; eval "$@"\' "$host" "$@"\n'
+        )
+        self._rsh.chmod(self._rsh.stat().st_mode | stat.S_IXUSR)
+
+    def on(self, host, command):
+        """The command line that runs a command on a host."""
+        return [str(self._rsh), host, *map(_quoted, command)]
+
+    def mpirun(self, local_size, arguments):
+        """The command line of a job with `local_size` ranks on each host."""
+        hosts = ",".join(f"{host}:{local_size}" for host in self.hosts)
+        size = local_size * len(self.hosts)
+        return self.on(
+            self.hosts[0],
+            [mpi.mpirun(), "-launcher", "rsh", "-launcher-exec", self._rsh, "-hosts", hosts,
+             "-np", size, sys.executable, *arguments],
+        )  # fmt: skip
+
+    def environment(self, extra=None):
+        """What makes MPI take the network for what it is, instead of looking through it."""
+        over_tcp = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp", "UCX_TLS": "tcp,self"}
+        return mpi.environment({**over_tcp, **(extra or {})})
+
+
+def _address(number):
+    return f"10.99.0.{number}"
+
+
+def _quoted(argument):
+    return "'" + str(argument).replace("'", "'\\''") + "'"
+
+
+def _run(*command):
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")

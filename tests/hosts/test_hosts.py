@@ -1,0 +1,64 @@
+"""Jobs on several hosts: network namespaces of one machine, joined by TCP at 1 Gbit/s."""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+
+import mpi
+import network
+import pytest
+
+SCRIPT = pathlib.Path(__file__).with_name("hosts_checks.py")
+FAULTY = SCRIPT.parents[1] / "parallel" / "faulty_job.py"
+TIMEOUT = 240
+
+REASON = network.missing()
+pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
+
+
+def path_of_tests():
+    return ":".join([str(SCRIPT.parents[1]), str(SCRIPT.parents[1] / "parallel")])
+
+
+@pytest.mark.parametrize(("hosts", "local_size"), [(2, 2), (2, 4), (4, 2)])
+def test_on_hosts(hosts, local_size, tmp_path):
+    path = f"{path_of_tests()}:{mpi.environment()['PYTHONPATH']}"
+    with network.Network(hosts, mbit=1000) as hosts_on_a_switch:
+        env = hosts_on_a_switch.environment(
+            {
+                "PYTHONPATH": path,
+                "EASYDDL_TEST_RESULTS": str(tmp_path),
+                "EASYDDL_TEST_LOCAL_SIZE": str(local_size),
+            }
+        )
+        done = mpi.run_command(hosts_on_a_switch.mpirun(local_size, [SCRIPT]), env, TIMEOUT)
+    for rank in range(hosts * local_size):
+        results = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert set(results) == set(mpi.checks_of(SCRIPT)), done.stdout
+        assert set(results.values()) == {"ok"}, done.stdout
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("fault", ["raise_error", "kill"])
+def test_a_rank_that_fails_ends_the_job_on_all_hosts(fault):
+    with network.Network(2) as two:
+        command = two.mpirun(2, [FAULTY, fault, "3"])
+        done = mpi.run_command(command, two.environment(), TIMEOUT)
+    assert done.returncode != 0
+    assert re.search(r"easyddl: rank 3 on host h2 (failed|\(process \d+\) died)", done.stdout), (
+        done.stdout
+    )
+
+
+def test_nothing_is_left_behind():
+    with network.Network(2):
+        assert namespaces()
+    assert not namespaces()
+
+
+def namespaces():
+    """Those that this process has made."""
+    found = subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True).stdout
+    return [line for line in found.splitlines() if line.startswith(f"easyddl-{os.getpid()}-")]
