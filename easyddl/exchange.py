@@ -95,7 +95,8 @@ class Exchange:
 
     def close(self):
         """Ends it. The engine's part of it serves another."""
-        if self._number is None:
+        # A forked child that drops an optimizer has none of the engine's threads to end.
+        if self._number is None or not world.is_started():
             return
         self._engine.close()
         if self._engine.is_sound:

@@ -32,6 +32,7 @@ class _Engine:
 
 
 _engine: _Engine | None = None
+_activities = []  # of this rank, the innermost last
 _process = os.getpid()  # a forked child has another
 
 
@@ -205,11 +206,13 @@ def activity(text):
     Args:
         text: What this rank does, such as "validation".
     """
+    _activities.append(text)
     engine().world.set_activity(text)
     try:
         yield
     finally:
-        engine().world.set_activity("")
+        _activities.remove(text)
+        engine().world.set_activity(_activities[-1] if _activities else "")
 
 
 def rank():

@@ -2,6 +2,7 @@
 
 import atexit
 import ctypes
+import gc
 import multiprocessing
 import os
 import signal
@@ -109,6 +110,27 @@ def check_forked_child_that_runs_the_exit_handlers():
         _, ended = os.waitpid(child, 0)
         assert os.waitstatus_to_exitcode(ended) == status, ended
     assert_world_works()
+
+
+def check_a_forked_child_that_drops_an_optimizer():
+    import keras
+
+    optimizer = ddl.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    variable = keras.Variable(np.zeros(3, "float32"))
+    gradient = keras.ops.ones(3) * (ddl.rank() + 1)
+    optimizer.apply([gradient], [variable])
+    want = -(ddl.size() + 1) / 2
+    np.testing.assert_allclose(variable.numpy(), want)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        del optimizer
+        gc.collect()
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    optimizer.apply([gradient], [variable])
+    np.testing.assert_allclose(variable.numpy(), 2 * want)
 
 
 def check_spawned_workers():
