@@ -6,6 +6,7 @@
 
 #include "check.h"
 #include "reduce.h"
+#include "trace.h"
 
 namespace easyddl {
 namespace {
@@ -29,7 +30,8 @@ constexpr uint32_t kAgreed = 1;
 // ends by an exception before all ranks have come to the same point.
 class Channel::Call {
  public:
-  Call(Channel& channel, const Signature& signature) : channel_(channel), lock_(channel.mutex_) {
+  Call(Channel& channel, const Signature& signature, const char* name, size_t bytes = 0)
+      : channel_(channel), lock_(channel.mutex_), name_(name), bytes_(bytes) {
     if (channel_.broken_) {
       throw Error("An earlier collective on this channel failed half-way: no other can follow " +
                   std::string("it. This is the failed call's fault, not that of ") +
@@ -38,8 +40,10 @@ class Channel::Call {
     channel_.signature_ = &signature;
     channel_.number_ = channel_.world_.farewell().begin(channel_.line_);
     channel_.broken_ = true;
+    if (Trace::on() != nullptr) begin_ = Trace::now();
   }
   ~Call() {
+    trace();
     channel_.signature_ = nullptr;
     if (channel_.slow_ == channel_.number_) channel_.world_.stalls().forget(channel_.line_);
   }
@@ -49,8 +53,21 @@ class Channel::Call {
   void done() { channel_.broken_ = false; }
 
  private:
+  // By `channel` and `number` the ranks' spans of one collective are told to belong together.
+  void trace() {
+    if (Trace::on() == nullptr || begin_ == 0) return;
+    Trace::on()->add(name_, begin_, Trace::now(),
+                     {{"channel", static_cast<int64_t>(channel_.line_)},
+                      {"number", static_cast<int64_t>(channel_.number_)},
+                      {"bytes", static_cast<int64_t>(bytes_)}},
+                     &channel_.signature_->text);
+  }
+
   Channel& channel_;
   std::lock_guard<std::mutex> lock_;
+  const char* name_;
+  size_t bytes_;
+  int64_t begin_ = 0;
 };
 
 Channel::Channel(World& world)
@@ -66,6 +83,8 @@ Channel::Channel(World& world)
       sources_(static_cast<size_t>(layout_.local_size)) {}
 
 void Channel::idle() {
+  // A rank that waits for long may be about to be ended with the job.
+  if (Trace* trace = Trace::on()) trace->flush();
   if (user_idle_) user_idle_();
   world_.farewell().check(line_, number_, signature_->text, layout_);
   if (slow_ != number_) {
@@ -89,6 +108,11 @@ Channel::Chunk Channel::chunk_at(size_t index, size_t bytes) const {
   return {index * size, std::min(bytes, (index + 1) * size)};
 }
 
+void Channel::traced(const char* name, const Stage& stage, const Chunk& chunk, uint32_t turn) {
+  const Span span(name, chunk.end - chunk.begin);
+  stage(chunk, turn);
+}
+
 void Channel::pipeline(size_t bytes, const Signature& signature, const Stage& copy_in,
                        const Stage& reduce, const Stage& copy_out) {
   const size_t chunks = (bytes + local_.slot_bytes() - 1) / local_.slot_bytes();
@@ -98,7 +122,7 @@ void Channel::pipeline(size_t bytes, const Signature& signature, const Stage& co
   for (size_t k = 0; k < turns; ++k) {
     const uint32_t turn = local_.turn();
     if (k == 0) local_.note(local_.rank(), turn) = {signature.hash, 0};
-    if (k < chunks) copy_in(chunk_at(k, bytes), turn);
+    if (k < chunks) traced("copy in", copy_in, chunk_at(k, bytes), turn);
     local_.wait(turn - 1, idle_);
     if (k == 1) {
       if (several_hosts()) {
@@ -113,8 +137,10 @@ void Channel::pipeline(size_t bytes, const Signature& signature, const Stage& co
     // A carrier that has just heard of a disagreement must not send data of another length.
     const bool agreed = !several_hosts() || k != 1 || !carrier() ||
                         local_.note(local_.rank(), turn).verdict == kAgreed;
-    if (k >= 1 && k - 1 < chunks && agreed) reduce(chunk_at(k - 1, bytes), turn - 1);
-    if (k >= 2 && k - 2 < chunks) copy_out(chunk_at(k - 2, bytes), turn - 2);
+    if (k >= 1 && k - 1 < chunks && agreed) {
+      traced("reduce", reduce, chunk_at(k - 1, bytes), turn - 1);
+    }
+    if (k >= 2 && k - 2 < chunks) traced("copy out", copy_out, chunk_at(k - 2, bytes), turn - 2);
     local_.end_turn();
   }
 }
@@ -162,6 +188,7 @@ void Channel::disagree(const Signature& signature) {
 }
 
 void Channel::wait(MPI_Request& request) {
+  const Span span("wait for all ranks");
   wait_requests(&request, 1, layout_.cores_are_shared, idle_);
 }
 
@@ -172,13 +199,13 @@ void Channel::rendezvous(const Signature& signature) {
 }
 
 void Channel::barrier(const Signature& signature) {
-  Call call(*this, signature);
+  Call call(*this, signature, "barrier");
   rendezvous(signature);
   call.done();
 }
 
 void Channel::allreduce(const Pieces& data, DType dtype, Op op, const Signature& signature) {
-  Call call(*this, signature);
+  Call call(*this, signature, "allreduce", data.bytes());
   if (layout_.size == 1) {
     data.for_each(0, data.bytes(), [](const uint8_t* in, uint8_t* out, size_t, size_t bytes) {
       std::memmove(out, in, bytes);
@@ -212,11 +239,15 @@ void Channel::allreduce(const Pieces& data, DType dtype, Op op, const Signature&
 void Channel::reduce_at_once(const Pieces& data, DType dtype, Op op, const Signature& signature) {
   const uint32_t turn = local_.turn();
   local_.note(local_.rank(), turn) = {signature.hash, 0};
-  data.copy_in(0, data.bytes(), local_.slot(local_.rank(), turn));
+  {
+    const Span span("copy in", data.bytes());
+    data.copy_in(0, data.bytes(), local_.slot(local_.rank(), turn));
+  }
   local_.wait(turn - 1, idle_);
   local_.end_turn();
   local_.wait(turn, idle_);
   if (!members_agree(turn, signature.hash)) disagree(signature);
+  const Span span("reduce", data.bytes());
   data.for_each(0, data.bytes(), [&](const uint8_t*, uint8_t* out, size_t offset, size_t bytes) {
     accumulate_and_finish(out, sources(nullptr, offset, turn), sources_.size(),
                           bytes / size_of(dtype), dtype, op, layout_.size);
@@ -274,7 +305,7 @@ void Channel::carry_across(const Pieces& data, const Chunk& chunk, const Chunk& 
 }
 
 void Channel::broadcast(const Pieces& data, int root, const Signature& signature) {
-  Call call(*this, signature);
+  Call call(*this, signature, "broadcast", data.bytes());
   const int root_node = layout_.node_of[static_cast<size_t>(root)];
   const bool with_root = root_node == layout_.node_rank;
   const int root_member = static_cast<int>(
@@ -342,7 +373,7 @@ struct Spans {
 }  // namespace
 
 std::vector<int64_t> Channel::gather_values(int64_t value, const Signature& signature) {
-  Call call(*this, signature);
+  Call call(*this, signature, "gather values");
   rendezvous(signature);
   std::vector<int64_t> all(static_cast<size_t>(layout_.size));
   MPI_Request request;
@@ -355,7 +386,7 @@ std::vector<int64_t> Channel::gather_values(int64_t value, const Signature& sign
 
 void Channel::all_gather(const void* in, void* out, const std::vector<int64_t>& counts,
                          size_t unit_bytes, const Signature& signature) {
-  Call call(*this, signature);
+  Call call(*this, signature, "all-gather");
   rendezvous(signature);
   const Unit unit(unit_bytes);
   const Spans spans(counts);
@@ -369,7 +400,7 @@ void Channel::all_gather(const void* in, void* out, const std::vector<int64_t>& 
 void Channel::all_to_all(const void* in, void* out, const std::vector<int64_t>& sends,
                          const std::vector<int64_t>& receives, size_t unit_bytes,
                          const Signature& signature) {
-  Call call(*this, signature);
+  Call call(*this, signature, "all-to-all");
   rendezvous(signature);
   const Unit unit(unit_bytes);
   const Spans from(sends), into(receives);

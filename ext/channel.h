@@ -79,6 +79,7 @@ class Channel {
 
   void pipeline(size_t bytes, const Signature& signature, const Stage& copy_in, const Stage& reduce,
                 const Stage& copy_out);
+  static void traced(const char* name, const Stage& stage, const Chunk& chunk, uint32_t turn);
   void rendezvous(const Signature& signature);
   bool members_agree(uint32_t turn, uint64_t hash);
   void compare_hosts(uint32_t turn, const Signature& signature);

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "check.h"
 #include "reduce.h"
+#include "trace.h"
 
 namespace easyddl {
 namespace {
@@ -45,11 +47,13 @@ void MpiLevel::receive(void* data, size_t bytes, int from) {
 }
 
 void MpiLevel::finish(const Idle& idle) {
+  const Span span("wait across hosts");
   wait_requests(requests_.data(), static_cast<int>(requests_.size()), cores_are_shared_, idle);
   requests_.clear();
 }
 
 std::vector<uint64_t> MpiLevel::all_gather(uint64_t value, const Idle& idle) {
+  const Span span("agree across hosts");
   std::vector<uint64_t> all(static_cast<size_t>(size_), value);
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
@@ -62,6 +66,7 @@ std::vector<uint64_t> MpiLevel::all_gather(uint64_t value, const Idle& idle) {
 
 void MpiLevel::allreduce(void* data, size_t count, DType dtype, Op op, const Idle& idle) {
   if (size_ == 1 || count == 0) return;
+  const Span span("allreduce across hosts", count * size_of(dtype));
   const bool whole = count * size_of(dtype) <= kWholeBytes;
   auto* bytes = static_cast<uint8_t*>(data);
   whole ? exchange_whole(bytes, count, dtype, op, idle)
@@ -89,6 +94,7 @@ void MpiLevel::exchange_whole(uint8_t* data, size_t count, DType dtype, Op op, c
 // Reduce-scatter, then all-gather, each member's shard straight to and from its owner: the
 // same 2(n-1)/n of the data that a ring sends, in two rounds instead of 2(n-1).
 void MpiLevel::exchange_shards(uint8_t* data, size_t count, DType dtype, Op op, const Idle& idle) {
+  std::optional<Span> stage(std::in_place, "reduce-scatter across hosts");
   const size_t element = size_of(dtype);
   const Range mine = shard(count, rank_, size_);
   uint8_t* my_data = data + mine.begin * element;
@@ -106,6 +112,7 @@ void MpiLevel::exchange_shards(uint8_t* data, size_t count, DType dtype, Op op, 
   total_.resize(mine.count * element);
   accumulate(total_.data(), sources.data(), sources.size(), mine.count, dtype, op);
   std::memcpy(my_data, total_.data(), total_.size());
+  stage.emplace("all-gather across hosts");
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
     const Range theirs = shard(count, peer, size_);
@@ -117,6 +124,7 @@ void MpiLevel::exchange_shards(uint8_t* data, size_t count, DType dtype, Op op, 
 
 void MpiLevel::broadcast(void* data, size_t bytes, int root, const Idle& idle) {
   if (bytes == 0) return;
+  const Span span("broadcast across hosts", bytes);
   if (rank_ == root) {
     for (int peer = 0; peer < size_; ++peer) {
       if (peer != root) send(data, bytes, peer);
