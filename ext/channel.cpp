@@ -83,8 +83,6 @@ Channel::Channel(World& world)
       sources_(static_cast<size_t>(layout_.local_size)) {}
 
 void Channel::idle() {
-  // A rank that waits for long may be about to be ended with the job.
-  if (Trace* trace = Trace::on()) trace->flush();
   if (user_idle_) user_idle_();
   world_.farewell().check(line_, number_, signature_->text, layout_);
   if (slow_ != number_) {

@@ -1,5 +1,6 @@
 #include "trace.h"
 
+#include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -7,7 +8,9 @@
 #include <cerrno>
 #include <charconv>
 #include <chrono>
+#include <csignal>
 #include <cstring>
+#include <thread>
 
 #include "process.h"
 
@@ -16,8 +19,8 @@ namespace {
 
 // Of each of the two buffers: the memory that a trace takes.
 constexpr size_t kBufferBytes = 64 << 10;
-// Spans are on their way to the file after this, so that a job that is killed leaves its last.
-constexpr int64_t kFlushPeriod = 500'000'000;
+// What a rank that is killed may have done unseen.
+constexpr std::chrono::milliseconds kFlushPeriod{200};
 // More of a text is of no use in a timeline: a signature may list hundreds of gradients.
 constexpr size_t kTextBytes = 240;
 
@@ -77,12 +80,21 @@ Trace::Trace(int file)
     : file_(file),
       process_id_(getpid()),
       lines_(new char[kBufferBytes]),
-      spare_(new char[kBufferBytes]),
-      flushed_(now()) {}
+      spare_(new char[kBufferBytes]) {}
 
 void Trace::start(int file) {
   // Never destroyed: threads may add to it while the process ends.
-  process_.store(new Trace(file), std::memory_order_release);
+  auto* const trace = new Trace(file);
+  process_.store(trace, std::memory_order_release);
+  std::thread([trace] {
+    sigset_t all;  // signals are the main thread's
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, nullptr);
+    for (;;) {
+      std::this_thread::sleep_for(kFlushPeriod);
+      trace->flush();
+    }
+  }).detach();
 }
 
 int64_t Trace::now() {
@@ -139,9 +151,6 @@ void Trace::append(const Line& line) {
   }
   std::memcpy(lines_.get() + used_, line.data(), line.size());
   used_ += line.size();
-  if (now() - flushed_ < kFlushPeriod) return;
-  lock.unlock();
-  flush();
 }
 
 void Trace::flush() {
@@ -152,7 +161,6 @@ void Trace::flush() {
     const std::lock_guard<std::mutex> lock(mutex_);
     std::swap(lines_, spare_);
     std::swap(used_, bytes);
-    flushed_ = now();
   }
   write_out(spare_.get(), bytes);
 }

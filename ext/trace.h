@@ -13,7 +13,8 @@
 namespace easyddl {
 
 // Lines of JSON, one a span, in a file of this rank's own. There is one trace a process or none,
-// so that a span need not be told where it belongs.
+// so that a span need not be told where it belongs. It takes little memory: what was added goes
+// to the file soon, and at the latest when its buffer is full.
 class Trace {
  public:
   // Named numbers that a span carries.
@@ -63,7 +64,6 @@ class Trace {
   std::mutex mutex_;
   std::unique_ptr<char[]> lines_, spare_;  // one is filled while the other is written
   size_t used_ = 0;
-  int64_t flushed_;  // when
   int64_t lanes_ = 0;
 };
 
