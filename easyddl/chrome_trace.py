@@ -21,7 +21,8 @@ def write(path, ranks):
     Returns:
         How many events it holds.
     """
-    origin = min((span.begin for rank in ranks for span in rank.spans()), default=0)
+    starts = [rank.clock.start for rank in ranks if rank.clock.start is not None]
+    origin = min(starts, default=0)
     count = 0
     with open(path, "w", encoding="utf-8") as file:
         file.write('{"displayTimeUnit": "ms", "traceEvents": [')

@@ -1,16 +1,15 @@
 """The files that the ranks of one job have written, as one timeline."""
 
 import bisect
-import dataclasses
 import json
 import pathlib
 import re
+import typing
 
 from easyddl import recording
 
 
-@dataclasses.dataclass(frozen=True)
-class Span:
+class Span(typing.NamedTuple):
     """What a rank did for a while.
 
     Attributes:
@@ -34,12 +33,18 @@ class Clock:
     Args:
         readings: List of tuples: a time of this clock, how far the root's was ahead of it, and
             by how much that may be wrong. Between two, clocks drift apart evenly.
+
+    Attributes:
+        error: By how much it may be wrong, where it was read.
+        start: The root's time when it was read first, before the first span; `None` if it
+            never was.
     """
 
     def __init__(self, readings):
         self._times = [at for at, _, _ in readings]
         self._offsets = [offset for _, offset, _ in readings]
         self.error = max((error for _, _, error in readings), default=0)
+        self.start = self.to_root(self._times[0]) if readings else None
 
     def to_root(self, time):
         """The root's time at a time of this rank."""
@@ -71,19 +76,13 @@ class Rank:
         self.path = pathlib.Path(path)
         self.lanes = {}
         self.is_whole = False
-        readings = []
+        self._readings = []
         lines = self._lines()
         self._take_first(next(lines, None))
         for line in lines:
-            if isinstance(line, list):
-                continue
-            if "lane" in line:
-                self.lanes[line["lane"]] = line["name"]
-            elif "clock" in line:
-                readings.append((line["clock"], line["offset"], line["error"]))
-            elif "end" in line:
-                self.is_whole = True
-        self.clock = Clock(readings)
+            if isinstance(line, dict):
+                self._take(line)
+        self.clock = Clock(self._readings)
 
     def _take_first(self, first):
         if first is None:
@@ -98,25 +97,38 @@ class Rank:
         self.rank, self.host = first["rank"], first["host"]
         self.size, self.job = first["size"], first["job"]
 
+    def _take(self, line):
+        if "lane" in line:
+            self.lanes[line["lane"]] = line["name"]
+        elif "clock" in line:
+            self._readings.append((line["clock"], line["offset"], line["error"]))
+        elif "end" in line:
+            self.is_whole = True
+
     def _lines(self):
+        """Yields its lines. What is wrong with one is an error that names it."""
         with self.path.open(encoding="utf-8", errors="replace") as file:
             for number, text in enumerate(file, 1):
                 if not text.endswith("\n"):
                     return  # the job ended while it was written
                 try:
-                    yield json.loads(text)
-                except ValueError as error:
+                    line = json.loads(text)
+                    if isinstance(line, list) and number > 1:
+                        name, lane, begin, duration, values = line
+                        line = Span(name, lane, begin, begin + duration, dict(values))
+                except (ValueError, TypeError) as error:
                     raise ValueError(f"{self.path} is damaged in line {number}: {error}") from error
+                yield line
 
     def spans(self):
-        """Yields its spans in the order of their ends, lane by lane."""
+        """Yields its spans, those of a thread in the order of their ends."""
         to_root = self.clock.to_root
         for line in self._lines():
-            if isinstance(line, list):
-                name, lane, begin, duration, values = line
-                if "begun" in values:
-                    values["begun"] = to_root(values["begun"])
-                yield Span(name, lane, to_root(begin), to_root(begin + duration), values)
+            if isinstance(line, Span):
+                if "begun" in line.values:
+                    line.values["begun"] = to_root(line.values["begun"])
+                begin, end = to_root(line.begin), to_root(line.end)
+                yield line._replace(begin=begin, end=end)
 
 
 def read(folder):
@@ -155,7 +167,9 @@ def read(folder):
         )
     # A file of a higher rank was left here by an earlier job.
     ranks = [Rank(paths[rank]) for rank in range(size)]
-    for each in ranks:
+    for number, each in enumerate(ranks):
+        if each.rank != number:
+            raise ValueError(f"{each.path} is the file of rank {each.rank}, by another name.")
         if each.job != ranks[0].job:
             raise ValueError(
                 f"{each.path} is of another run than {ranks[0].path}. Use a directory of its own "
