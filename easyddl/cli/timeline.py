@@ -47,7 +47,7 @@ def run(options):
 
 def _summary(ranks, exposures, lags):
     error = max(rank.clock.error for rank in ranks) / 1000
-    clocks = f", clocks aligned to within {error:.0f} us" if len(ranks) > 1 else ""
+    clocks = f", clocks aligned to within {error:.1f} us" if len(ranks) > 1 else ""
     yield f"{len(ranks)} ranks{clocks}" if len(ranks) != 1 else "1 rank"
     most = max(range(len(ranks)), key=lambda rank: exposures[rank].others)
     yield (
@@ -55,7 +55,7 @@ def _summary(ranks, exposures, lags):
         f"(rank {most})."
     )
     if not any(exposure.steps for exposure in exposures):
-        yield "Gradients: no step was exchanged but the first, which does not count."
+        yield "Gradients: none were exchanged after the first step, which does not count."
         return
     yield "Gradients: milliseconds a step, the first of which does not count:"
     yield ""

@@ -107,7 +107,7 @@ def test_the_last_rank_is_the_slowest(folder):
 def test_the_command(folder, capsys):
     status, printed = merge(capsys, folder)
     assert status == 0 and not printed.err
-    assert "2 ranks, clocks aligned to within 2 us" in printed.out
+    assert "2 ranks, clocks aligned to within 2.0 us" in printed.out
     assert "   0      1    12.000        10.000     7.000     3.000     30.0" in printed.out
     assert "The slowest is rank 1 on h1: its backward passes end 1.140 ms" in printed.out
     assert "last of all ranks' in 1 of 1 steps" in printed.out
@@ -138,7 +138,7 @@ def test_one_rank_without_gradients(tmp_path, capsys):
     status, printed = merge(capsys, tmp_path)
     assert status == 0
     assert printed.out.startswith("1 rank\n")
-    assert "no step was exchanged but the first" in printed.out
+    assert "none were exchanged after the first step" in printed.out
 
 
 def test_a_job_that_was_cut_short(folder, capsys):
