@@ -14,7 +14,7 @@ import threading
 import traceback
 from typing import Any
 
-from easyddl import launcher
+from easyddl import launcher, recording
 
 _REINSTALL = (
     "Install easyddl again in this environment, so that it is built with the MPI that is used "
@@ -79,6 +79,7 @@ def _start():
         _check_launcher_before_start(mpi)
         mpi.Init_thread(mpi.THREAD_MULTIPLE)
     _check_launcher(mpi)
+    timeline = recording.open_file(mpi.COMM_WORLD)
     world = core.World(
         _host_name(mpi.COMM_WORLD.rank, mpi.COMM_WORLD.size),
         stall_warn=_seconds("EASYDDL_STALL_WARN", 60),
@@ -86,6 +87,9 @@ def _start():
     )
     world.set_stack(_where_the_script_stands)
     core.watch_exit(world)
+    if timeline is not None:
+        timeline.begin(world.size, world.hosts[world.rank])
+        core.start_timeline(world, timeline.descriptor)
     return _Engine(core, world, core.Channel(world, watch_signals=True), os.getpid())
 
 
@@ -293,6 +297,17 @@ def abort_mpi(status):
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
         mpi.COMM_WORLD.Abort(status)
+
+
+def add_step(begin, end, step):
+    """Writes a training step to the timeline.
+
+    Args:
+        begin: When it began, by `time.monotonic_ns()`.
+        end: When it ended.
+        step: Its number.
+    """
+    engine().core.add_step(begin, end, step)
 
 
 def warn_at_end(text):

@@ -6,6 +6,7 @@
 
 #include "check.h"
 #include "reduce.h"
+#include "trace.h"
 
 namespace easyddl {
 namespace {
@@ -34,7 +35,8 @@ constexpr uint32_t kAgreed = 1;
 // ends by an exception before all ranks have come to the same point.
 class Channel::Call {
  public:
-  Call(Channel& channel, const Signature& signature) : channel_(channel), lock_(channel.mutex_) {
+  Call(Channel& channel, const Signature& signature, const char* name, size_t bytes = 0)
+      : channel_(channel), lock_(channel.mutex_), name_(name), bytes_(bytes) {
     if (channel_.broken_) {
       throw Error("An earlier collective on this channel failed half-way: no other can follow " +
                   std::string("it. This is the failed call's fault, not that of ") +
@@ -43,8 +45,10 @@ class Channel::Call {
     channel_.signature_ = &signature;
     channel_.number_ = channel_.world_.farewell().begin(channel_.line_);
     channel_.broken_ = true;
+    if (Trace::on() != nullptr) begin_ = Trace::now();
   }
   ~Call() {
+    trace();
     channel_.signature_ = nullptr;
     if (channel_.slow_ == channel_.number_) channel_.world_.stalls().forget(channel_.line_);
   }
@@ -54,8 +58,21 @@ class Channel::Call {
   void done() { channel_.broken_ = false; }
 
  private:
+  // By `channel` and `number` the ranks' spans of one collective are told to belong together.
+  void trace() {
+    if (Trace::on() == nullptr || begin_ == 0) return;
+    Trace::on()->add(name_, begin_, Trace::now(),
+                     {{"channel", static_cast<int64_t>(channel_.line_)},
+                      {"number", static_cast<int64_t>(channel_.number_)},
+                      {"bytes", static_cast<int64_t>(bytes_)}},
+                     &channel_.signature_->text);
+  }
+
   Channel& channel_;
   std::lock_guard<std::mutex> lock_;
+  const char* name_;
+  size_t bytes_;
+  int64_t begin_ = 0;
 };
 
 Channel::Channel(World& world)
@@ -105,7 +122,9 @@ void Channel::pipeline(size_t bytes, const Signature& signature, const std::vect
     const uint32_t turn = local_.turn();
     const auto take = [&](size_t stage) {
       if (k < stage || k - stage >= chunks) return;
-      stages[stage](chunk_at(k - stage, bytes), turn - static_cast<uint32_t>(stage));
+      const Chunk chunk = chunk_at(k - stage, bytes);
+      const Span span(stages[stage].name, chunk.end - chunk.begin);
+      stages[stage].run(chunk, turn - static_cast<uint32_t>(stage));
     };
     if (k == 0) local_.note(local_.rank(), turn) = {signature.hash, 0};
     take(0);
@@ -132,6 +151,7 @@ void Channel::pipeline(size_t bytes, const Signature& signature, const std::vect
 void Channel::wait_for_turn(uint32_t turn) {
   const auto is_idle = [](const Crossing& crossing) { return crossing.requests.empty(); };
   if (std::all_of(crossings_.begin(), crossings_.end(), is_idle)) return local_.wait(turn, idle_);
+  const Span span("wait in the host");
   const auto ended = [&] {
     for (Crossing& crossing : crossings_) remote_.progress(crossing);
     return local_.have_all_ended(turn);
@@ -182,28 +202,24 @@ void Channel::disagree(const Signature& signature) {
 }
 
 void Channel::wait(MPI_Request& request) {
-  const auto ended = [&] {
-    int flag = 0;
-    EASYDDL_MPI(MPI_Test, &request, &flag, MPI_STATUS_IGNORE);
-    return flag != 0;
-  };
-  poll(ended, layout_.cores_are_shared, idle_);
+  const Span span("wait for all ranks");
+  wait_requests(&request, 1, layout_.cores_are_shared, idle_);
 }
 
 // All ranks come, and agree that they are in the same collective.
 void Channel::rendezvous(const Signature& signature) {
-  const Stage nothing = [](const Chunk&, uint32_t) {};
+  const Stage nothing{"nothing", [](const Chunk&, uint32_t) {}};
   pipeline(0, signature, {nothing, nothing, nothing});
 }
 
 void Channel::barrier(const Signature& signature) {
-  Call call(*this, signature);
+  Call call(*this, signature, "barrier");
   rendezvous(signature);
   call.done();
 }
 
 void Channel::allreduce(const Pieces& data, DType dtype, Op op, const Signature& signature) {
-  Call call(*this, signature);
+  Call call(*this, signature, "allreduce", data.bytes());
   if (layout_.size == 1) {
     data.for_each(0, data.bytes(), [](const uint8_t* in, uint8_t* out, size_t, size_t bytes) {
       std::memmove(out, in, bytes);
@@ -217,14 +233,14 @@ void Channel::allreduce(const Pieces& data, DType dtype, Op op, const Signature&
 }
 
 std::vector<Channel::Stage> Channel::stages_of_allreduce(const Pieces& data, DType dtype, Op op) {
-  const Stage copy_in = [&](const Chunk& chunk, uint32_t turn) {
+  const auto copy_in = [&](const Chunk& chunk, uint32_t turn) {
     // My own shard is read where it is; only what others reduce needs copying.
     const Chunk mine = carrier() ? shard(chunk, local_.rank()) : Chunk{chunk.end, chunk.end};
     uint8_t* slot = local_.slot(local_.rank(), turn);
     data.copy_in(chunk.begin, mine.begin, slot);
     data.copy_in(mine.end, chunk.end, slot + (mine.end - chunk.begin));
   };
-  const Stage copy_out = [&](const Chunk& chunk, uint32_t turn) {
+  const auto copy_out = [&](const Chunk& chunk, uint32_t turn) {
     for (int owner = 0; owner < owners(); ++owner) {
       if (owner == local_.rank()) continue;
       const Chunk theirs = shard(chunk, owner);
@@ -232,15 +248,15 @@ std::vector<Channel::Stage> Channel::stages_of_allreduce(const Pieces& data, DTy
                     local_.slot(owner, turn) + (theirs.begin - chunk.begin));
     }
   };
-  std::vector<Stage> stages{copy_in};
+  std::vector<Stage> stages{{"copy in", copy_in}};
   if (several_hosts()) {
     for (Stage& stage : crossing_stages(data, dtype, op)) stages.push_back(std::move(stage));
   } else {
-    stages.push_back([&data, dtype, op, this](const Chunk& chunk, uint32_t turn) {
-      sum_pieces(data, chunk, turn, dtype, op);
-    });
+    stages.push_back({"reduce", [&data, dtype, op, this](const Chunk& chunk, uint32_t turn) {
+                        sum_pieces(data, chunk, turn, dtype, op);
+                      }});
   }
-  stages.push_back(copy_out);
+  stages.push_back({"copy out", copy_out});
   return stages;
 }
 
@@ -248,11 +264,15 @@ std::vector<Channel::Stage> Channel::stages_of_allreduce(const Pieces& data, DTy
 void Channel::reduce_at_once(const Pieces& data, DType dtype, Op op, const Signature& signature) {
   const uint32_t turn = local_.turn();
   local_.note(local_.rank(), turn) = {signature.hash, 0};
-  data.copy_in(0, data.bytes(), local_.slot(local_.rank(), turn));
+  {
+    const Span span("copy in", data.bytes());
+    data.copy_in(0, data.bytes(), local_.slot(local_.rank(), turn));
+  }
   local_.wait(turn - 1, idle_);
   local_.end_turn();
   local_.wait(turn, idle_);
   if (!members_agree(turn, signature.hash)) disagree(signature);
+  const Span span("reduce", data.bytes());
   data.for_each(0, data.bytes(), [&](const uint8_t*, uint8_t* out, size_t offset, size_t bytes) {
     accumulate_and_finish(out, sources(nullptr, offset, turn), sources_.size(),
                           bytes / size_of(dtype), dtype, op, layout_.size);
@@ -287,28 +307,31 @@ void Channel::sum_pieces(const Pieces& data, const Chunk& chunk, uint32_t turn, 
 // step, so that those of three chunks are under way at a time.
 std::vector<Channel::Stage> Channel::crossing_stages(const Pieces& data, DType dtype, Op op) {
   const DType wide = accumulator_of(dtype);
-  const auto by_carriers = [this](Stage stage) -> Stage {
-    if (!carrier()) return [](const Chunk&, uint32_t) {};
-    return stage;
+  const auto by_carriers = [this](const char* name, auto run) -> Stage {
+    if (!carrier()) return {name, [](const Chunk&, uint32_t) {}};
+    return {name, run};
   };
   if (data.bytes() <= local_.slot_bytes()) {
-    return {by_carriers([=, &data](const Chunk& chunk, uint32_t turn) {
+    return {by_carriers("reduce", [=, &data](const Chunk& chunk, uint32_t turn) {
       reduce_within(crossing(turn), data, chunk, turn, dtype, op);
       remote_.allreduce(crossing(turn), wide, op, idle_);
       spread(crossing(turn), data, chunk, turn, dtype, op);
     })};
   }
   return {
-      by_carriers([=, &data](const Chunk& chunk, uint32_t turn) {
-        reduce_within(crossing(turn), data, chunk, turn, dtype, op);
-        remote_.scatter(crossing(turn), wide);
-      }),
+      by_carriers("reduce",
+                  [=, &data](const Chunk& chunk, uint32_t turn) {
+                    reduce_within(crossing(turn), data, chunk, turn, dtype, op);
+                    remote_.scatter(crossing(turn), wide);
+                  }),
       by_carriers(
+          "gather",
           [=](const Chunk&, uint32_t turn) { remote_.gather(crossing(turn), wide, op, idle_); }),
-      by_carriers([=, &data](const Chunk& chunk, uint32_t turn) {
-        remote_.collect(crossing(turn), idle_);
-        spread(crossing(turn), data, chunk, turn, dtype, op);
-      }),
+      by_carriers("collect",
+                  [=, &data](const Chunk& chunk, uint32_t turn) {
+                    remote_.collect(crossing(turn), idle_);
+                    spread(crossing(turn), data, chunk, turn, dtype, op);
+                  }),
   };
 }
 
@@ -337,23 +360,23 @@ void Channel::spread(const Crossing& crossing, const Pieces& data, const Chunk& 
 }
 
 void Channel::broadcast(const Pieces& data, int root, const Signature& signature) {
-  Call call(*this, signature);
+  Call call(*this, signature, "broadcast", data.bytes());
   const int root_node = layout_.node_of[static_cast<size_t>(root)];
   const bool with_root = root_node == layout_.node_rank;
   const int root_member = static_cast<int>(
       std::count(layout_.node_of.begin(), layout_.node_of.begin() + root, root_node));
   const auto home = [&](int owner) { return with_root ? root_member : owner; };
-  const Stage copy_in = [&](const Chunk& chunk, uint32_t turn) {
+  const auto copy_in = [&](const Chunk& chunk, uint32_t turn) {
     if (layout_.rank != root) return;
     data.copy_in(chunk.begin, chunk.end, local_.slot(local_.rank(), turn));
   };
-  const Stage cross = [&](const Chunk& chunk, uint32_t turn) {
+  const auto cross = [&](const Chunk& chunk, uint32_t turn) {
     if (!several_hosts() || !carrier()) return;
     const Chunk mine = shard(chunk, local_.rank());
     uint8_t* slot = local_.slot(home(local_.rank()), turn);
     remote_.broadcast(slot + (mine.begin - chunk.begin), mine.end - mine.begin, root_node, idle_);
   };
-  const Stage copy_out = [&](const Chunk& chunk, uint32_t turn) {
+  const auto copy_out = [&](const Chunk& chunk, uint32_t turn) {
     if (layout_.rank == root) return;
     for (int owner = 0; owner < owners(); ++owner) {
       const Chunk theirs = shard(chunk, owner);
@@ -361,7 +384,8 @@ void Channel::broadcast(const Pieces& data, int root, const Signature& signature
                     local_.slot(home(owner), turn) + (theirs.begin - chunk.begin));
     }
   };
-  pipeline(data.bytes(), signature, {copy_in, cross, copy_out});
+  pipeline(data.bytes(), signature,
+           {{"copy in", copy_in}, {"cross the hosts", cross}, {"copy out", copy_out}});
   call.done();
 }
 
@@ -403,7 +427,7 @@ struct Spans {
 }  // namespace
 
 std::vector<int64_t> Channel::gather_values(int64_t value, const Signature& signature) {
-  Call call(*this, signature);
+  Call call(*this, signature, "gather values");
   rendezvous(signature);
   std::vector<int64_t> all(static_cast<size_t>(layout_.size));
   MPI_Request request;
@@ -416,7 +440,7 @@ std::vector<int64_t> Channel::gather_values(int64_t value, const Signature& sign
 
 void Channel::all_gather(const void* in, void* out, const std::vector<int64_t>& counts,
                          size_t unit_bytes, const Signature& signature) {
-  Call call(*this, signature);
+  Call call(*this, signature, "all-gather");
   rendezvous(signature);
   const Unit unit(unit_bytes);
   const Spans spans(counts);
@@ -430,7 +454,7 @@ void Channel::all_gather(const void* in, void* out, const std::vector<int64_t>& 
 void Channel::all_to_all(const void* in, void* out, const std::vector<int64_t>& sends,
                          const std::vector<int64_t>& receives, size_t unit_bytes,
                          const Signature& signature) {
-  Call call(*this, signature);
+  Call call(*this, signature, "all-to-all");
   rendezvous(signature);
   const Unit unit(unit_bytes);
   const Spans from(sends), into(receives);

@@ -61,7 +61,10 @@ class Channel {
   struct Chunk {
     size_t begin, end;  // bytes of the data
   };
-  using Stage = std::function<void(const Chunk&, uint32_t turn)>;
+  struct Stage {
+    const char* name;
+    std::function<void(const Chunk&, uint32_t turn)> run;
+  };
   class Call;
 
   bool several_hosts() const { return layout_.num_nodes > 1; }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "check.h"
+#include "trace.h"
 
 namespace easyddl {
 namespace {
@@ -77,6 +78,7 @@ Exchange::Exchange(Channel& channel, std::string what, std::vector<Bucket> bucke
 Exchange::~Exchange() { close(); }
 
 void Exchange::submit(size_t first, std::vector<Piece> arrays, Done done) {
+  const int64_t handed_in = Trace::on() != nullptr ? Trace::now() : 0;
   std::unique_lock<std::mutex> lock(mutex_);
   std::string failure = failure_;
   if (first >= buckets_.size()) {
@@ -86,11 +88,12 @@ void Exchange::submit(size_t first, std::vector<Piece> arrays, Done done) {
     lock.unlock();
     return done(failure);
   }
-  waiting_[first].push_back({std::move(arrays), std::move(done)});
+  waiting_[first].push_back({std::move(arrays), std::move(done), handed_in});
   if (first == next_) came_.notify_one();
 }
 
 void Exchange::run() {
+  if (Trace* trace = Trace::on()) trace->name_thread("exchange " + std::to_string(number_));
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
     came_.wait(lock, [this] { return !failure_.empty() || !waiting_[next_].empty(); });
@@ -98,7 +101,7 @@ void Exchange::run() {
     Request request = std::move(waiting_[next_].front());
     waiting_[next_].pop_front();
     lock.unlock();
-    const std::string failure = reduce(std::move(request.arrays));
+    const std::string failure = reduce(std::move(request.arrays), request.handed_in);
     request.done(failure);
     lock.lock();
     if (failure_.empty()) failure_ = failure;
@@ -114,7 +117,7 @@ void Exchange::run() {
 }
 
 // Reduces the arrays of whole buckets, from `next_` on. Returns why it could not.
-std::string Exchange::reduce(std::vector<Piece> arrays) {
+std::string Exchange::reduce(std::vector<Piece> arrays, int64_t handed_in) {
   try {
     auto array = arrays.begin();
     do {
@@ -123,7 +126,7 @@ std::string Exchange::reduce(std::vector<Piece> arrays) {
         throw Error("Too few arrays for bucket " + std::to_string(next_) + " of " + what_ + ".");
       }
       const auto end = array + static_cast<std::ptrdiff_t>(count);
-      reduce_bucket(std::vector<Piece>(array, end));
+      reduce_bucket(std::vector<Piece>(array, end), handed_in);
       array = end;
     } while (array != arrays.end());
     return "";
@@ -132,7 +135,7 @@ std::string Exchange::reduce(std::vector<Piece> arrays) {
   }
 }
 
-void Exchange::reduce_bucket(std::vector<Piece> arrays) {
+void Exchange::reduce_bucket(std::vector<Piece> arrays, int64_t handed_in) {
   const Bucket& bucket = buckets_[next_];
   for (size_t i = 0; i < arrays.size(); ++i) {
     if (arrays[i].bytes == bucket.bytes[i]) continue;
@@ -143,12 +146,25 @@ void Exchange::reduce_bucket(std::vector<Piece> arrays) {
   const Signature signature("bucket " + std::to_string(next_ + 1) + " of " +
                             std::to_string(buckets_.size()) + " in step " + std::to_string(step_) +
                             " of " + what_);
-  channel_.allreduce(Pieces(std::move(arrays)), bucket.dtype, Op::mean, signature);
+  const Pieces pieces(std::move(arrays));
+  const int64_t begun = Trace::on() != nullptr ? Trace::now() : 0;
+  channel_.allreduce(pieces, bucket.dtype, Op::mean, signature);
+  if (handed_in != 0) trace_bucket(pieces.bytes(), handed_in, begun);
   const std::lock_guard<std::mutex> lock(mutex_);
   if (++next_ < buckets_.size()) return;
   next_ = 0;
   ++step_;
   g_exchanged_steps.fetch_add(1);
+}
+
+void Exchange::trace_bucket(size_t bytes, int64_t handed_in, int64_t begun) {
+  Trace::on()->add("bucket", handed_in, Trace::now(),
+                   {{"exchange", number_},
+                    {"step", static_cast<int64_t>(step_)},
+                    {"bucket", static_cast<int64_t>(next_)},
+                    {"buckets", static_cast<int64_t>(buckets_.size())},
+                    {"bytes", static_cast<int64_t>(bytes)},
+                    {"begun", begun}});
 }
 
 void Exchange::close() {

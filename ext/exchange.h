@@ -56,11 +56,13 @@ class Exchange {
   struct Request {
     std::vector<Piece> arrays;
     Done done;
+    int64_t handed_in;  // when, if that is traced
   };
 
   void run();
-  std::string reduce(std::vector<Piece> arrays);
-  void reduce_bucket(std::vector<Piece> arrays);
+  std::string reduce(std::vector<Piece> arrays, int64_t handed_in);
+  void reduce_bucket(std::vector<Piece> arrays, int64_t handed_in);
+  void trace_bucket(size_t bytes, int64_t handed_in, int64_t begun);
 
   Channel& channel_;
   const std::string what_;

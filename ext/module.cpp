@@ -15,6 +15,8 @@
 #include "exchange.h"
 #include "process.h"
 #include "signature.h"
+#include "timeline.h"
+#include "trace.h"
 #include "world.h"
 
 namespace py = pybind11;
@@ -244,6 +246,21 @@ void define_exchange(py::module_& m) {
       "The address of what leads frameworks' own libraries to the exchanges.");
 }
 
+void define_trace(py::module_& m) {
+  m.def("start_timeline", &start_timeline, py::arg("world"), py::arg("file"),
+        py::call_guard<py::gil_scoped_release>(),
+        "Collective. Writes what this process does to a file, by its descriptor.");
+  m.def(
+      "add_step",
+      [](int64_t begin, int64_t end, int64_t step) {
+        if (Trace* trace = Trace::on()) trace->add("step", begin, end, {{"step", step}});
+      },
+      py::arg("begin"), py::arg("end"), py::arg("step"),
+      "Writes that a training step went from one time.monotonic_ns() to another.");
+  m.def("time_spans", &time_spans, py::arg("count"),
+        "How many seconds so many spans take, for a benchmark.");
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_core, m) {
@@ -257,6 +274,7 @@ PYBIND11_MODULE(_core, m) {
   define_world(m);
   define_channel(m);
   define_exchange(m);
+  define_trace(m);
   m.def(
       "end_job", [](int status) { end_job(status); }, py::arg("status"),
       "Ends all ranks with this exit status. Does not return.");

@@ -5,6 +5,7 @@
 
 #include "check.h"
 #include "reduce.h"
+#include "trace.h"
 #include "wait.h"
 
 namespace easyddl {
@@ -55,10 +56,12 @@ void MpiLevel::receive(void* data, size_t bytes, int from, std::vector<MPI_Reque
 }
 
 void MpiLevel::finish(std::vector<MPI_Request>& requests, const Idle& idle) {
+  const Span span("wait across hosts");
   poll([&] { return have_ended(requests); }, cores_are_shared_, idle);
 }
 
 std::vector<uint64_t> MpiLevel::all_gather(uint64_t value, const Idle& idle) {
+  const Span span("agree across hosts");
   std::vector<uint64_t> all(static_cast<size_t>(size_), value);
   std::vector<MPI_Request> requests;
   for (int peer = 0; peer < size_; ++peer) {
@@ -72,6 +75,7 @@ std::vector<uint64_t> MpiLevel::all_gather(uint64_t value, const Idle& idle) {
 
 void MpiLevel::allreduce(Crossing& crossing, DType dtype, Op op, const Idle& idle) {
   if (size_ == 1 || crossing.count == 0) return;
+  const Span span("allreduce across hosts", crossing.count * size_of(dtype));
   if (crossing.count * size_of(dtype) <= kWholeBytes) {
     exchange_whole(crossing, dtype, op, idle);
     return;
@@ -103,6 +107,7 @@ void MpiLevel::exchange_whole(Crossing& crossing, DType dtype, Op op, const Idle
 // Reduce-scatter, then all-gather, each member's shard straight to and from its owner: the
 // same 2(n-1)/n of the data that a ring sends, in two rounds instead of 2(n-1).
 void MpiLevel::scatter(Crossing& crossing, DType dtype) {
+  const Span span("reduce-scatter across hosts", crossing.count * size_of(dtype));
   const size_t element = size_of(dtype);
   const size_t mine = shard(crossing.count, rank_, size_).count * element;
   crossing.inbox.resize(mine * static_cast<size_t>(size_));
@@ -117,6 +122,7 @@ void MpiLevel::scatter(Crossing& crossing, DType dtype) {
 }
 
 void MpiLevel::gather(Crossing& crossing, DType dtype, Op op, const Idle& idle) {
+  const Span span("all-gather across hosts", crossing.count * size_of(dtype));
   finish(crossing.requests, idle);
   const size_t element = size_of(dtype);
   const Range mine = shard(crossing.count, rank_, size_);
@@ -145,6 +151,7 @@ bool MpiLevel::progress(Crossing& crossing) { return have_ended(crossing.request
 
 void MpiLevel::broadcast(void* data, size_t bytes, int root, const Idle& idle) {
   if (bytes == 0) return;
+  const Span span("broadcast across hosts", bytes);
   std::vector<MPI_Request> requests;
   if (rank_ == root) {
     for (int peer = 0; peer < size_; ++peer) {

@@ -10,6 +10,8 @@
 #include <thread>
 
 #include "check.h"
+#include "timeline.h"
+#include "trace.h"
 #include "world.h"
 
 namespace easyddl {
@@ -28,6 +30,7 @@ void part_from_the_others() {
   const Layout& layout = g_world->layout();
   const bool all_warn = g_world->farewell().leave(!g_warning.empty());
   if (all_warn && layout.rank == 0) write_line(g_warning);
+  end_timeline(*g_world);
   g_world->stalls().stop();
   g_world->peers().announce_end();
 }
@@ -72,6 +75,7 @@ void write_line(const std::string& line) {
 }
 
 void end_job(int status) {
+  if (Trace* trace = Trace::on()) trace->flush();
   if (g_world != nullptr) g_world->peers().announce_end_of_all();
   g_pid = 0;  // MPI_Abort may call exit, which has nothing left to do
   // A launcher may drop what it has not yet passed on of this rank's output: the reason.

@@ -3,6 +3,7 @@
 #include <new>
 
 #include "check.h"
+#include "trace.h"
 
 namespace easyddl {
 namespace {
@@ -74,6 +75,7 @@ bool SharedMemoryLevel::have_all_ended(uint32_t turn) {
 }
 
 void SharedMemoryLevel::wait(uint32_t turn, const Idle& idle) {
+  const Span span("wait in the host");
   board()->gate.wait(turn * static_cast<uint32_t>(size_), cores_are_shared_, idle);
 }
 

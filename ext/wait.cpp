@@ -10,6 +10,8 @@
 #include <climits>
 #include <thread>
 
+#include "check.h"
+
 namespace easyddl {
 namespace {
 
@@ -102,6 +104,15 @@ void poll(const std::function<bool()>& ready, bool cores_are_shared, const Idle&
       next_idle = Clock::now() + kIdlePeriod;
     }
   }
+}
+
+void wait_requests(MPI_Request* requests, int count, bool cores_are_shared, const Idle& idle) {
+  const auto ended = [&] {
+    int flag = 0;
+    EASYDDL_MPI(MPI_Testall, count, requests, &flag, MPI_STATUSES_IGNORE);
+    return flag != 0;
+  };
+  poll(ended, cores_are_shared, idle);
 }
 
 }  // namespace easyddl

@@ -1,6 +1,8 @@
 // Waiting: for a counter in shared memory, and for what has to be polled.
 #pragma once
 
+#include <mpi.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -36,5 +38,8 @@ class Gate {
 // Returns once `ready` is true. Calls it with growing pauses, for what nobody is woken by: MPI
 // makes progress only while it is polled.
 void poll(const std::function<bool()>& ready, bool cores_are_shared, const Idle& idle);
+
+// Returns once all of these requests have ended.
+void wait_requests(MPI_Request* requests, int count, bool cores_are_shared, const Idle& idle);
 
 }  // namespace easyddl

@@ -7,8 +7,8 @@ import numbers
 import keras
 import numpy as np
 
-from easyddl import backends, console, exchange, fits, gradients, objects, world
-from easyddl.callbacks import hooks, order
+from easyddl import backends, console, exchange, fits, gradients, objects, recording, world
+from easyddl.callbacks import hooks, order, step_spans
 from easyddl.callbacks.global_variables_callback import DDLGlobalVariablesCallback
 
 _WRITERS = (
@@ -58,6 +58,8 @@ class DDLCallback(keras.callbacks.Callback):
         super().__init__()
         self.bucket_bytes = exchange.requested_bucket_bytes(bucket_bytes)
         self._validation = contextlib.ExitStack()
+        if recording.is_wanted():
+            step_spans.record(self)
 
     def set_params(self, params):
         # The dict is shared: the callbacks that come later read it too.

@@ -1,0 +1,94 @@
+"""Merges what a job has written to EASYDDL_TIMELINE, for Perfetto, and sums it up.
+
+Run the job with `EASYDDL_TIMELINE=DIR`, then `easyddl timeline DIR`, and open the file that it
+writes at https://ui.perfetto.dev.
+"""
+
+import pathlib
+import sys
+
+SUMMARY = "merge the timelines of a job's ranks, and sum them up"
+_FILE = "timeline.json"
+
+
+def add_arguments(parser):
+    """Adds the arguments of `easyddl timeline`."""
+    parser.add_argument("directory", help="the one that EASYDDL_TIMELINE named", metavar="DIR")
+    parser.add_argument("--output", help=f"the merged file (default: DIR/{_FILE})", metavar="FILE")
+
+
+def run(options):
+    """Merges the files, and prints the summary.
+
+    Returns:
+        The exit status.
+    """
+    from easyddl import chrome_trace, exposure, timeline
+
+    output = options.output or pathlib.Path(options.directory, _FILE)
+    try:
+        ranks = timeline.read(options.directory)
+        count = chrome_trace.write(output, ranks)
+        exposures = [exposure.expose(rank.spans()) for rank in ranks]
+    except (OSError, ValueError) as error:
+        print(f"easyddl timeline: error: {error}", file=sys.stderr)
+        return 1
+    for rank in ranks:
+        if not rank.is_whole:
+            print(
+                f"easyddl timeline: note: rank {rank.rank}'s part ends early: the job was cut "
+                "short, or it still runs.",
+                file=sys.stderr,
+            )
+    print("\n".join(_summary(ranks, exposures, exposure.lags(exposures))))
+    print(f"\n{output}: {count} events. Open it at https://ui.perfetto.dev.")
+    return 0
+
+
+def _summary(ranks, exposures, lags):
+    error = max(rank.clock.error for rank in ranks) / 1000
+    clocks = f", clocks aligned to within {error:.1f} us" if len(ranks) > 1 else ""
+    yield f"{len(ranks)} ranks{clocks}" if len(ranks) != 1 else "1 rank"
+    most = max(range(len(ranks)), key=lambda rank: exposures[rank].others)
+    yield (
+        f"Collectives other than of gradients: up to {exposures[most].others / 1e9:.3f} s in all "
+        f"(rank {most})."
+    )
+    if not any(exposure.steps for exposure in exposures):
+        yield "Gradients: none were exchanged after the first step, which does not count."
+        return
+    yield "Gradients: milliseconds a step, the first of which does not count:"
+    yield ""
+    yield (
+        f"{'rank':>4} {'steps':>6} {'step':>9} {'communication':>13} {'exposed':>9} {'hidden':>9} "
+        f"{'hidden %':>8} {'lag':>9} {'last in':>8}  host"
+    )
+    for rank, exposure, lag in zip(ranks, exposures, lags, strict=True):
+        yield _row(rank, exposure, lag)
+    yield ""
+    yield _slowest(ranks, lags)
+
+
+def _row(rank, exposure, lag):
+    if not exposure.steps:
+        return f"{rank.rank:>4} {0:>6} {'':>73}  {rank.host}"
+    step = "-" if exposure.step_time is None else f"{exposure.step_time / 1e6:.3f}"
+    times = (exposure.communication, exposure.exposed, exposure.hidden)
+    communication, exposed, hidden = (time / exposure.steps / 1e6 for time in times)
+    share = 100 * exposure.hidden / exposure.communication if exposure.communication else 0
+    return (
+        f"{rank.rank:>4} {exposure.steps:>6} {step:>9} {communication:>13.3f} {exposed:>9.3f} "
+        f"{hidden:>9.3f} {share:>8.1f} {lag.mean / 1e6:>9.3f} {lag.last:>8}  {rank.host}"
+    )
+
+
+def _slowest(ranks, lags):
+    if not lags[0].steps:
+        return "No step was finished by all ranks."
+    slowest = max(range(len(lags)), key=lambda rank: (lags[rank].mean, lags[rank].last))
+    lag = lags[slowest]
+    return (
+        f"The slowest is rank {slowest} on {ranks[slowest].host}: its backward passes end "
+        f"{lag.mean / 1e6:.3f} ms after the first rank's on average, and last of all ranks' in "
+        f"{lag.last} of {lag.steps} steps."
+    )
