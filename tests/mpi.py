@@ -67,6 +67,11 @@ def run(ranks, script, *arguments, env=None, timeout=TIMEOUT, cwd=None, ranks_by
     line = [sys.executable, str(script), *map(str, arguments)]
     if ranks_by_mpirun:
         line = command(ranks, line)
+    return run_line(line, env=env, timeout=timeout, cwd=cwd)
+
+
+def run_line(line, *, env=None, timeout=TIMEOUT, cwd=None):
+    """Runs a command line, as `run` does."""
     with tempfile.TemporaryFile("w+") as output:
         # Into a file: a pipe would be kept open by a rank that outlives the launcher.
         process = subprocess.Popen(
