@@ -1,0 +1,245 @@
+// The collectives on any number of ranks and hosts. Each rank has numbers of its own, small and
+// whole, so that a sum is exact in every dtype and in whatever order it is taken.
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "../../ext/channel.h"
+#include "../../ext/half.h"
+#include "ranks.h"
+#include "trial.h"
+
+namespace {
+
+using namespace easyddl;
+
+// 256 KiB of float32 are a chunk on one host, 2 MiB on several: around both, and beyond.
+constexpr size_t kCounts[]{0, 1, 2, 3, 31, 127, 2039, 2053, 65537, 200003, 524309, 1100009};
+constexpr size_t kFew[]{1, 1031, 140009};
+constexpr Op kOps[]{Op::sum, Op::mean, Op::min, Op::max, Op::prod};
+
+template <class T>
+constexpr bool is_half = std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>;
+
+int number_of(int rank, size_t i) {
+  return 1 + static_cast<int>((i * 7 + i / 1000 + i % 3 * static_cast<size_t>(rank)) % 3);
+}
+
+template <class T>
+T element(double number) {
+  if constexpr (is_half<T>) {
+    return T::from(static_cast<float>(number));
+  } else {
+    return static_cast<T>(number);
+  }
+}
+
+// What a reduction of the ranks' numbers gives, before it is rounded to the dtype. Numbers of
+// bools are all true.
+template <class T>
+T expected(Op op, size_t i) {
+  const int size = ranks::size();
+  int sum = 0, low = 100, high = 0, product = 1;
+  for (int rank = 0; rank < size; ++rank) {
+    const int number = number_of(rank, i);
+    sum += number;
+    product *= number;
+    low = std::min(low, number);
+    high = std::max(high, number);
+  }
+  if (op == Op::min) return element<T>(low);
+  if (op == Op::max) return element<T>(high);
+  if (op == Op::prod) return element<T>(product);
+  if constexpr (is_half<T> || std::is_same_v<T, float>) {
+    if (op == Op::mean) return element<T>(static_cast<float>(sum) / static_cast<float>(size));
+  } else if constexpr (std::is_same_v<T, double>) {
+    if (op == Op::mean) return sum / static_cast<double>(size);
+  }
+  return element<T>(sum);
+}
+
+// A rank's arrays of one dtype: the numbers, cut at odd places, some of no length.
+template <class T>
+struct Arrays {
+  Arrays(int rank, size_t count) : in(count * sizeof(T)), out(in.size(), 0xee) {
+    for (size_t i = 0; i < count; ++i) store(i, element<T>(number_of(rank, i)));
+  }
+
+  void store(size_t i, T value) { std::memcpy(in.data() + i * sizeof(T), &value, sizeof value); }
+
+  T result(size_t i) const {
+    T value;
+    std::memcpy(&value, out.data() + i * sizeof(T), sizeof value);
+    return value;
+  }
+
+  Pieces pieces(bool in_place = false) {
+    const size_t count = in.size() / sizeof(T);
+    if (in_place) out = in;
+    const uint8_t* const from = in_place ? out.data() : in.data();
+    std::vector<Piece> list{{nullptr, nullptr, 0}};
+    size_t begin = 0;
+    for (size_t end : {count / 7, count / 7, count / 2, count - count / 5, count}) {
+      const size_t at = begin * sizeof(T);
+      list.push_back({from + at, out.data() + at, (end - begin) * sizeof(T)});
+      begin = end;
+    }
+    list.push_back({nullptr, nullptr, 0});
+    return Pieces(list);
+  }
+
+  std::vector<uint8_t> in, out;
+};
+
+template <class T>
+bool equal(T a, T b) {
+  return std::memcmp(&a, &b, sizeof a) == 0;
+}
+
+template <class T>
+void check_allreduce(Channel& channel, DType dtype, Op op, size_t count, bool in_place = false) {
+  Arrays<T> arrays(ranks::rank(), count);
+  const std::string what = "allreduce of " + std::to_string(count);
+  channel.allreduce(arrays.pieces(in_place), dtype, op, Signature(what));
+  for (size_t i = 0; i < count; ++i) EXPECT(equal(arrays.result(i), expected<T>(op, i)));
+}
+
+template <class T>
+void check_dtype(DType dtype) {
+  Channel channel(ranks::world());
+  for (Op op : kOps) {
+    for (size_t count : kFew) check_allreduce<T>(channel, dtype, op, count);
+  }
+}
+
+}  // namespace
+
+TEST(float32_of_any_size_is_reduced) {
+  Channel channel(ranks::world());
+  for (size_t count : kCounts) {
+    check_allreduce<float>(channel, DType::float32, Op::sum, count);
+    check_allreduce<float>(channel, DType::float32, Op::mean, count, true);
+  }
+}
+
+TEST(float16_is_reduced_by_any_op) { check_dtype<Half>(DType::float16); }
+TEST(bfloat16_is_reduced_by_any_op) { check_dtype<BFloat16>(DType::bfloat16); }
+TEST(float32_is_reduced_by_any_op) { check_dtype<float>(DType::float32); }
+TEST(float64_is_reduced_by_any_op) { check_dtype<double>(DType::float64); }
+TEST(int8_is_reduced_by_any_op) { check_dtype<int8_t>(DType::int8); }
+TEST(int16_is_reduced_by_any_op) { check_dtype<int16_t>(DType::int16); }
+TEST(int32_is_reduced_by_any_op) { check_dtype<int32_t>(DType::int32); }
+TEST(int64_is_reduced_by_any_op) { check_dtype<int64_t>(DType::int64); }
+TEST(uint8_is_reduced_by_any_op) { check_dtype<uint8_t>(DType::uint8); }
+TEST(bool_is_reduced_by_any_op) { check_dtype<bool>(DType::boolean); }
+
+TEST(many_arrays_are_reduced_as_one) {
+  Channel channel(ranks::world());
+  std::vector<std::vector<float>> arrays;
+  std::vector<Piece> pieces;
+  for (size_t i = 0; i < 3000; ++i) {
+    arrays.emplace_back(i % 5 == 0 ? 0 : i % 97, static_cast<float>(ranks::rank()));
+  }
+  for (std::vector<float>& array : arrays) {
+    auto* bytes = reinterpret_cast<uint8_t*>(array.data());
+    pieces.push_back({bytes, bytes, array.size() * sizeof(float)});
+  }
+  channel.allreduce(Pieces(pieces), DType::float32, Op::max, Signature("many"));
+  for (const std::vector<float>& array : arrays) {
+    for (float each : array) EXPECT_EQUAL(each, static_cast<float>(ranks::size() - 1));
+  }
+}
+
+TEST(every_rank_can_broadcast) {
+  Channel channel(ranks::world());
+  for (int root = 0; root < ranks::size(); ++root) {
+    for (size_t count : kCounts) {
+      Arrays<uint8_t> arrays(ranks::rank(), count), of_root(root, count);
+      channel.broadcast(arrays.pieces(), root, Signature("broadcast"));
+      EXPECT(ranks::rank() == root || arrays.out == of_root.in);
+    }
+  }
+}
+
+TEST(values_are_gathered) {
+  Channel channel(ranks::world());
+  const std::vector<int64_t> all = channel.gather_values(-3 * ranks::rank(), Signature("values"));
+  EXPECT_EQUAL(all.size(), static_cast<size_t>(ranks::size()));
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    EXPECT_EQUAL(all[rank], -3 * static_cast<int64_t>(rank));
+  }
+}
+
+TEST(ranks_gather_different_lengths) {
+  Channel channel(ranks::world());
+  for (size_t count : kCounts) {
+    std::vector<int64_t> counts;
+    std::vector<uint8_t> expected;
+    for (int rank = 0; rank < ranks::size(); ++rank) {
+      // Rank 1 has nothing.
+      const size_t length = rank == 1 ? 0 : count / 2 + static_cast<size_t>(rank);
+      const std::vector<uint8_t> theirs = Arrays<uint8_t>(rank, length * 3).in;
+      counts.push_back(static_cast<int64_t>(length));
+      expected.insert(expected.end(), theirs.begin(), theirs.end());
+    }
+    const size_t length = static_cast<size_t>(counts[static_cast<size_t>(ranks::rank())]);
+    const Arrays<uint8_t> mine(ranks::rank(), length * 3);
+    std::vector<uint8_t> all(expected.size());
+    channel.all_gather(mine.in.data(), all.data(), counts, 3, Signature("all_gather"));
+    EXPECT(all == expected);
+  }
+}
+
+TEST(ranks_send_different_lengths_to_each_other) {
+  Channel channel(ranks::world());
+  const auto length = [](int from, int to) { return from == 1 ? 0 : 5 * from + 3 * to + 1; };
+  const auto value = [](int from, int to, int i) { return 100 * from + 10 * to + i; };
+  const int me = ranks::rank();
+  std::vector<int64_t> sends, receives;
+  std::vector<int32_t> in, expected;
+  for (int other = 0; other < ranks::size(); ++other) {
+    sends.push_back(length(me, other));
+    receives.push_back(length(other, me));
+    for (int i = 0; i < length(me, other); ++i) in.push_back(value(me, other, i));
+    for (int i = 0; i < length(other, me); ++i) expected.push_back(value(other, me, i));
+  }
+  std::vector<int32_t> out(expected.size());
+  channel.all_to_all(in.data(), out.data(), sends, receives, sizeof(int32_t), Signature("to all"));
+  EXPECT(out == expected);
+}
+
+TEST(parts_are_reduced_for_their_ranks) {
+  Channel channel(ranks::world());
+  const size_t size = static_cast<size_t>(ranks::size()), me = static_cast<size_t>(ranks::rank());
+  for (size_t count : {0, 1, 13, 70001}) {
+    Arrays<Half> arrays(ranks::rank(), count * size);
+    std::vector<Half> out(count);
+    channel.reduce_scatter(arrays.in.data(), out.data(), count, DType::float16, Op::mean,
+                           Signature("reduce_scatter"));
+    for (size_t i = 0; i < count; ++i) {
+      EXPECT(equal(out[i], expected<Half>(Op::mean, me * count + i)));
+    }
+  }
+}
+
+TEST(ranks_meet_at_barriers) {
+  Channel channel(ranks::world());
+  for (int i = 0; i < 200; ++i) channel.barrier(Signature("barrier " + std::to_string(i)));
+}
+
+TEST(collectives_of_all_kinds_follow_each_other) {
+  Channel channel(ranks::world());
+  for (int round = 0; round < 50; ++round) {
+    check_allreduce<float>(channel, DType::float32, Op::sum, round % 2 == 0 ? 5 : 70001);
+    channel.barrier(Signature("barrier"));
+    Arrays<uint8_t> arrays(ranks::rank(), 1009), of_root(0, 1009);
+    channel.broadcast(arrays.pieces(), 0, Signature("broadcast"));
+    EXPECT(ranks::rank() == 0 || arrays.out == of_root.in);
+    channel.gather_values(round, Signature("values"));
+  }
+}

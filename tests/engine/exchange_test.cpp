@@ -1,0 +1,287 @@
+// Gradients that several threads hand in, in any order.
+#include "../../ext/exchange.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <cstring>
+#include <mutex>
+#include <numeric>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ranks.h"
+#include "trial.h"
+
+namespace {
+
+using namespace easyddl;
+
+// Waits until so many requests are done, and keeps what they said.
+class Outcome {
+ public:
+  Done done() {
+    return [this](const std::string& error) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      errors_.push_back(error);
+      came_.notify_all();
+    };
+  }
+
+  std::vector<std::string> wait(size_t count) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    came_.wait(lock, [&] { return errors_.size() >= count; });
+    return errors_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable came_;
+  std::vector<std::string> errors_;
+};
+
+// Of each bucket's arrays, in elements.
+using Lengths = std::vector<std::vector<size_t>>;
+
+std::vector<Bucket> buckets_of(const Lengths& counts) {
+  std::vector<Bucket> buckets;
+  for (const std::vector<size_t>& each : counts) {
+    buckets.push_back({DType::float32, {}});
+    for (size_t count : each) buckets.back().bytes.push_back(count * sizeof(float));
+  }
+  return buckets;
+}
+
+// The gradients of one optimizer, in buckets of float32 arrays. In each step every rank has
+// others, whose mean is known.
+class Gradients {
+ public:
+  explicit Gradients(Lengths counts) : counts_(std::move(counts)) {
+    for (const std::vector<size_t>& bucket : counts_) {
+      arrays_.emplace_back();
+      for (size_t count : bucket) arrays_.back().emplace_back(count);
+    }
+  }
+
+  size_t size() const { return counts_.size(); }
+  std::vector<Bucket> buckets() const { return buckets_of(counts_); }
+
+  void compute(size_t bucket, int step) {
+    for (size_t a = 0; a < arrays_[bucket].size(); ++a) {
+      std::vector<float>& array = arrays_[bucket][a];
+      for (size_t i = 0; i < array.size(); ++i) {
+        array[i] = base(bucket, a, step) + static_cast<float>(2 * ranks::rank());
+      }
+    }
+  }
+
+  // In place.
+  std::vector<Piece> pieces(size_t bucket) {
+    std::vector<Piece> list;
+    for (std::vector<float>& array : arrays_[bucket]) {
+      auto* bytes = reinterpret_cast<uint8_t*>(array.data());
+      list.push_back({bytes, bytes, array.size() * sizeof(float)});
+    }
+    return list;
+  }
+
+  void expect_means(int step) const {
+    for (size_t bucket = 0; bucket < size(); ++bucket) {
+      for (size_t a = 0; a < arrays_[bucket].size(); ++a) {
+        const float mean = base(bucket, a, step) + static_cast<float>(ranks::size() - 1);
+        for (float each : arrays_[bucket][a]) EXPECT_EQUAL(each, mean);
+      }
+    }
+  }
+
+ private:
+  static float base(size_t bucket, size_t array, int step) {
+    return static_cast<float>(bucket * 1000 + array * 10 + static_cast<size_t>(step));
+  }
+
+  Lengths counts_;
+  std::vector<std::vector<std::vector<float>>> arrays_;
+};
+
+const Lengths kModel{{3, 0, 5}, {2053}, {1, 1, 1, 0}, {70001, 7}, {0}, {300007, 2}, {11}};
+
+// One step: some threads compute the buckets, in an order that differs by rank and step, and
+// hand in each as soon as it is there.
+void take_step(Exchange& exchange, Gradients& gradients, int step, int num_threads) {
+  std::vector<size_t> order(gradients.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::shuffle(order.begin(), order.end(),
+               std::mt19937(static_cast<unsigned>(1000 * ranks::rank() + step)));
+  Outcome outcome;
+  std::atomic<size_t> next{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < num_threads; ++i) {
+    threads.emplace_back([&] {
+      for (size_t at = next++; at < order.size(); at = next++) {
+        gradients.compute(order[at], step);
+        exchange_door().submit(exchange.number(), order[at], gradients.pieces(order[at]),
+                               outcome.done());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& error : outcome.wait(order.size())) EXPECT_EQUAL(error, "");
+  gradients.expect_means(step);
+}
+
+}  // namespace
+
+TEST(gradients_come_in_any_order_from_several_threads) {
+  Channel channel(ranks::world());
+  Gradients gradients(kModel);
+  Exchange exchange(channel, "a model", gradients.buckets());
+  const uint64_t before = exchanged_steps();
+  for (int step = 0; step < 100; ++step) take_step(exchange, gradients, step, 3);
+  EXPECT_EQUAL(exchanged_steps(), before + 100);
+  exchange.close();
+  EXPECT(exchange.is_sound());
+}
+
+TEST(a_request_may_hold_several_buckets) {
+  Channel channel(ranks::world());
+  Gradients gradients(Lengths{{3}, {0}, {5, 5}, {9001}});
+  Exchange exchange(channel, "a model", gradients.buckets());
+  for (int step = 0; step < 10; ++step) {
+    std::vector<Piece> first, second;
+    for (size_t bucket = 0; bucket < gradients.size(); ++bucket) {
+      gradients.compute(bucket, step);
+      std::vector<Piece>& request = bucket < 2 ? first : second;
+      for (const Piece& piece : gradients.pieces(bucket)) request.push_back(piece);
+    }
+    Outcome outcome;
+    exchange.submit(2, second, outcome.done());
+    exchange.submit(0, first, outcome.done());
+    for (const std::string& error : outcome.wait(2)) EXPECT_EQUAL(error, "");
+    gradients.expect_means(step);
+  }
+}
+
+TEST(steps_may_be_handed_in_ahead) {
+  Channel channel(ranks::world());
+  std::vector<Gradients> steps(5, Gradients(Lengths{{3}, {70001}, {5}}));
+  Exchange exchange(channel, "a model", steps[0].buckets());
+  Outcome outcome;
+  for (size_t bucket : {2, 0, 1}) {
+    for (size_t step = 0; step < steps.size(); ++step) {
+      steps[step].compute(bucket, static_cast<int>(step));
+      exchange.submit(bucket, steps[step].pieces(bucket), outcome.done());
+    }
+  }
+  for (const std::string& error : outcome.wait(15)) EXPECT_EQUAL(error, "");
+  for (size_t step = 0; step < steps.size(); ++step) {
+    steps[step].expect_means(static_cast<int>(step));
+  }
+}
+
+TEST(two_exchanges_and_collectives_run_at_once) {
+  Channel one(ranks::world()), other(ranks::world()), third(ranks::world());
+  const auto train = [](Channel& channel, const std::string& what, std::string* failure) {
+    try {
+      Gradients gradients(kModel);
+      Exchange exchange(channel, what, gradients.buckets());
+      for (int step = 0; step < 20; ++step) take_step(exchange, gradients, step, 2);
+    } catch (const std::exception& error) {
+      *failure = error.what();
+    }
+  };
+  std::string failures[2];
+  std::thread first([&] { train(one, "a generator", &failures[0]); });
+  std::thread second([&] { train(other, "a discriminator", &failures[1]); });
+  for (int i = 0; i < 50; ++i) {
+    std::vector<int32_t> data(static_cast<size_t>(1 + i * 3001), 1 + ranks::rank());
+    auto* bytes = reinterpret_cast<uint8_t*>(data.data());
+    third.allreduce(Pieces({{bytes, bytes, data.size() * sizeof(int32_t)}}), DType::int32, Op::max,
+                    Signature("meanwhile " + std::to_string(i)));
+    for (int32_t each : data) EXPECT_EQUAL(each, ranks::size());
+  }
+  first.join();
+  second.join();
+  EXPECT_EQUAL(failures[0] + failures[1], "");
+}
+
+TEST(an_exchange_is_closed_while_it_has_nothing_to_do) {
+  Channel channel(ranks::world());
+  for (int i = 0; i < 20; ++i) {
+    Gradients gradients(Lengths{{3}, {4}});
+    Exchange exchange(channel, "a model", gradients.buckets());
+    if (i % 2 == 0) take_step(exchange, gradients, i, 2);
+    exchange.close();
+    exchange.close();
+    EXPECT(exchange.is_sound());
+    Outcome outcome;
+    exchange_door().submit(exchange.number(), 0, gradients.pieces(0), outcome.done());
+    exchange.submit(0, gradients.pieces(0), outcome.done());
+    const std::vector<std::string> errors = outcome.wait(2);
+    EXPECT_CONTAINS(errors[0], "for a fit that has ended");
+    EXPECT_CONTAINS(errors[1], "This is the end of a model");
+  }
+}
+
+// Bucket 0 never comes, so that none of the others travels: they come while the exchange is
+// closed, before or after, and each is told once.
+TEST(requests_that_come_while_an_exchange_closes_are_told_so) {
+  Channel channel(ranks::world());
+  for (int i = 0; i < 20; ++i) {
+    Gradients gradients(Lengths{{1}, {3}, {4}});
+    Exchange exchange(channel, "a model", gradients.buckets());
+    Outcome outcome;
+    std::vector<std::thread> threads;
+    for (size_t bucket : {1, 2, 1}) {
+      threads.emplace_back([&, bucket] {
+        for (int k = 0; k < 50; ++k) {
+          exchange_door().submit(exchange.number(), bucket, gradients.pieces(bucket),
+                                 outcome.done());
+        }
+      });
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(20 * i));
+    exchange.close();
+    for (std::thread& thread : threads) thread.join();
+    const std::vector<std::string> errors = outcome.wait(150);
+    EXPECT_EQUAL(errors.size(), size_t{150});
+    for (const std::string& error : errors) EXPECT(!error.empty());
+    EXPECT(exchange.is_sound());
+  }
+}
+
+TEST(arrays_that_were_not_registered_are_refused) {
+  const auto refusal = [](size_t first, std::vector<size_t> counts) {
+    Channel channel(ranks::world());
+    Gradients registered(Lengths{{3}, {4, 5}}), other(Lengths{std::move(counts)});
+    Exchange exchange(channel, "a model", registered.buckets());
+    Outcome outcome;
+    exchange.submit(first, other.pieces(0), outcome.done());
+    const std::string error = outcome.wait(1)[0];
+    // Nothing follows a failure.
+    exchange.submit(0, registered.pieces(0), outcome.done());
+    EXPECT_EQUAL(outcome.wait(2).size(), size_t{2});
+    return error;
+  };
+  EXPECT_CONTAINS(refusal(0, {9}),
+                  "Array 0 of bucket 0 of a model has 36 bytes where 12 were registered.");
+  EXPECT_CONTAINS(refusal(0, {3, 4}), "Too few arrays for bucket 1 of a model.");
+  EXPECT_CONTAINS(refusal(2, {3}), "There is no bucket 2 in a model.");
+}
+
+TEST(ranks_whose_exchanges_differ_are_told_so) {
+  if (ranks::size() == 1) return;
+  Channel channel(ranks::world());
+  Gradients gradients(Lengths{{3}});
+  const std::string what = ranks::rank() == 0 ? "one model" : "another";
+  Exchange exchange(channel, what, gradients.buckets());
+  Outcome outcome;
+  exchange.submit(0, gradients.pieces(0), outcome.done());
+  const std::string error = outcome.wait(1)[0];
+  EXPECT_CONTAINS(error, "Rank 0 called bucket 1 of 1 in step 0 of one model.");
+  for (const std::string& theirs : ranks::gather(error)) EXPECT_EQUAL(theirs, error);
+  exchange.close();
+  EXPECT(exchange.is_sound());
+}

@@ -1,0 +1,73 @@
+// Programs with one error each, which a sanitizer must report:  mpirun -np 2 PROGRAM ERROR
+//
+// They prove that a run without a report means something: that what is built here is watched,
+// and that what is suppressed, for MPI's sake, hides nothing of our own.
+#include <mpi.h>
+
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "../../ext/pieces.h"
+
+namespace {
+
+volatile int g_sink = 0;
+
+void read_too_far() {
+  std::vector<uint8_t> in(7), out(8);
+  // In the engine's own code, which is watched only if it was built to be.
+  easyddl::Pieces({{in.data(), nullptr, 8}}).copy_in(0, 8, out.data());
+  g_sink = out[7];
+}
+
+void overflow() {
+  volatile int large = std::numeric_limits<int>::max();
+  g_sink = large + 1;
+}
+
+void leak() {
+  g_sink = static_cast<int>(std::string(1000, 'x').append(*new std::string("y")).size());
+}
+
+void race() {
+  std::vector<uint8_t> in(8), out(8);
+  const easyddl::Pieces pieces({{in.data(), out.data(), 8}});
+  const auto copy = [&] { pieces.copy_out(0, 8, in.data()); };
+  std::thread other(copy);
+  copy();
+  other.join();
+}
+
+// Two locks taken in two orders, by one thread after the other.
+void lock_order() {
+  std::mutex one, two;
+  const auto lock = [](std::mutex& first, std::mutex& second) {
+    std::thread([&] {
+      const std::lock_guard<std::mutex> outer(first);
+      const std::lock_guard<std::mutex> inner(second);
+    }).join();
+  };
+  lock(one, two);
+  lock(two, one);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int level = 0;
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
+  const std::string error = argc > 1 ? argv[1] : "";
+  if (error == "read_too_far") read_too_far();
+  if (error == "overflow") overflow();
+  if (error == "leak") leak();
+  if (error == "race") race();
+  if (error == "lock_order") lock_order();
+  MPI_Finalize();
+  std::puts("came to the end");
+  return 0;
+}

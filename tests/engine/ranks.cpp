@@ -1,0 +1,68 @@
+// The tests of what takes several ranks:  mpirun -np 3 PROGRAM a,b,a [WARN ABORT]
+//
+// The first argument names each rank's host, so that one machine can play several; the others
+// are the deadlines in seconds.
+#include "ranks.h"
+
+#include <mpi.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <sstream>
+
+#include "../../ext/check.h"
+#include "../../ext/process.h"
+#include "trial.h"
+
+namespace ranks {
+namespace {
+
+// Never destroyed, as in the extension: the exit of the process needs it.
+easyddl::World* g_world = nullptr;
+
+std::vector<std::string> split(const std::string& text) {
+  std::istringstream words(text);
+  std::vector<std::string> all;
+  for (std::string word; std::getline(words, word, ',');) all.push_back(word);
+  return all;
+}
+
+}  // namespace
+
+easyddl::World& world() { return *g_world; }
+int rank() { return g_world->layout().rank; }
+int size() { return g_world->layout().size; }
+
+std::vector<std::string> gather(const std::string& text) {
+  std::array<char, 4096> mine{};
+  std::memcpy(mine.data(), text.data(), std::min(text.size(), mine.size() - 1));
+  std::vector<std::array<char, 4096>> all(static_cast<size_t>(size()));
+  EASYDDL_MPI(MPI_Allgather, mine.data(), 4096, MPI_CHAR, all.data(), 4096, MPI_CHAR,
+              MPI_COMM_WORLD);
+  std::vector<std::string> texts;
+  for (const auto& each : all) texts.emplace_back(each.data());
+  return texts;
+}
+
+void meet() { EASYDDL_MPI(MPI_Barrier, MPI_COMM_WORLD); }
+
+}  // namespace ranks
+
+int main(int argc, char** argv) {
+  int level = 0, rank = 0, size = 0;
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  const std::vector<std::string> hosts = ranks::split(argc > 1 ? argv[1] : "");
+  if (hosts.size() != static_cast<size_t>(size)) {
+    std::fprintf(stderr, "The first argument must name %d hosts, one a rank.\n", size);
+    MPI_Abort(MPI_COMM_WORLD, 2);
+  }
+  const easyddl::Deadlines deadlines{argc > 2 ? std::atof(argv[2]) : 0,
+                                     argc > 3 ? std::atof(argv[3]) : 0};
+  ranks::g_world = new easyddl::World(hosts[static_cast<size_t>(rank)], deadlines);
+  easyddl::watch_exit(ranks::g_world);
+  return trial::run("rank " + std::to_string(rank) + ": ", rank == 0);
+}

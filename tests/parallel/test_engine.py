@@ -1,0 +1,165 @@
+"""The engine's own tests, which are C++ programs: built here, and run as jobs.
+
+They are built and run as they are, and, with `-m soak`, with sanitizers.
+"""
+
+import functools
+import importlib.util
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import mpi
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+PROGRAMS = ROOT / "tests" / "engine"
+
+# Each rank's host, where one machine plays several. Sanitized programs are slow: they run in
+# those layouts only that between them take every path.
+LAYOUTS = ["a", "a,a", "a,b", "a,a,a", "a,b,a", "a,b,c", "a,a,a,a", "a,a,b,b", "a,b,a,b", "a,a,a,b"]
+SLOW_LAYOUTS = ["a", "a,a,a", "a,b,a", "a,a,b,b"]
+
+PLANTED = {
+    "address": {
+        "read_too_far": "AddressSanitizer: heap-buffer-overflow",
+        "overflow": "runtime error: signed integer overflow",
+        "leak": "LeakSanitizer: detected memory leaks",
+    },
+    "thread": {
+        "race": "ThreadSanitizer: data race",
+        "lock_order": "ThreadSanitizer: lock-order-inversion",
+    },
+}
+
+REPORT = re.compile(r"(ERROR|WARNING): \w+Sanitizer|Sanitizer:|runtime error:")
+
+ENVIRONMENT = {
+    "ASAN_OPTIONS": "detect_stack_use_after_return=1",
+    "UBSAN_OPTIONS": "print_stacktrace=1",
+    "LSAN_OPTIONS": f"suppressions={PROGRAMS / 'suppress_leaks.txt'}:print_suppressions=0",
+    # The sleep is for threads that race with the end of the process, which we have none of.
+    "TSAN_OPTIONS": f"suppressions={PROGRAMS / 'suppress_races.txt'}"
+    ":print_suppressions=0:atexit_sleep_ms=0:second_deadlock_stack=1",
+    # What MPIs do that a sanitizer's runtime does not bear: copy from another process's memory,
+    # at addresses that mean nothing in this one; hook the calls that free memory, which a thread
+    # also makes when the runtime has already let go of it; and map memory at a fixed address.
+    "UCX_TLS": "^cma",
+    "UCX_MEM_EVENTS": "no",
+    "OMPI_MCA_pml": "ob1",
+    "OMPI_MCA_btl": "self,sm",
+    "OMPI_MCA_smsc": "^cma",
+    "PMIX_MCA_gds": "hash",
+}
+
+
+class Engine:
+    """The programs, built with a sanitizer or without."""
+
+    def __init__(self, sanitizer, folder):
+        self.sanitizer = sanitizer
+        self.folder = folder
+        build(sanitizer, folder)
+        self.prefix = runnable_prefix(self) if sanitizer == "thread" else []
+
+    def run(self, ranks, program, *arguments, prefix=None, timeout=240):
+        """Runs a program on some ranks, or on its own where `ranks` is None."""
+        prefix = self.prefix if prefix is None else prefix
+        line = [*prefix, str(self.folder / "tests" / program), *arguments]
+        if ranks is not None:
+            line = mpi.command(ranks, line)
+        env = ENVIRONMENT if self.sanitizer else {}
+        return mpi.run_command(line, mpi.environment(env), timeout)
+
+    def assert_passes(self, ranks, program, *arguments):
+        done = self.run(ranks, program, *arguments)
+        assert done.returncode == 0, done.stdout
+        assert not REPORT.search(done.stdout), done.stdout
+        assert "passed" in done.stdout
+        return done.stdout
+
+
+def build(sanitizer, folder):
+    beside = pathlib.Path(sys.executable).parent
+    find = functools.partial(shutil.which, path=f"{beside}:{mpi.environment()['PATH']}")
+    cmake, ninja = find("cmake"), find("ninja")
+    if not cmake or not importlib.util.find_spec("pybind11"):
+        pytest.skip("needs cmake and pybind11 (they are in the extra easyddl[test])")
+    import pybind11
+
+    configure = [
+        *(cmake, "-S", ROOT / "ext", "-B", folder),
+        *(["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"] if ninja else []),
+        f"-DPython_EXECUTABLE={sys.executable}",
+        f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
+        "-DEASYDDL_TESTS=ON",
+        f"-DEASYDDL_SANITIZE={sanitizer}",
+    ]
+    done = subprocess.run(configure, text=True, capture_output=True, timeout=120)
+    if "sanitizer's runtime library" in done.stderr:
+        pytest.skip(done.stderr)
+    assert done.returncode == 0, done.stdout + done.stderr
+    compile_all = [cmake, "--build", folder, "--target", "engine_tests", "--parallel", "2"]
+    done = subprocess.run(compile_all, text=True, capture_output=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def runnable_prefix(engine):
+    """What must stand before a program of ThreadSanitizer's, so that it runs at all.
+
+    Its older versions do not bear how newer kernels lay out memory at random. That can be turned
+    off, if setarch is there and the container allows it.
+    """
+    said = ""
+    for prefix in [["setarch", "-R"], []]:
+        if prefix and not shutil.which(prefix[0]):
+            continue
+        done = engine.run(1, "engine_planted", prefix=prefix)
+        if done.returncode == 0 and "came to the end" in done.stdout:
+            return prefix
+        said += done.stdout
+    pytest.skip(f"ThreadSanitizer cannot run here. It says:\n{said}")
+
+
+@pytest.fixture(scope="session")
+def engine(request, tmp_path_factory):
+    return Engine(request.param, tmp_path_factory.mktemp(f"engine-{request.param or 'plain'}"))
+
+
+def each(choices):
+    """Parametrizes with each variant's choices, given as a function of the sanitizer."""
+    soak = pytest.mark.soak
+    variants = [("", []), ("address", [soak]), ("thread", [soak])]
+    params = [
+        pytest.param(sanitizer, choice, marks=marks, id=f"{sanitizer or 'plain'}-{choice}")
+        for sanitizer, marks in variants
+        for choice in choices(sanitizer)
+    ]
+    return functools.partial(pytest.mark.parametrize, argvalues=params, indirect=["engine"])
+
+
+@each(lambda _: ["engine_alone"])(["engine", "program"])
+def test_what_needs_no_rank(engine, program):
+    engine.assert_passes(None, program)
+
+
+@each(lambda sanitizer: SLOW_LAYOUTS if sanitizer else LAYOUTS)(["engine", "hosts"])
+def test_ranks(engine, hosts):
+    engine.assert_passes(hosts.count(",") + 1, "engine_ranks", hosts)
+
+
+@each(lambda _: ["a,b,a"])(["engine", "hosts"])
+def test_ranks_that_are_late(engine, hosts):
+    said = engine.assert_passes(3, "engine_late", hosts, "1", "2")
+    assert "warning: rank 1 on host b has waited for 1 s in an excused wait." in said
+    assert "rank 0 on host a has not come: it is busy with a long sleep" in said
+
+
+@each(lambda sanitizer: PLANTED.get(sanitizer, {}))(["engine", "error"])
+def test_an_error_that_is_planted_is_reported(engine, error):
+    done = engine.run(2, "engine_planted", error)
+    assert done.returncode != 0
+    assert PLANTED[engine.sanitizer][error] in done.stdout, done.stdout
+    assert REPORT.search(done.stdout)
