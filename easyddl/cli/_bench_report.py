@@ -13,11 +13,12 @@ _NONE = "-"
 
 def format_bytes(size):
     """A size as people say it: `"1 KiB"`, `"100 MB"`, `"4 bytes"`."""
+    counts = [(size, "bytes")]
     for base, units in ((1024, ("KiB", "MiB", "GiB")), (1000, ("kB", "MB", "GB"))):
-        for power in (3, 2, 1):
+        for power, unit in enumerate(units, start=1):
             if size % base**power == 0:
-                return f"{size // base**power} {units[power - 1]}"
-    return f"{size} bytes"
+                counts.append((size // base**power, unit))
+    return "{} {}".format(*min(counts))
 
 
 def format_seconds(seconds):
@@ -97,11 +98,11 @@ def plot(report, path):
     # Not pyplot, which would look for a screen.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter
+    from matplotlib.ticker import FuncFormatter, NullFormatter
 
     results = sorted(report["results"], key=lambda result: result["bytes"])
     sizes = [result["bytes"] for result in results]
-    figure = Figure(figsize=(8, 5.5), dpi=150, layout="constrained")
+    figure = Figure(figsize=(9, 5.5), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     lines = [("seconds", name) for name in report["algorithms"]]
@@ -112,22 +113,29 @@ def plot(report, path):
             [result[kind][name] for result in results],
             label=LABELS[name],
             color=_COLORS[name],
-            marker=_MARKERS.get(name),
+            marker=_MARKERS.get(name, "."),
             markersize=5,
             linestyle="-" if kind == "seconds" else "--",
             linewidth=2.2 if name == "easyddl" else 1.4,
             zorder=3 if name == "easyddl" else 2,
         )
-    axes.set_xscale("log", base=10)
-    axes.set_yscale("log", base=10)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: _tick(size)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: _tick_seconds(seconds)))
-    axes.set_xlabel("data on each rank (bytes of float32)")
-    axes.set_ylabel("time of one allreduce (median)")
+    times = [time for result in results for time in result["seconds"].values()]
+    times += [result["bounds"][name] for result in results[-1:] for name in report["bounds"]]
+    for axis, scale, limits, values, tick in (
+        (axes.xaxis, axes.set_xscale, axes.set_xlim, sizes, _tick),
+        # The bounds of the smallest sizes lie far below everything else.
+        (axes.yaxis, axes.set_yscale, axes.set_ylim, times, _tick_seconds),
+    ):
+        scale("log")
+        limits(min(values) / 3.5, max(values) * 3.5)  # more than a decade, for a tick to show
+        axis.set_major_formatter(FuncFormatter(lambda value, _, tick=tick: tick(value)))
+        axis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel("data on each rank")
+    axes.set_ylabel("time of a call (median of the rounds)")
     axes.set_title(title(report), fontsize=10)
     axes.grid(True, which="major", color="#dddddd")
     axes.set_axisbelow(True)
-    axes.legend(frameon=False)
+    figure.legend(loc="outside right upper", frameon=False)
     figure.savefig(path)
 
 
@@ -142,10 +150,10 @@ def title(report):
 
 
 def _tick(size):
-    for power, unit in ((9, " GB"), (6, " MB"), (3, " kB")):
+    for power, unit in ((9, "GB"), (6, "MB"), (3, "kB")):
         if size >= 10**power:
-            return f"{size / 10**power:g}{unit}"
-    return f"{size:g}"
+            return f"{size / 10**power:g} {unit}"
+    return f"{size:g} B"
 
 
 def _tick_seconds(seconds):
