@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench.h"
 #include "channel.h"
 #include "check.h"
 #include "exchange.h"
@@ -261,6 +262,33 @@ void define_trace(py::module_& m) {
         "How many seconds so many spans take, for a benchmark.");
 }
 
+void define_bench(py::module_& m) {
+  using Floats = py::array_t<float, py::array::c_style>;
+  py::class_<Bench, Immortal<Bench>>(m, "Bench", "Times allreduce beside other ways to do it.")
+      .def(py::init([](World& world, Channel& channel) {
+             const py::gil_scoped_release nogil;
+             return Immortal<Bench>(new Bench(world, channel));
+           }),
+           py::arg("world"), py::arg("channel"), py::keep_alive<1, 2>(), py::keep_alive<1, 3>(),
+           "Collective. `channel` is the one that easyddl's own way takes.")
+      .def(
+          "time",
+          [](Bench& bench, const std::string& way, const Floats& input, Floats output,
+             Floats scratch, int calls) {
+            const size_t count = static_cast<size_t>(input.size());
+            if (output.size() != input.size() || scratch.size() != input.size()) {
+              throw Error("The input, the output and the scratch memory must be equally long.");
+            }
+            const BenchData data{input.data(), output.mutable_data(), scratch.mutable_data(),
+                                 count};
+            const py::gil_scoped_release nogil;
+            return bench.time(way, data, calls);
+          },
+          py::arg("way"), py::arg("input").noconvert(), py::arg("output").noconvert(),
+          py::arg("scratch").noconvert(), py::arg("calls"),
+          "Collective. Goes one way `calls` times; the seconds that a call took on this rank.");
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_core, m) {
@@ -275,6 +303,7 @@ PYBIND11_MODULE(_core, m) {
   define_channel(m);
   define_exchange(m);
   define_trace(m);
+  define_bench(m);
   m.def(
       "end_job", [](int status) { end_job(status); }, py::arg("status"),
       "Ends all ranks with this exit status. Does not return.");
