@@ -123,9 +123,13 @@ def runnable_prefix(engine):
     pytest.skip(f"ThreadSanitizer cannot run here. It says:\n{said}")
 
 
-@pytest.fixture(scope="session")
+# Not a fixture of the session: pytest would build anew for each of the tests' own parameters.
+built = functools.cache(Engine)
+
+
+@pytest.fixture
 def engine(request, tmp_path_factory):
-    return Engine(request.param, tmp_path_factory.mktemp(f"engine-{request.param or 'plain'}"))
+    return built(request.param, tmp_path_factory.getbasetemp() / f"engine-{request.param}")
 
 
 def each(choices):
