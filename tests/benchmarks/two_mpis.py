@@ -5,8 +5,8 @@
 
 Two MPIs never share an environment: this makes one for each, installs easyddl in both, and
 runs `easyddl bench` in one and the other in turns. The table holds medians over the rounds of
-all runs. Its ratio is the best time of the others over easyddl's, and of easyddl's two times,
-one in each environment, the longer one.
+all runs. Its ratio is the best time of the others over easyddl's; of easyddl's two times, one in
+each environment, which are those of the same code on one host, it takes the geometric mean.
 
 It needs an MPI nowhere else, but a C++ compiler and a package index.
 """
@@ -14,14 +14,13 @@ It needs an MPI nowhere else, but a C++ compiler and a package index.
 import argparse
 import collections
 import json
-import math
 import os
 import pathlib
-import statistics
 import subprocess
 import sys
 import tempfile
 import venv
+from statistics import geometric_mean, median
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MPIS = {"mpich": "MPICH", "openmpi": "Open MPI"}
@@ -98,8 +97,7 @@ def medians(reports):
             for algorithm in report["algorithms"]:
                 of_size[mpi, algorithm] += result["rounds"][algorithm]
     return {
-        key: {way: statistics.median(rounds) for way, rounds in ways.items()}
-        for key, ways in times.items()
+        key: {way: median(rounds) for way, rounds in ways.items()} for key, ways in times.items()
     }
 
 
@@ -114,15 +112,14 @@ def table(reports):
     head = ["ranks", "bytes", *(f"{name} us" for name in names), "best other/easyddl"]
     lines, ratios = [], []
     for (ranks, size), ways in sorted(found.items()):
-        ours = max(ways[mpi, "easyddl"] for mpi in MPIS)
+        ours = geometric_mean(ways[mpi, "easyddl"] for mpi in MPIS)
         best = min(time for (_, way), time in ways.items() if way != "easyddl")
         ratios.append(best / ours)
         cells = [f"{ways[each] * 1e6:.1f}" if each in ways else "-" for each in columns]
         lines.append([str(ranks), str(size), *cells, f"{ratios[-1]:.2f}"])
     widths = [max(map(len, column)) for column in zip(head, *lines, strict=True)]
     text = ["  ".join(map(str.rjust, line, widths)) for line in (head, *lines)]
-    mean = math.exp(statistics.fmean(map(math.log, ratios)))
-    return [*text, f"geometric mean of the ratios: {mean:.2f}"]
+    return [*text, f"geometric mean of the ratios: {geometric_mean(ratios):.2f}"]
 
 
 def main():
