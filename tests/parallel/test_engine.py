@@ -37,7 +37,8 @@ PLANTED = {
 REPORT = re.compile(r"(ERROR|WARNING): \w+Sanitizer|Sanitizer:|runtime error:")
 
 ENVIRONMENT = {
-    "ASAN_OPTIONS": "detect_stack_use_after_return=1",
+    # MPI's libraries keep no frame pointers: the fast way would not find who allocated what.
+    "ASAN_OPTIONS": "detect_stack_use_after_return=1:fast_unwind_on_malloc=0",
     "UBSAN_OPTIONS": "print_stacktrace=1",
     "LSAN_OPTIONS": f"suppressions={PROGRAMS / 'suppress_leaks.txt'}:print_suppressions=0",
     # The sleep is for threads that race with the end of the process, which we have none of.
