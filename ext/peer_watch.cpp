@@ -32,17 +32,10 @@ void make_mutex(pthread_mutex_t* mutex) {
   pthread_mutexattr_destroy(&attributes);
 }
 
-// The processes, by their place on the machine.
-std::vector<int64_t> gather_pids(MPI_Comm machine, int size) {
-  const int64_t mine = getpid();
-  std::vector<int64_t> all(static_cast<size_t>(size));
-  EASYDDL_MPI(MPI_Allgather, &mine, 1, MPI_INT64_T, all.data(), 1, MPI_INT64_T, machine);
-  return all;
-}
-
-std::vector<int> gather_ranks(MPI_Comm machine, int size, int rank) {
-  std::vector<int> all(static_cast<size_t>(size));
-  EASYDDL_MPI(MPI_Allgather, &rank, 1, MPI_INT, all.data(), 1, MPI_INT, machine);
+// Everyone's value, by their place on the machine.
+std::vector<int64_t> gather(const Comm& machine, int64_t mine) {
+  std::vector<int64_t> all(static_cast<size_t>(machine.size()));
+  EASYDDL_MPI(MPI_Allgather, &mine, 1, MPI_INT64_T, all.data(), 1, MPI_INT64_T, machine.get());
   return all;
 }
 
@@ -59,11 +52,9 @@ PeerWatch::PeerWatch(const Layout& layout)
       board_(static_cast<Board*>(segment_.data())),
       mine_(layout.machine.rank()),
       next_((mine_ + 1) % layout.machine.size()) {
-  const MPI_Comm machine = layout.machine.get();
-  const int size = layout.machine.size();
-  const std::vector<int64_t> pids = gather_pids(machine, size);
-  const std::vector<int> ranks = gather_ranks(machine, size, layout.rank);
-  if (size == 1 || board_ == nullptr) return;
+  const std::vector<int64_t> pids = gather(layout.machine, getpid());
+  const std::vector<int64_t> ranks = gather(layout.machine, layout.rank);
+  if (layout.machine.size() == 1 || board_ == nullptr) return;
   const size_t next = static_cast<size_t>(next_);
   description_ = "rank " + std::to_string(ranks[next]) + " on host " +
                  layout.host_of[static_cast<size_t>(ranks[next])] + " (process " +
