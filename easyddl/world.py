@@ -84,6 +84,8 @@ def _start():
         _host_name(mpi.COMM_WORLD.rank, mpi.COMM_WORLD.size),
         stall_warn=_seconds("EASYDDL_STALL_WARN", 60),
         stall_abort=_seconds("EASYDDL_STALL_ABORT", 600),
+        racks=os.environ.get("EASYDDL_RACKS", "").strip(),
+        route=os.environ.get("EASYDDL_ROUTE", "").strip(),
     )
     world.set_stack(_where_the_script_stands)
     core.watch_exit(world)

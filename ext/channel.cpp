@@ -79,11 +79,9 @@ Channel::Channel(World& world)
     : world_(world),
       layout_(world.layout()),
       comm_(Comm::duplicate(world.comm())),
-      across_(layout_.across.get() == MPI_COMM_NULL ? Comm()
-                                                    : Comm::duplicate(layout_.across.get())),
       local_(layout_, layout_.num_nodes > 1 ? kChunkOnSeveral : kChunkOnOneHost,
              layout_.num_nodes > 1 ? kSlotsOnSeveral : kSlotsOnOneHost),
-      remote_(across_.get(), layout_.cores_are_shared),
+      remote_(layout_, world.route()),
       line_(world.farewell().add_channel()),
       idle_([this] { idle(); }),
       sources_(static_cast<size_t>(layout_.local_size)) {}
@@ -147,13 +145,28 @@ void Channel::pipeline(size_t bytes, const Signature& signature, const std::vect
   }
 }
 
+// Moves on what is under way across the hosts. True if nothing is.
+bool Channel::advance_crossings() {
+  bool all_done = true;
+  for (Crossing& crossing : crossings_) all_done = crossing.advance() && all_done;
+  return all_done;
+}
+
+void Channel::complete(Crossing& crossing) {
+  const Span span("wait across hosts");
+  const auto done = [&] {
+    advance_crossings();
+    return !crossing.is_under_way();
+  };
+  poll(done, layout_.cores_are_shared, idle_);
+}
+
 // A rank whose shards cross the hosts meanwhile must not sleep: they would wait for it.
 void Channel::wait_for_turn(uint32_t turn) {
-  const auto is_idle = [](const Crossing& crossing) { return crossing.requests.empty(); };
-  if (std::all_of(crossings_.begin(), crossings_.end(), is_idle)) return local_.wait(turn, idle_);
+  if (advance_crossings()) return local_.wait(turn, idle_);
   const Span span("wait in the host");
   const auto ended = [&] {
-    for (Crossing& crossing : crossings_) remote_.progress(crossing);
+    advance_crossings();
     return local_.have_all_ended(turn);
   };
   poll(ended, layout_.cores_are_shared, idle_);
@@ -303,36 +316,32 @@ void Channel::sum_pieces(const Pieces& data, const Chunk& chunk, uint32_t turn, 
       });
 }
 
-// How the shards of a chunk cross the hosts: in one stage if they are all there is, else step by
-// step, so that those of three chunks are under way at a time.
+// How the shards of a chunk cross the hosts: in one stage if they are all there is, else in three,
+// so that those of three chunks are under way at a time.
 std::vector<Channel::Stage> Channel::crossing_stages(const Pieces& data, DType dtype, Op op) {
   const DType wide = accumulator_of(dtype);
   const auto by_carriers = [this](const char* name, auto run) -> Stage {
     if (!carrier()) return {name, [](const Chunk&, uint32_t) {}};
     return {name, run};
   };
+  const auto set_out = [=, &data](const Chunk& chunk, uint32_t turn) {
+    reduce_within(crossing(turn), data, chunk, turn, dtype, op);
+    remote_.plan_allreduce(crossing(turn), wide, op);
+    crossing(turn).advance();
+  };
+  const auto arrive = [=, &data](const Chunk& chunk, uint32_t turn) {
+    complete(crossing(turn));
+    spread(crossing(turn), data, chunk, turn, dtype, op);
+  };
   if (data.bytes() <= local_.slot_bytes()) {
-    return {by_carriers("reduce", [=, &data](const Chunk& chunk, uint32_t turn) {
-      reduce_within(crossing(turn), data, chunk, turn, dtype, op);
-      remote_.allreduce(crossing(turn), wide, op, idle_);
-      spread(crossing(turn), data, chunk, turn, dtype, op);
+    return {by_carriers("allreduce across hosts", [=](const Chunk& chunk, uint32_t turn) {
+      set_out(chunk, turn);
+      arrive(chunk, turn);
     })};
   }
-  return {
-      by_carriers("reduce",
-                  [=, &data](const Chunk& chunk, uint32_t turn) {
-                    reduce_within(crossing(turn), data, chunk, turn, dtype, op);
-                    remote_.scatter(crossing(turn), wide);
-                  }),
-      by_carriers(
-          "gather",
-          [=](const Chunk&, uint32_t turn) { remote_.gather(crossing(turn), wide, op, idle_); }),
-      by_carriers("collect",
-                  [=, &data](const Chunk& chunk, uint32_t turn) {
-                    remote_.collect(crossing(turn), idle_);
-                    spread(crossing(turn), data, chunk, turn, dtype, op);
-                  }),
-  };
+  const auto go_on = [this](const Chunk&, uint32_t) { advance_crossings(); };
+  return {by_carriers("reduce", set_out), by_carriers("cross the hosts", go_on),
+          by_carriers("collect", arrive)};
 }
 
 // The partial result of this host crosses the others before it is rounded.

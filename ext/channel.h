@@ -82,6 +82,8 @@ class Channel {
               DType dtype, Op op);
   std::vector<Stage> crossing_stages(const Pieces& data, DType dtype, Op op);
   Crossing& crossing(uint32_t turn) { return crossings_[turn % kCrossings]; }
+  bool advance_crossings();
+  void complete(Crossing& crossing);
   void wait_for_turn(uint32_t turn);
   const void* const* sources(const uint8_t* own, size_t offset, uint32_t turn);
   void idle();
@@ -96,7 +98,6 @@ class Channel {
   World& world_;
   const Layout& layout_;
   Comm comm_;
-  Comm across_;
   SharedMemoryLevel local_;
   MpiLevel remote_;
   size_t line_;  // this channel's number in the farewell
@@ -111,7 +112,7 @@ class Channel {
   // This carrier's shards that cross the hosts, by turn. A chunk's takes three turns; a power of
   // two, as slots are. They outlive a collective that fails: MPI may still write to them.
   static constexpr uint32_t kCrossings = 4;
-  std::array<Crossing, kCrossings> crossings_;
+  std::array<Crossing, kCrossings> crossings_{Crossing(2), Crossing(3), Crossing(4), Crossing(5)};
   bool broken_ = false;  // a collective ended half-way: turns no longer agree
 };
 

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstring>
 #include <fstream>
+#include <sstream>
 #include <utility>
 
 #include "check.h"
@@ -38,6 +39,17 @@ std::vector<Name> gather_names(MPI_Comm comm, const std::string& text) {
 int first_equal(const std::vector<Name>& names, int index) {
   const auto found = std::find(names.begin(), names.end(), names[static_cast<size_t>(index)]);
   return static_cast<int>(found - names.begin());
+}
+
+// The names between commas, without the spaces around them.
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> names;
+  std::istringstream stream(text + ',');
+  for (std::string name; std::getline(stream, name, ',');) {
+    const size_t first = name.find_first_not_of(' '), last = name.find_last_not_of(' ');
+    names.push_back(first == std::string::npos ? "" : name.substr(first, last - first + 1));
+  }
+  return names;
 }
 
 // Two processes with the same text run under one kernel, see each other's process ids, and
@@ -93,13 +105,15 @@ int Comm::size() const {
   return size;
 }
 
-Layout::Layout(MPI_Comm world, const std::string& name) {
+Layout::Layout(MPI_Comm world, const std::string& name, const std::string& racks) {
   EASYDDL_MPI(MPI_Comm_rank, world, &rank);
   EASYDDL_MPI(MPI_Comm_size, world, &size);
   name_hosts(world, name);
   count_cores();
   number_hosts(world);
   choose_carriers(world);
+  number_racks(racks);
+  choose_rack_carriers(world);
 }
 
 void Layout::name_hosts(MPI_Comm world, const std::string& name) {
@@ -143,6 +157,45 @@ void Layout::choose_carriers(MPI_Comm world) {
   EASYDDL_MPI(MPI_Allreduce, &local_size, &num_carriers, 1, MPI_INT, MPI_MIN, world);
   const bool carrier = local_rank < num_carriers;
   across = Comm::split(world, carrier ? local_rank : MPI_UNDEFINED, node_rank);
+}
+
+// Racks are numbered in the order of their first host.
+void Layout::number_racks(const std::string& racks) {
+  std::vector<std::string> names(static_cast<size_t>(num_nodes));
+  if (!racks.empty()) names = split(racks);
+  const bool all_named = std::find(names.begin(), names.end(), "") == names.end();
+  if (names.size() != static_cast<size_t>(num_nodes) || (!racks.empty() && !all_named)) {
+    throw Error(
+        "EASYDDL_RACKS must name the rack of each host, in the order of the hosts, as in "
+        "EASYDDL_RACKS=a,a,b,b for four. There are " +
+        std::to_string(num_nodes) + " host(s). Received on rank 0: '" + racks + "'");
+  }
+  std::vector<std::string> known;
+  for (const std::string& rack : names) {
+    const auto found = std::find(known.begin(), known.end(), rack);
+    rack_of.push_back(static_cast<int>(found - known.begin()));
+    if (found == known.end()) known.push_back(rack);
+  }
+  num_racks = static_cast<int>(known.size());
+}
+
+void Layout::choose_rack_carriers(MPI_Comm world) {
+  const int rack = rack_of[static_cast<size_t>(node_rank)];
+  const auto hosts_of = [this](int each, int end) {
+    return static_cast<int>(std::count(rack_of.begin(), rack_of.begin() + end, each));
+  };
+  num_rack_carriers = num_nodes;
+  for (int each = 0; each < num_racks; ++each) {
+    num_rack_carriers = std::min(num_rack_carriers, hosts_of(each, num_nodes));
+  }
+  if (num_racks == 1) return;
+  const bool carrier = local_rank < num_carriers;
+  const int place = hosts_of(rack, node_rank);
+  in_rack =
+      Comm::split(world, carrier ? rack * num_carriers + local_rank : MPI_UNDEFINED, node_rank);
+  const bool rack_carrier = carrier && place < num_rack_carriers;
+  across_racks =
+      Comm::split(world, rack_carrier ? place * num_carriers + local_rank : MPI_UNDEFINED, rack);
 }
 
 }  // namespace easyddl

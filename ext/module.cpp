@@ -95,12 +95,17 @@ using Immortal = std::unique_ptr<T, py::nodelete>;
 
 void define_world(py::module_& m) {
   py::class_<World, Immortal<World>>(m, "World", "All ranks of the job, and where they are.")
-      .def(py::init([](const std::string& host, double stall_warn, double stall_abort) {
-             const py::gil_scoped_release nogil;
-             return Immortal<World>(new World(host, {stall_warn, stall_abort}));
-           }),
-           py::arg("host"), py::arg("stall_warn"), py::arg("stall_abort"),
-           "Collective over MPI_COMM_WORLD. `host` names this rank's host; deadlines in seconds.")
+      .def(
+          py::init([](const std::string& host, double stall_warn, double stall_abort,
+                      const std::string& racks, const std::string& route) {
+            const py::gil_scoped_release nogil;
+            return Immortal<World>(new World(host, {stall_warn, stall_abort}, Wires{racks, route}));
+          }),
+          py::arg("host"), py::arg("stall_warn"), py::arg("stall_abort"), py::arg("racks") = "",
+          py::arg("route") = "",
+          "Collective over MPI_COMM_WORLD. `host` names this rank's host; deadlines in seconds. "
+          "`racks` and `route` are those of rank 0: the rack of each host, with commas between, "
+          "and the way across hosts (whole, direct, halving or ring).")
       .def(
           "set_stack",
           [](World& w, const py::function& stack) {
@@ -127,6 +132,7 @@ void define_world(py::module_& m) {
       .def_property_readonly("local_size", [](const World& w) { return w.layout().local_size; })
       .def_property_readonly("node_rank", [](const World& w) { return w.layout().node_rank; })
       .def_property_readonly("num_nodes", [](const World& w) { return w.layout().num_nodes; })
+      .def_property_readonly("num_racks", [](const World& w) { return w.layout().num_racks; })
       .def_property_readonly("hosts", [](const World& w) { return w.layout().host_of; });
 }
 

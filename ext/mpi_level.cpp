@@ -1,63 +1,43 @@
 #include "mpi_level.h"
 
-#include <algorithm>
-#include <cstring>
+#include <utility>
 
 #include "check.h"
-#include "reduce.h"
 #include "trace.h"
-#include "wait.h"
 
 namespace easyddl {
 namespace {
 
-// Below this a message costs its latency, and one round of whole messages beats two of shards.
-constexpr size_t kWholeBytes = 8192;
 constexpr int kTag = 1;
 
-struct Range {
-  size_t begin, count;
-};
-
-Range shard(size_t count, int index, int shards) {
-  const size_t n = static_cast<size_t>(shards), i = static_cast<size_t>(index);
-  const size_t begin = count * i / n;
-  return {begin, count * (i + 1) / n - begin};
-}
-
-// True once all requests have ended; they are forgotten then.
-bool have_ended(std::vector<MPI_Request>& requests) {
-  int flag = 0;
-  EASYDDL_MPI(MPI_Testall, static_cast<int>(requests.size()), requests.data(), &flag,
-              MPI_STATUSES_IGNORE);
-  if (flag != 0) requests.clear();
-  return flag != 0;
+Comm duplicate(const Comm& comm) {
+  return comm.get() == MPI_COMM_NULL ? Comm() : Comm::duplicate(comm.get());
 }
 
 }  // namespace
 
-MpiLevel::MpiLevel(MPI_Comm comm, bool cores_are_shared)
-    : comm_(comm), cores_are_shared_(cores_are_shared) {
-  if (comm_ == MPI_COMM_NULL) return;
-  EASYDDL_MPI(MPI_Comm_rank, comm_, &rank_);
-  EASYDDL_MPI(MPI_Comm_size, comm_, &size_);
+MpiLevel::Members::Members(Comm c, int owner_count) : comm(std::move(c)), owners(owner_count) {
+  if (comm.get() == MPI_COMM_NULL) return;
+  rank = comm.rank();
+  size = comm.size();
 }
 
-void MpiLevel::send(const void* data, size_t bytes, int to, std::vector<MPI_Request>& requests) {
-  requests.emplace_back();
-  EASYDDL_MPI(MPI_Isend, data, static_cast<int>(bytes), MPI_BYTE, to, kTag, comm_,
-              &requests.back());
-}
-
-void MpiLevel::receive(void* data, size_t bytes, int from, std::vector<MPI_Request>& requests) {
-  requests.emplace_back();
-  EASYDDL_MPI(MPI_Irecv, data, static_cast<int>(bytes), MPI_BYTE, from, kTag, comm_,
-              &requests.back());
+MpiLevel::MpiLevel(const Layout& layout, std::optional<Route> route)
+    : across_(duplicate(layout.across)), route_(route), cores_are_shared_(layout.cores_are_shared) {
+  if (across_.get() == MPI_COMM_NULL) return;
+  rank_ = across_.rank();
+  size_ = across_.size();
+  if (layout.num_racks == 1) {
+    levels_.emplace_back(duplicate(layout.across), layout.num_nodes);
+  } else {
+    levels_.emplace_back(duplicate(layout.in_rack), layout.num_rack_carriers);
+    levels_.emplace_back(duplicate(layout.across_racks), layout.num_racks);
+  }
 }
 
 void MpiLevel::finish(std::vector<MPI_Request>& requests, const Idle& idle) {
   const Span span("wait across hosts");
-  poll([&] { return have_ended(requests); }, cores_are_shared_, idle);
+  wait_requests(requests.data(), static_cast<int>(requests.size()), cores_are_shared_, idle);
 }
 
 std::vector<uint64_t> MpiLevel::all_gather(uint64_t value, const Idle& idle) {
@@ -66,99 +46,53 @@ std::vector<uint64_t> MpiLevel::all_gather(uint64_t value, const Idle& idle) {
   std::vector<MPI_Request> requests;
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
-    receive(&all[static_cast<size_t>(peer)], sizeof value, peer, requests);
-    send(&value, sizeof value, peer, requests);
+    requests.resize(requests.size() + 2);
+    EASYDDL_MPI(MPI_Irecv, &all[static_cast<size_t>(peer)], 1, MPI_UINT64_T, peer, kTag,
+                across_.get(), &requests[requests.size() - 2]);
+    EASYDDL_MPI(MPI_Isend, &value, 1, MPI_UINT64_T, peer, kTag, across_.get(), &requests.back());
   }
   finish(requests, idle);
   return all;
 }
 
-void MpiLevel::allreduce(Crossing& crossing, DType dtype, Op op, const Idle& idle) {
-  if (size_ == 1 || crossing.count == 0) return;
-  const Span span("allreduce across hosts", crossing.count * size_of(dtype));
-  if (crossing.count * size_of(dtype) <= kWholeBytes) {
-    exchange_whole(crossing, dtype, op, idle);
-    return;
-  }
-  scatter(crossing, dtype);
-  gather(crossing, dtype, op, idle);
-  collect(crossing, idle);
+void MpiLevel::plan_allreduce(Crossing& crossing, DType dtype, Op op) {
+  plan(0, crossing, crossing.data.data(), crossing.count, dtype, op);
 }
 
-// Every member gets everything and reduces all of it itself.
-void MpiLevel::exchange_whole(Crossing& crossing, DType dtype, Op op, const Idle& idle) {
-  const size_t bytes = crossing.count * size_of(dtype);
-  uint8_t* data = crossing.data.data();
-  crossing.inbox.resize(bytes * static_cast<size_t>(size_));
-  std::vector<const void*> sources;
-  for (int peer = 0; peer < size_; ++peer) {
-    uint8_t* from_peer = crossing.inbox.data() + bytes * static_cast<size_t>(peer);
-    sources.push_back(peer == rank_ ? data : from_peer);
-    if (peer == rank_) continue;
-    receive(from_peer, bytes, peer, crossing.requests);
-    send(data, bytes, peer, crossing.requests);
-  }
-  finish(crossing.requests, idle);
-  total_.resize(bytes);
-  accumulate(total_.data(), sources.data(), sources.size(), crossing.count, dtype, op);
-  std::memcpy(data, total_.data(), bytes);
+// Reduce-scatter among the members, the same again for the own shard among those of the next
+// level, and all-gather on the way back: what leaves a rack is a rack's data, once.
+void MpiLevel::plan(size_t level, Crossing& crossing, uint8_t* data, size_t count, DType dtype,
+                    Op op) {
+  if (level == levels_.size() || count == 0) return;
+  const Members& members = levels_[level];
+  const Journey journey{
+      members.comm.get(), members.rank, members.size, members.owners, data, count, dtype, op};
+  const bool is_last = level + 1 == levels_.size();
+  Route route = route_.value_or(cheapest_route(journey.bytes(count), journey.size));
+  if (is_last && route == Route::whole) return add_whole(journey, crossing);
+  // The next level needs each shard where it belongs.
+  const bool leaves_shards =
+      route != Route::whole && (route != Route::halving || halving_is_even(journey));
+  if (!is_last && !leaves_shards) route = Route::direct;
+  add_reduce_scatter(route, journey, crossing);
+  const Journey::Shard mine = journey.shard(journey.rank);
+  plan(level + 1, crossing, journey.at(mine.begin), mine.count, dtype, op);
+  add_all_gather(route, journey, crossing);
 }
-
-// Reduce-scatter, then all-gather, each member's shard straight to and from its owner: the
-// same 2(n-1)/n of the data that a ring sends, in two rounds instead of 2(n-1).
-void MpiLevel::scatter(Crossing& crossing, DType dtype) {
-  const Span span("reduce-scatter across hosts", crossing.count * size_of(dtype));
-  const size_t element = size_of(dtype);
-  const size_t mine = shard(crossing.count, rank_, size_).count * element;
-  crossing.inbox.resize(mine * static_cast<size_t>(size_));
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) continue;
-    const Range theirs = shard(crossing.count, peer, size_);
-    receive(crossing.inbox.data() + mine * static_cast<size_t>(peer), mine, peer,
-            crossing.requests);
-    send(crossing.data.data() + theirs.begin * element, theirs.count * element, peer,
-         crossing.requests);
-  }
-}
-
-void MpiLevel::gather(Crossing& crossing, DType dtype, Op op, const Idle& idle) {
-  const Span span("all-gather across hosts", crossing.count * size_of(dtype));
-  finish(crossing.requests, idle);
-  const size_t element = size_of(dtype);
-  const Range mine = shard(crossing.count, rank_, size_);
-  const size_t bytes = mine.count * element;
-  uint8_t* my_data = crossing.data.data() + mine.begin * element;
-  std::vector<const void*> sources;
-  for (int peer = 0; peer < size_; ++peer) {
-    sources.push_back(peer == rank_ ? my_data
-                                    : crossing.inbox.data() + bytes * static_cast<size_t>(peer));
-  }
-  total_.resize(bytes);
-  accumulate(total_.data(), sources.data(), sources.size(), mine.count, dtype, op);
-  std::memcpy(my_data, total_.data(), bytes);
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) continue;
-    const Range theirs = shard(crossing.count, peer, size_);
-    receive(crossing.data.data() + theirs.begin * element, theirs.count * element, peer,
-            crossing.requests);
-    send(my_data, bytes, peer, crossing.requests);
-  }
-}
-
-void MpiLevel::collect(Crossing& crossing, const Idle& idle) { finish(crossing.requests, idle); }
-
-bool MpiLevel::progress(Crossing& crossing) { return have_ended(crossing.requests); }
 
 void MpiLevel::broadcast(void* data, size_t bytes, int root, const Idle& idle) {
   if (bytes == 0) return;
   const Span span("broadcast across hosts", bytes);
   std::vector<MPI_Request> requests;
-  if (rank_ == root) {
-    for (int peer = 0; peer < size_; ++peer) {
-      if (peer != root) send(data, bytes, peer, requests);
-    }
-  } else {
-    receive(data, bytes, root, requests);
+  const int count = static_cast<int>(bytes);
+  for (int peer = 0; rank_ == root && peer < size_; ++peer) {
+    if (peer == root) continue;
+    requests.emplace_back();
+    EASYDDL_MPI(MPI_Isend, data, count, MPI_BYTE, peer, kTag, across_.get(), &requests.back());
+  }
+  if (rank_ != root) {
+    requests.emplace_back();
+    EASYDDL_MPI(MPI_Irecv, data, count, MPI_BYTE, root, kTag, across_.get(), &requests.back());
   }
   finish(requests, idle);
 }

@@ -16,11 +16,25 @@ Comm duplicate_world() {
   return Comm::duplicate(MPI_COMM_WORLD);
 }
 
+std::string of_rank_zero(MPI_Comm comm, std::string text) {
+  uint64_t length = text.size();
+  EASYDDL_MPI(MPI_Bcast, &length, 1, MPI_UINT64_T, 0, comm);
+  text.resize(length);
+  EASYDDL_MPI(MPI_Bcast, text.data(), static_cast<int>(length), MPI_CHAR, 0, comm);
+  return text;
+}
+
+std::optional<Route> route_or_none(const std::string& name) {
+  if (name.empty()) return std::nullopt;
+  return route_named(name);
+}
+
 }  // namespace
 
-World::World(const std::string& host, Deadlines deadlines)
+World::World(const std::string& host, Deadlines deadlines, const Wires& wires)
     : comm_(duplicate_world()),
-      layout_(comm_.get(), host),
+      layout_(comm_.get(), host, of_rank_zero(comm_.get(), wires.racks)),
+      route_(route_or_none(of_rank_zero(comm_.get(), wires.route))),
       farewell_(comm_.get()),
       peers_(layout_),
       stalls_(comm_.get(), layout_, farewell_, deadlines) {}

@@ -2,22 +2,31 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "farewell.h"
 #include "layout.h"
 #include "peer_watch.h"
+#include "route.h"
 #include "stall_watch.h"
 
 namespace easyddl {
 
+// How data goes between hosts, as the user wishes. Rank 0's wishes count on all.
+struct Wires {
+  std::string racks;  // as Layout takes them
+  std::string route;  // the name of a Route, or none
+};
+
 class World {
  public:
   // Collective over MPI_COMM_WORLD, which must be initialised with MPI_THREAD_MULTIPLE.
-  World(const std::string& host, Deadlines deadlines);
+  World(const std::string& host, Deadlines deadlines, const Wires& wires);
 
   MPI_Comm comm() const { return comm_.get(); }
   const Layout& layout() const { return layout_; }
+  std::optional<Route> route() const { return route_; }
   Farewell& farewell() { return farewell_; }
   PeerWatch& peers() { return peers_; }
   StallWatch& stalls() { return stalls_; }
@@ -25,6 +34,7 @@ class World {
  private:
   Comm comm_;
   Layout layout_;
+  std::optional<Route> route_;
   Farewell farewell_;
   PeerWatch peers_;
   StallWatch stalls_;

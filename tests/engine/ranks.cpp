@@ -62,7 +62,8 @@ int main(int argc, char** argv) {
   }
   const easyddl::Deadlines deadlines{argc > 2 ? std::atof(argv[2]) : 0,
                                      argc > 3 ? std::atof(argv[3]) : 0};
-  ranks::g_world = new easyddl::World(hosts[static_cast<size_t>(rank)], deadlines);
+  ranks::g_world = new easyddl::World(hosts[static_cast<size_t>(rank)], deadlines,
+                                      {argc > 4 ? argv[4] : "", argc > 5 ? argv[5] : ""});
   easyddl::watch_exit(ranks::g_world);
   return trial::run("rank " + std::to_string(rank) + ": ", rank == 0);
 }

@@ -22,6 +22,18 @@ PROGRAMS = ROOT / "tests" / "engine"
 LAYOUTS = ["a", "a,a", "a,b", "a,a,a", "a,b,a", "a,b,c", "a,a,a,a", "a,a,b,b", "a,b,a,b", "a,a,a,b"]
 SLOW_LAYOUTS = ["a", "a,a,a", "a,b,a", "a,a,b,b"]
 
+# Hosts; the rack of each, if there are several; and the way across, if it is not to be chosen by
+# cost. Each way is tried at a power of two of hosts and at another number; racks also of unequal
+# size, and in turns.
+WAYS = [
+    *[(hosts, "", way) for way in ("whole", "halving", "ring") for hosts in ("a,b,b,a", "a,b,c")],
+    *[("a,b,c,d,e", "", way) for way in ("halving", "ring")],
+    *[("a,b,c,d", "x,x,y,y", way) for way in ("", "whole", "halving", "ring")],
+    *[("a,b,c,d,e", "x,y,x,y,y", way) for way in ("", "whole", "halving", "ring")],
+    ("a,b,c,d,a,b,c,e", "x,x,y,y,z", ""),
+]
+SLOW_WAYS = [("a,b,c", "", "halving"), ("a,b,c", "", "ring"), ("a,b,c,d,e", "x,y,x,y,y", "")]
+
 PLANTED = {
     "address": {
         "read_too_far": "AddressSanitizer: heap-buffer-overflow",
@@ -153,6 +165,12 @@ def test_what_needs_no_rank(engine, program):
 @each(lambda sanitizer: SLOW_LAYOUTS if sanitizer else LAYOUTS)(["engine", "hosts"])
 def test_ranks(engine, hosts):
     engine.assert_passes(hosts.count(",") + 1, "engine_ranks", hosts)
+
+
+@each(lambda sanitizer: SLOW_WAYS if sanitizer else WAYS)(["engine", "way"])
+def test_ways_across_hosts(engine, way):
+    hosts, racks, route = way
+    engine.assert_passes(hosts.count(",") + 1, "engine_ranks", hosts, "0", "0", racks, route)
 
 
 @each(lambda _: ["a,b,a"])(["engine", "hosts"])

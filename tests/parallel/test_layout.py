@@ -33,6 +33,48 @@ def test_wrong_hosts_end_the_job(tmp_path):
     assert time.monotonic() - start < 60
 
 
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        (
+            {"EASYDDL_RACKS": "x,y,"},
+            "EASYDDL_RACKS must name the rack of each host, in the order of the hosts, as in "
+            "EASYDDL_RACKS=a,a,b,b for four. There are 3 host(s). Received on rank 0: 'x,y,'",
+        ),
+        (
+            {"EASYDDL_ROUTE": "tree"},
+            "EASYDDL_ROUTE must be one of whole, direct, halving and ring. Received: 'tree'",
+        ),
+    ],
+)
+def test_wrong_wires_end_the_job(tmp_path, setting, said):
+    script = tmp_path / "script.py"
+    script.write_text("import easyddl as ddl\nddl.rank()\n")
+    done = mpi.run(3, script, env={"EASYDDL_HOSTS": "a,b,c", **setting})
+    assert done.returncode != 0
+    assert said in done.stdout, done.stdout
+
+
+def test_racks_and_routes_of_rank_zero_count_on_all(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, sys\n"
+        "from mpi4py import MPI\n"
+        "rank = MPI.COMM_WORLD.rank\n"
+        "os.environ['EASYDDL_RACKS'] = 'x, y, x, x' if rank == 0 else f'only rank {rank} knows'\n"
+        "os.environ['EASYDDL_ROUTE'] = 'ring' if rank == 0 else 'whole'\n"
+        "import numpy as np\n"
+        "import easyddl as ddl\n"
+        "from easyddl import world\n"
+        "assert world.engine().world.num_racks == 2\n"
+        "total = ddl.allreduce(np.full(200_003, rank + 1.0, np.float32), 'sum')\n"
+        "assert (total == 10).all()\n"
+        "print('all is well')\n"
+    )
+    done = mpi.run(4, script, env={"EASYDDL_HOSTS": "a,b,c,d"})
+    assert done.returncode == 0 and done.stdout.count("all is well") == 4, done.stdout
+
+
 @pytest.mark.parametrize("first", [True, False])
 def test_mpi4py_in_the_same_script(tmp_path, first):
     lines = ["import easyddl as ddl", "assert ddl.size() == 2"]
