@@ -26,7 +26,7 @@ TEST(much_data_goes_straight_to_few_hosts) {
 }
 
 TEST(data_among_many_hosts_never_meets_at_one) {
-  EXPECT(is(Route::halving, 64, 64));  // 12 messages instead of 63
+  EXPECT(is(Route::halving, 16 * kKi, 64));  // 12 messages instead of 63
   EXPECT(is(Route::halving, 16 * kMi, 16));
   EXPECT(is(Route::halving, 64 * kKi, 12));
   EXPECT(is(Route::ring, 16 * kMi, 12));  // halving would send all of it twice more
