@@ -22,6 +22,12 @@ import warnings
 TIMEOUT = 480  # seconds; a job that takes longer hangs
 
 
+def available_bytes():
+    """The memory that this machine has free, or could free."""
+    lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+
+
 def mpirun():
     """The launcher of the MPI in use: the environment's own before the machine's."""
     beside = pathlib.Path(sys.executable).with_name("mpirun")

@@ -21,3 +21,20 @@ def test_ten_thousand_steps_leave_nothing_behind():
     assert growth["threads"] <= max(0, alone["threads"]), (growth, alone)
     # In 9,000 steps: a hundred bytes lost in each would show.
     assert growth["resident_kib"] < alone["resident_kib"] + 900, (growth, alone)
+
+
+# Two inputs and two results of this many bytes.
+MOST_BYTES = 2**31 + 4 * 12_345
+NEEDED_BYTES = 4 * MOST_BYTES + 2**31
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(
+    mpi.available_bytes() < NEEDED_BYTES,
+    reason=f"needs {NEEDED_BYTES / 1e9:.0f} GB of free memory",
+)
+@pytest.mark.parametrize("hosts", ["a,a", "a,b"])
+def test_more_than_two_to_the_31_bytes(hosts):
+    environment = {"EASYDDL_HOSTS": hosts}
+    done = mpi.run(2, SCRIPT.with_name("large_job.py"), MOST_BYTES, env=environment)
+    assert done.returncode == 0 and done.stdout.count("all is well") == 2, done.stdout
