@@ -1,6 +1,5 @@
 """Times a step of training on two hosts at 1 Gbit/s, where the exchange can hide.
 
-
     sudo python tests/benchmarks/overlap.py
 
 The hosts are network namespaces of this machine, so it needs root, iproute2 and MPICH. In turns
