@@ -21,6 +21,10 @@ TEST(little_data_goes_whole) {
   EXPECT(is(Route::whole, 4 * kKi, 4));
 }
 
+TEST(two_hosts_need_one_round_for_any_size) {
+  for (size_t bytes : {size_t{4}, kMi, 64 * kMi}) EXPECT(is(Route::whole, bytes, 2));
+}
+
 TEST(much_data_goes_straight_to_few_hosts) {
   for (int members : {3, 4, 8}) EXPECT(is(Route::direct, kMi, members));
 }

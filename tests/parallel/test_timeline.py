@@ -18,8 +18,8 @@ ACROSS = {
     "agree across hosts",
     "wait across hosts",
     "allreduce across hosts",
-    "reduce-scatter across hosts",
-    "all-gather across hosts",
+    "exchange across hosts",  # the way between two hosts
+    "sum across hosts",
 }
 CARRIERS = {"": [], "a,b,b": [0, 1]}  # of EASYDDL_HOSTS
 
