@@ -334,7 +334,8 @@ std::vector<Channel::Stage> Channel::crossing_stages(const Pieces& data, DType d
     spread(crossing(turn), data, chunk, turn, dtype, op);
   };
   if (data.bytes() <= local_.slot_bytes()) {
-    return {by_carriers("allreduce across hosts", [=](const Chunk& chunk, uint32_t turn) {
+    return {by_carriers("reduce", [=](const Chunk& chunk, uint32_t turn) {
+      const Span span("allreduce across hosts", chunk.end - chunk.begin);
       set_out(chunk, turn);
       arrive(chunk, turn);
     })};

@@ -117,6 +117,7 @@ class Exchange:
             order = [i for bucket in self._buckets for i in bucket]
             means, _ = self._operation(0, order, gradients, 0)
             return _at(order, means)
+        self._keep_in_order(gradients)
         results, counts, ready = {}, [], []
         step = self._step.read_value()
         for number, bucket in enumerate(self._buckets):
@@ -132,6 +133,25 @@ class Exchange:
         # even those of gradients that nobody uses. It also keeps the steps of a graph apart.
         self._step.assign_add(tf.add_n(counts))
         return [results[i] for i in range(len(gradients))]
+
+    def _keep_in_order(self, gradients):
+        """Has the graph compute gradients in about the order in which they travel.
+
+        TensorFlow's executor takes what has become ready last first. Left to itself it now and
+        then puts off one layer's gradient until most others are there, and all buckets behind
+        that one set off late. So those of a bucket wait for those of two buckets before.
+        """
+        graph = tf.compat.v1.get_default_graph()
+        made = {id(op): place for place, op in enumerate(graph.get_operations())}
+        ops = [[gradients[i].op for i in bucket] for bucket in self._buckets]
+        ops = [[op for op in bucket if id(op) in made] for bucket in ops]
+        for earlier, later in zip(ops, ops[2:], strict=False):
+            for op in later:
+                # What was made before can lead to what was made after, never the other way round:
+                # so no circle is made.
+                for other in earlier:
+                    if made[id(other)] < made[id(op)]:
+                        op._add_control_input(other)
 
     def _dense(self, gradient):
         if not isinstance(gradient, tf.IndexedSlices):

@@ -81,6 +81,24 @@ def check_buckets_of_every_size():
         assert_applied(variables, seeds=range(3))
 
 
+def check_gradients_that_follow_from_one_another():
+    # In both directions, a bucket each: an order among them that TensorFlow is given must not
+    # make one wait for another that follows from it.
+    for places in ((0, 1, 2, 3, 4), (4, 3, 2, 1, 0)):
+        variables = [keras.Variable(np.zeros(7, "float32")) for _ in range(5)]
+
+        def make(number, places=places):
+            gradients, last_made = [None] * 5, tf.constant(mine(7))
+            for place in places:
+                last_made = gradients[place] = last_made * 2.0
+            return gradients
+
+        apply_in_a_graph(distributed(bucket_bytes=1), variables, make)(0)
+        for power, place in enumerate(places, start=1):
+            want = -mean_of(7) * 2**power
+            np.testing.assert_allclose(variables[place].numpy(), want, rtol=1e-5)
+
+
 def check_eager_mode():
     for bucket_bytes in (1, 10**9):
         variables = new_variables()
