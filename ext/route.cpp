@@ -64,6 +64,7 @@ void add_to(const Journey& journey, Journey::Shard shard, const uint8_t* came) {
 // sum = the sum of all members' `count` elements, in the order of the ranks. The others' lie in
 // the inbox, by rank; mine are to become the sum.
 void sum_in_order(const Journey& journey, Crossing& crossing, uint8_t* mine, size_t count) {
+  if (count == 0) return;  // no owner
   const size_t bytes = journey.bytes(count);
   const uint8_t* inbox = crossing.inbox(bytes * static_cast<size_t>(journey.size));
   std::vector<const void*> sources;
