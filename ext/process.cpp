@@ -4,6 +4,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <exception>
@@ -17,8 +18,9 @@
 namespace easyddl {
 namespace {
 
-World* g_world = nullptr;
-pid_t g_pid = 0;
+// The thread that watches the peers may end the job while the main thread exits.
+std::atomic<World*> g_world{nullptr};
+std::atomic<pid_t> g_pid{0};
 std::string g_warning;  // written by the interpreter's thread, read after it has ended
 
 std::string who(const Layout& layout) {
@@ -27,12 +29,12 @@ std::string who(const Layout& layout) {
 }
 
 void part_from_the_others() {
-  const Layout& layout = g_world->layout();
-  const bool all_warn = g_world->farewell().leave(!g_warning.empty());
-  if (all_warn && layout.rank == 0) write_line(g_warning);
-  end_timeline(*g_world);
-  g_world->stalls().stop();
-  g_world->peers().announce_end();
+  World& world = *g_world;
+  const bool all_warn = world.farewell().leave(!g_warning.empty());
+  if (all_warn && world.layout().rank == 0) write_line(g_warning);
+  end_timeline(world);
+  world.stalls().stop();
+  world.peers().announce_end();
 }
 
 // MPI_Finalize deletes the attributes of MPI_COMM_SELF first, whoever calls it: this module,
@@ -54,9 +56,10 @@ void at_exit(int status, void*) {
   int finalized = 0;
   MPI_Finalized(&finalized);
   if (getpid() != g_pid || finalized != 0) return;
-  if (status != 0 && g_world->layout().size > 1) {
-    write_line("easyddl: " + who(g_world->layout()) + " exited with status " +
-               std::to_string(status) + ". Ending the job.");
+  const Layout& layout = g_world.load()->layout();
+  if (status != 0 && layout.size > 1) {
+    write_line("easyddl: " + who(layout) + " exited with status " + std::to_string(status) +
+               ". Ending the job.");
     end_job(status);
   }
   MPI_Finalize();
@@ -76,7 +79,7 @@ void write_line(const std::string& line) {
 
 void end_job(int status) {
   if (Trace* trace = Trace::on()) trace->flush();
-  if (g_world != nullptr) g_world->peers().announce_end_of_all();
+  if (World* world = g_world) world->peers().announce_end_of_all();
   g_pid = 0;  // MPI_Abort may call exit, which has nothing left to do
   // A launcher may drop what it has not yet passed on of this rank's output: the reason.
   std::this_thread::sleep_for(std::chrono::milliseconds(500));

@@ -36,7 +36,7 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
         super().set_model(model)
         fit = fits.current(model)
         if fit is not None:
-            order.check(fit.callbacks, _FirstOfNone, DDLGlobalVariablesCallback)
+            order.check(fit.callbacks, last=DDLGlobalVariablesCallback)
 
     def on_train_begin(self, logs=None):
         collectives.check_root(self.root_rank)
@@ -76,10 +76,6 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
         if world.size() > 1:
             stop = np.array(bool(self.model.stop_training))
             self.model.stop_training = bool(collectives.allreduce(stop, op="max"))
-
-
-class _FirstOfNone:
-    """No callback is one: stands for "no rule about the first"."""
 
 
 def _is_built(model):

@@ -18,15 +18,15 @@ def require_instance(owner, name):
         )
 
 
-def check(callbacks, first, last):
+def check(callbacks, first=None, last=None):
     """Raises an error unless easyddl's callbacks stand once each, in the right places.
 
     Args:
         callbacks: List of the user's callbacks.
-        first: The class that must come first, if it is there.
-        last: The class that must come last, if it is there.
+        first: The class that must come first, if it is there; `None` for no such rule.
+        last: The class that must come last, if it is there; `None` for no such rule.
     """
-    for kind in (first, last):
+    for kind in filter(None, (first, last)):
         for callback in callbacks:
             if callback is kind:
                 require_instance(callback, kind.__name__)

@@ -1,10 +1,12 @@
 """Run under mpirun by test_hosts.py, on hosts that only a network connects."""
 
+import json
 import os
 import pathlib
 import socket
 
 import keras
+import network
 import numpy as np
 from mpi import run_checks
 from ranks import assert_equal, assert_same_on_all, assert_world_works, comm
@@ -12,11 +14,17 @@ from ranks import assert_equal, assert_same_on_all, assert_world_works, comm
 import easyddl as ddl
 
 LOCAL_SIZE = int(os.environ["EASYDDL_TEST_LOCAL_SIZE"])
+UPLINKS = json.loads(os.environ["EASYDDL_TEST_UPLINKS"])
 
 
-def bytes_sent():
+def bytes_from_this_host():
     """What this rank's host has sent since it began."""
     return int(pathlib.Path("/sys/class/net/eth0/statistics/tx_bytes").read_text())
+
+
+def bytes_from_racks():
+    """What each rack has sent since it began, by its name."""
+    return {rack: network.bytes_sent(*uplink) for rack, uplink in UPLINKS.items()}
 
 
 def check_the_ranks_know_their_hosts():
@@ -29,22 +37,31 @@ def check_the_ranks_know_their_hosts():
     assert_world_works()
 
 
-def check_what_leaves_a_host_is_what_must():
+def check_what_leaves_hosts_and_racks_is_what_must():
     size = 16 << 20
     mine = np.random.default_rng(ddl.rank()).integers(-9, 10, size // 4).astype(np.float32)
     ddl.allreduce(mine, "sum")  # connections are made
     comm().Barrier()
-    before = bytes_sent()
+    by_host, by_rack = bytes_from_this_host(), bytes_from_racks()
+    comm().Barrier()
     result = ddl.allreduce(mine, "sum")
     comm().Barrier()
-    sent = bytes_sent() - before
     everyones = [
         np.random.default_rng(rank).integers(-9, 10, size // 4).astype(np.float32)
         for rank in range(ddl.size())
     ]
     assert_equal(result, np.sum(everyones, axis=0, dtype=np.float32))
-    hosts = ddl.num_nodes()
-    must = 2 * (hosts - 1) / hosts * size
+    if len(UPLINKS) == 1:
+        assert_is_what_must(bytes_from_this_host() - by_host, ddl.num_nodes(), size)
+    else:
+        # Within a rack hosts send more than what must leave each, if they are of unequal number.
+        for rack, sent in bytes_from_racks().items():
+            assert_is_what_must(sent - by_rack[rack], len(UPLINKS), size)
+
+
+def assert_is_what_must(sent, parties, size):
+    """An allreduce of `size` bytes makes each of n parties send 2(n-1)/n of them."""
+    must = 2 * (parties - 1) / parties * size
     assert must <= sent <= 1.02 * must, f"{sent} bytes, {sent / must:.3f} of what must"
 
 

@@ -1,11 +1,12 @@
-"""Several hosts on one machine: network namespaces joined by a switch, with a speed of their own.
+"""Several hosts on one machine: network namespaces joined by switches, with a speed of their own.
 
 Each host has a name, an address and a network device `eth0` of its own, and sees the others
-through them alone. The switch is a bridge in a namespace of its own, so that nothing of the
-machine's own network is touched.
+through them alone. The hosts of a rack share a switch; one more joins the racks. Switches are
+bridges in a namespace of their own, so that nothing of the machine's own network is touched.
 """
 
 import contextlib
+import json
 import os
 import pathlib
 import shutil
@@ -35,23 +36,26 @@ def missing():
 
 
 class Network:
-    """Hosts h1, h2, ... joined by a switch.
+    """Hosts h1, h2, ... joined by switches.
 
     Args:
         hosts: Integer. How many.
         mbit: Integer. The speed of each host's connection, in each direction; `None` for as fast
             as the machine is.
+        racks: String. The name of each host's rack, as EASYDDL_RACKS has them; all stand in one
+            where it is left out.
     """
 
-    def __init__(self, hosts, mbit=None):
+    def __init__(self, hosts, mbit=None, racks=None):
         self._prefix = f"easyddl-{os.getpid()}"
         self.hosts = [f"h{i + 1}" for i in range(hosts)]
+        self._racks = racks.split(",") if racks else ["one"] * hosts
         self._mbit = mbit
         self._cleanup = contextlib.ExitStack()
 
     def __enter__(self):
         try:
-            self._make_switch()
+            self._make_switches()
             for number, host in enumerate(self.hosts, 1):
                 self._make_host(number, host)
             self._make_rsh()
@@ -71,11 +75,18 @@ class Network:
         self._cleanup.callback(_run, "ip", "netns", "del", name)
         _run("ip", "-n", name, "link", "set", "lo", "up")
 
-    def _make_switch(self):
-        switch = self._namespace("switch")
-        self._make_namespace(switch)
-        _run("ip", "-n", switch, "link", "add", "bridge", "type", "bridge")
-        _run("ip", "-n", switch, "link", "set", "bridge", "up")
+    def _make_switches(self):
+        namespace = self._namespace("switch")
+        self._make_namespace(namespace)
+        racks = sorted(set(self._racks))
+        for bridge in ["core", *map(_switch_of, racks)]:
+            _run("ip", "-n", namespace, "link", "add", bridge, "type", "bridge")
+            _run("ip", "-n", namespace, "link", "set", bridge, "up")
+        for rack in racks:
+            up, down = _uplink_of(rack), f"down-{rack}"
+            _run("ip", "-n", namespace, "link", "add", up, "type", "veth", "peer", "name", down)
+            _run("ip", "-n", namespace, "link", "set", up, "master", _switch_of(rack), "up")
+            _run("ip", "-n", namespace, "link", "set", down, "master", "core", "up")
 
     def _make_host(self, number, host):
         switch, namespace, port = self._namespace("switch"), self._namespace(host), f"port{number}"
@@ -84,7 +95,8 @@ class Network:
              "peer", "name", port, "netns", switch)  # fmt: skip
         _run("ip", "-n", namespace, "address", "add", f"{_address(number)}/24", "dev", "eth0")
         _run("ip", "-n", namespace, "link", "set", "eth0", "up")
-        _run("ip", "-n", switch, "link", "set", port, "master", "bridge", "up")
+        rack = _switch_of(self._racks[number - 1])
+        _run("ip", "-n", switch, "link", "set", port, "master", rack, "up")
         if self._mbit is not None:
             self._limit(namespace, "eth0")  # what leaves the host
             self._limit(switch, port)  # what comes to it
@@ -129,10 +141,28 @@ class Network:
              "-np", size, sys.executable, *arguments],
         )  # fmt: skip
 
+    def uplinks(self):
+        """For each rack, the arguments of `bytes_sent` that count what leaves it."""
+        return {rack: [self._namespace("switch"), _uplink_of(rack)] for rack in self._racks}
+
     def environment(self, extra=None):
         """What makes MPI take the network for what it is, instead of looking through it."""
         over_tcp = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp", "UCX_TLS": "tcp,self"}
         return mpi.environment({**over_tcp, **(extra or {})})
+
+
+def bytes_sent(namespace, device):
+    """What a network device has sent since it was made."""
+    shown = _run("ip", "-n", namespace, "-json", "-statistics", "link", "show", device)
+    return json.loads(shown)[0]["stats64"]["tx"]["bytes"]
+
+
+def _switch_of(rack):
+    return f"rack-{rack}"
+
+
+def _uplink_of(rack):
+    return f"up-{rack}"
 
 
 def _address(number):
@@ -147,3 +177,4 @@ def _run(*command):
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout

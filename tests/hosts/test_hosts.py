@@ -19,21 +19,26 @@ pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 
 
 def path_of_tests():
-    return ":".join([str(SCRIPT.parents[1]), str(SCRIPT.parents[1] / "parallel")])
+    tests = SCRIPT.parents[1]
+    return ":".join([str(tests), str(tests / "parallel"), str(SCRIPT.parent)])
 
 
-@pytest.mark.parametrize(("hosts", "local_size"), [(2, 2), (2, 4), (4, 2)])
-def test_on_hosts(hosts, local_size, tmp_path):
+@pytest.mark.parametrize(
+    ("hosts", "local_size", "racks"), [(2, 2, ""), (2, 4, ""), (4, 2, ""), (5, 1, "x,y,x,y,y")]
+)
+def test_on_hosts(hosts, local_size, racks, tmp_path):
     path = f"{path_of_tests()}:{mpi.environment()['PYTHONPATH']}"
-    with network.Network(hosts, mbit=1000) as hosts_on_a_switch:
-        env = hosts_on_a_switch.environment(
+    with network.Network(hosts, mbit=1000, racks=racks) as net:
+        env = net.environment(
             {
                 "PYTHONPATH": path,
+                "EASYDDL_RACKS": racks,
                 "EASYDDL_TEST_RESULTS": str(tmp_path),
                 "EASYDDL_TEST_LOCAL_SIZE": str(local_size),
+                "EASYDDL_TEST_UPLINKS": json.dumps(net.uplinks()),
             }
         )
-        done = mpi.run_command(hosts_on_a_switch.mpirun(local_size, [SCRIPT]), env, TIMEOUT)
+        done = mpi.run_command(net.mpirun(local_size, [SCRIPT]), env, TIMEOUT)
     for rank in range(hosts * local_size):
         results = json.loads((tmp_path / f"{rank}.json").read_text())
         assert set(results) == set(mpi.checks_of(SCRIPT)), done.stdout

@@ -1,5 +1,6 @@
 import json
 import pathlib
+import re
 
 import mpi
 import pytest
@@ -38,3 +39,15 @@ def test_more_than_two_to_the_31_bytes(hosts):
     environment = {"EASYDDL_HOSTS": hosts}
     done = mpi.run(2, SCRIPT.with_name("large_job.py"), MOST_BYTES, env=environment)
     assert done.returncode == 0 and done.stdout.count("all is well") == 2, done.stdout
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("hosts", ["a,a", "a,a,b,b", "a,b,c"])
+def test_the_memory_of_an_exchange(hosts):
+    # glibc keeps what is freed for the next one to ask, unless it had been mapped by itself.
+    environment = {"EASYDDL_HOSTS": hosts, "MALLOC_MMAP_THRESHOLD_": "65536"}
+    job, size = SCRIPT.with_name("memory_job.py"), 100_000_000
+    done = mpi.run(hosts.count(",") + 1, job, size, env=environment)
+    assert done.returncode == 0, done.stdout
+    # Means take the place of their gradients: only slots and messages are new.
+    assert int(re.search(r"most: (-?\d+)", done.stdout)[1]) < 64 << 20, done.stdout
