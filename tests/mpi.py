@@ -138,11 +138,11 @@ def checks_of(script):
 
 
 @functools.cache
-def _results(ranks, script, env):
+def _results(ranks, script, only, env):
     with tempfile.TemporaryDirectory() as folder:
         extra = {**dict(env), "EASYDDL_TEST_RESULTS": folder}
         try:
-            done = run(ranks, script, env=extra)
+            done = run(ranks, script, *only, env=extra)
             ended = f"The job ended with status {done.returncode}. It printed:\n{done.stdout}"
             failed = done.returncode != 0
         except TimeoutError as error:
@@ -154,16 +154,24 @@ def _results(ranks, script, env):
     return by_rank, ended, failed
 
 
-def assert_check(ranks, script, check, **env):
-    """Runs a script's job, once for all of its checks, and asserts that one passed."""
-    by_rank, ended, failed = _results(ranks, str(script), tuple(sorted(env.items())))
+def assert_check(ranks, script, check, only=(), **env):
+    """Runs a script's job, once for all of its checks, and asserts that one passed.
+
+    Args:
+        ranks: Integer.
+        script: Path of the script.
+        check: String. The name of the check.
+        only: Tuple of names. The job's checks, if these are not all.
+        env: The job's environment.
+    """
+    by_rank, ended, failed = _results(ranks, str(script), tuple(only), tuple(sorted(env.items())))
     problems = []
     for rank, results in enumerate(by_rank):
         result = results.get(check, "did not finish")
         if result != "ok":
             problems.append(f"rank {rank}: {result}")
     assert not problems, "\n".join([*problems, ended])
-    last = checks_of(script)[-1]
+    last = (only or checks_of(script))[-1]
     assert not (failed and check == last), ended
 
 
@@ -178,7 +186,7 @@ def run_checks(namespace):
     folder = os.environ.get("EASYDDL_TEST_RESULTS", tempfile.gettempdir())
     results = {}
     comm = MPI.COMM_WORLD.Dup()
-    only = sys.argv[1:]  # for a person who runs the script by hand
+    only = sys.argv[1:]
     for name in only or [name for name in namespace if name.startswith("check_")]:
         try:
             with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Run under mpirun by test_layout.py: EASYDDL_HOSTS that are wrong, and a sum that repeats."""
+"""Run under mpirun by test_layout.py: settings that are wrong, and a sum that repeats."""
 
 import hashlib
 import os
@@ -7,17 +7,48 @@ from ranks import noise
 
 import easyddl as ddl
 
-for wrong in ("a", "a,b,c", "a,,b,b", ",,,", " , , , "):
-    os.environ["EASYDDL_HOSTS"] = wrong
+HOSTS = " a, b ,a,b"
+
+# A setting, values that it cannot have, and what is said of each, beside the value itself.
+WRONG = [
+    (
+        "EASYDDL_HOSTS",
+        ["a", "a,b,c", "a,,b,b", ",,,", " , , , "],
+        "EASYDDL_HOSTS must name the host of each rank, as in EASYDDL_HOSTS=a,a,b,b for four "
+        "ranks. There are 4 ranks",
+    ),
+    (
+        "EASYDDL_RACKS",
+        ["x", "x,y,z", "x,"],
+        "EASYDDL_RACKS must name the rack of each host, in the order of the hosts, as in "
+        "EASYDDL_RACKS=a,a,b,b for four. There are 2 host(s). Received on rank 0: ",
+    ),
+    (
+        "EASYDDL_ROUTE",
+        ["tree", "Ring"],
+        "EASYDDL_ROUTE must be one of whole, direct, halving and ring. Received: ",
+    ),
+    ("EASYDDL_STALL_WARN", ["-1", "soon", "inf"], "EASYDDL_STALL_WARN must be a number of seconds"),
+    ("EASYDDL_STALL_ABORT", ["-1", "x", "nan"], "EASYDDL_STALL_ABORT must be a number of seconds"),
+]
+
+
+def assert_refused(name, value, said):
+    os.environ.update({"EASYDDL_HOSTS": HOSTS, name: value})
     try:
         ddl.init()
-    except ValueError as error:
-        assert "EASYDDL_HOSTS must name the host of each rank" in str(error), error
-        assert "There are 4 ranks" in str(error) and repr(wrong) in str(error), error
+    except (ValueError, RuntimeError) as error:
+        assert said in str(error) and repr(value) in str(error), error
     else:
-        raise AssertionError(f"{wrong!r} was taken")
+        raise AssertionError(f"{name}={value!r} was taken")
+    del os.environ[name]
 
-os.environ["EASYDDL_HOSTS"] = " a, b ,a,b"
+
+for name, values, said in WRONG:
+    for value in values:
+        assert_refused(name, value, said)
+
+os.environ["EASYDDL_HOSTS"] = HOSTS
 assert ddl.num_nodes() == 2
 
 digest = hashlib.sha256()

@@ -36,9 +36,7 @@ def assert_complete(report, rounds, algorithms, hosts):
         assert all(number > 0 for number in numbers), result
 
 
-@pytest.mark.parametrize(
-    ("ranks", "hosts"), [(1, ""), (2, ""), (3, ""), (3, "a,b,b"), (4, "a,b,a,b")]
-)
+@pytest.mark.parametrize(("ranks", "hosts"), [(1, ""), (3, ""), (4, "a,b,a,a")])
 def test_everything_is_measured(ranks, hosts, tmp_path):
     path = tmp_path / "report.json"
     done = bench(
@@ -99,9 +97,9 @@ def test_a_picture(tmp_path):
 )
 def test_bad_options_end_all_ranks(arguments, expected):
     start = time.monotonic()
-    done = bench(3, *arguments)
+    done = bench(2, *arguments)
     assert done.returncode == 2, done.stdout
-    assert done.stdout.count(f"error: {expected}") == 3, done.stdout
+    assert done.stdout.count(f"error: {expected}") == 2, done.stdout
     assert "Traceback" not in done.stdout
     assert time.monotonic() - start < 60
 

@@ -34,8 +34,7 @@ def run_faulty(ranks, *arguments, env=None):
     return done.stdout
 
 
-@pytest.mark.parametrize("how", ["fit", "busy"])
-@pytest.mark.parametrize(("ranks", "victim"), [(2, 0), (3, 2)])
+@pytest.mark.parametrize(("ranks", "victim", "how"), [(2, 0, "busy"), (3, 2, "fit")])
 @pytest.mark.parametrize(
     ("fault", "expected"),
     [
