@@ -360,13 +360,18 @@ void Channel::reduce_within(Crossing& crossing, const Pieces& data, const Chunk&
       });
 }
 
-// To the other members, and to this rank's own result.
+// To this rank's own result, and to the other members if there are any.
 void Channel::spread(const Crossing& crossing, const Pieces& data, const Chunk& chunk,
                      uint32_t turn, DType dtype, Op op) {
   const Chunk mine = shard(chunk, local_.rank());
+  const size_t widened = size_of(accumulator_of(dtype)) / size_of(dtype);
   uint8_t* total = local_.slot(local_.rank(), turn) + (mine.begin - chunk.begin);
-  finish(total, crossing.data.data(), crossing.count, dtype, op, layout_.size);
-  data.copy_out(mine.begin, mine.end, total);
+  data.for_each(mine.begin, mine.end,
+                [&](const uint8_t*, uint8_t* out, size_t offset, size_t bytes) {
+                  finish(out, crossing.data.data() + offset * widened, bytes / size_of(dtype),
+                         dtype, op, layout_.size);
+                  if (local_.size() > 1) std::memcpy(total + offset, out, bytes);
+                });
 }
 
 void Channel::broadcast(const Pieces& data, int root, const Signature& signature) {
