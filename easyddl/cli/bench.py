@@ -159,14 +159,14 @@ def _measure(benchmark, report, options):
     """Fills in the results, size by size, and shows each as it comes."""
     from tqdm import tqdm
 
-    from easyddl import world
+    from easyddl import console, world
     from easyddl.cli import _bench_report
 
     shows = world.is_root()
     table = _bench_report.Table(report["algorithms"])
     bar = tqdm(
         total=len(options.sizes) * options.rounds * len(benchmark.ways()),
-        disable=not (shows and sys.stderr.isatty()),
+        disable=not (shows and console.is_watched()),
         leave=False,
         unit="round",
     )
