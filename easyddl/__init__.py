@@ -15,13 +15,20 @@ from easyddl import backends as _backends
 from easyddl import fits as _fits
 from easyddl import launcher as _launcher
 from easyddl import lifetime as _lifetime
-from easyddl.callbacks import DDLCallback, DDLGlobalVariablesCallback, RankZero
+from easyddl.callbacks import (
+    DDLCallback,
+    DDLGlobalVariablesCallback,
+    LearningRateScheduleCallback,
+    LearningRateWarmupCallback,
+    RankZero,
+)
 from easyddl.collectives import allgather, allreduce, alltoall, broadcast, reduce_scatter
 from easyddl.data import split_data
 from easyddl.objects import allgather_object, broadcast_object, root_first
 from easyddl.optimizer import DistributedOptimizer
 from easyddl.schedules import scale_lr
 from easyddl.variables import broadcast_variables
+from easyddl.warmup import LearningRateWarmup
 from easyddl.world import (
     barrier,
     init,
@@ -38,6 +45,9 @@ __all__ = [
     "DDLCallback",
     "DDLGlobalVariablesCallback",
     "DistributedOptimizer",
+    "LearningRateScheduleCallback",
+    "LearningRateWarmup",
+    "LearningRateWarmupCallback",
     "RankZero",
     "allgather",
     "allgather_object",

@@ -2,7 +2,7 @@
 
 import keras
 
-from easyddl import exchange, gradients
+from easyddl import exchange, gradients, momentum
 
 
 def DistributedOptimizer(optimizer, bucket_bytes=None):
@@ -35,4 +35,5 @@ def DistributedOptimizer(optimizer, bucket_bytes=None):
             f"`keras.optimizers.Adam(1e-3)`. Received: {optimizer!r}"
         )
     gradients.hook(optimizer, exchange.requested_bucket_bytes(bucket_bytes))
+    momentum.hook(optimizer)
     return optimizer

@@ -76,7 +76,7 @@ def scale_lr(lr, rule="linear"):
     - sqrt: [Krizhevsky, 2014](https://arxiv.org/abs/1404.5997), One weird
       trick for parallelizing convolutional neural networks.
     """
-    factor = _factor(rule, world.size())
+    factor = factor_of(rule, world.size())
     if type(lr) in _RATES:
         return _scale_schedule(lr, factor)
     if isinstance(lr, schedules.LearningRateSchedule):
@@ -90,7 +90,7 @@ def scale_lr(lr, rule="linear"):
     return _scale_number(lr, factor, "lr")
 
 
-def _factor(rule, size):
+def factor_of(rule, size):
     """What a learning rate is multiplied by for `size` ranks."""
     if not isinstance(rule, str) or rule not in _RULES:
         raise ValueError(

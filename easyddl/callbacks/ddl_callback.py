@@ -7,7 +7,17 @@ import numbers
 import keras
 import numpy as np
 
-from easyddl import backends, console, exchange, fits, gradients, objects, recording, world
+from easyddl import (
+    backends,
+    console,
+    exchange,
+    fits,
+    gradients,
+    momentum,
+    objects,
+    recording,
+    world,
+)
 from easyddl.callbacks import hooks, order, step_spans
 from easyddl.callbacks.global_variables_callback import DDLGlobalVariablesCallback
 
@@ -84,6 +94,7 @@ class DDLCallback(keras.callbacks.Callback):
         model = fit.model
         backends.require().check_model(model)
         fit.at_end.callback(gradients.hook(model.optimizer, self.bucket_bytes))
+        fit.at_end.callback(momentum.hook(model.optimizer))
         # A step that was compiled by an earlier fit does not hold the exchange, and one
         # compiled by this fit must not be found by a later one.
         model.train_function = None

@@ -99,6 +99,33 @@ def check_gradients_that_follow_from_one_another():
             np.testing.assert_allclose(variables[place].numpy(), want, rtol=1e-5)
 
 
+def check_the_velocity_rises_with_the_rate():
+    optimizer = keras.optimizers.SGD(ddl.LearningRateWarmup(0.1, 3), momentum=0.9)
+    variables = new_variables([7])
+    table = tf.constant(np.stack([mine(7, seed=seed) for seed in range(6)]))
+    optimizer = ddl.DistributedOptimizer(optimizer)
+    step = apply_in_a_graph(optimizer, variables, lambda number: [table[number]])
+    # As papers have it: the rate stays outside of the velocity.
+    velocity, weight = np.zeros(7), np.zeros(7)
+    for number in range(6):
+        step(tf.constant(number))
+        velocity = 0.9 * velocity + mean_of(7, seed=number)
+        weight -= 0.1 * (1 + (SIZE - 1) * min(1, number / 3)) * velocity
+    np.testing.assert_allclose(variables[0].numpy(), weight, rtol=1e-4, atol=1e-6)
+
+
+def check_a_fit_takes_its_hooks_off_again():
+    model = new_model()
+    model.compile(keras.optimizers.SGD(ddl.LearningRateWarmup(0.01, 3), momentum=0.9), "mse")
+    hooked = []
+    see = keras.callbacks.LambdaCallback(
+        on_train_begin=lambda logs: hooked.append("_backend_update_step" in vars(model.optimizer))
+    )
+    fit(model, see)
+    assert hooked == [True]
+    assert not {"apply", "_backend_update_step"} & set(vars(model.optimizer))
+
+
 def check_eager_mode():
     for bucket_bytes in (1, 10**9):
         variables = new_variables()

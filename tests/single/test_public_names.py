@@ -13,7 +13,8 @@ COLLECTIVES = "allreduce broadcast allgather reduce_scatter alltoall"
 OBJECTS = "broadcast_object allgather_object root_first"
 TRAINING = (
     "split_data scale_lr DDLCallback DDLGlobalVariablesCallback DistributedOptimizer "
-    "broadcast_variables RankZero"
+    "broadcast_variables RankZero LearningRateWarmup LearningRateWarmupCallback "
+    "LearningRateScheduleCallback"
 )
 NAMES = " ".join((WORLD, COLLECTIVES, OBJECTS, TRAINING)).split()
 

@@ -1,0 +1,195 @@
+"""Callbacks that set a plain learning rate, by epoch or by step."""
+
+import math
+import numbers
+
+import keras
+
+from easyddl import momentum, world
+from easyddl.schedules import factor_of
+
+
+class LearningRateScheduleCallback(keras.callbacks.Callback):
+    """Sets the learning rate to a multiple of an initial one, for some epochs.
+
+    The rate is always `initial_lr * multiplier`, whatever it was before, so that several of these
+    for epochs that follow one another never compound. All ranks need it, as any callback that
+    changes training.
+
+    Args:
+        initial_lr: Float. What the multiplier multiplies. For `k` ranks pass a rate that suits
+            them, such as `ddl.scale_lr(0.1)`.
+        multiplier: Float, or a function of the epoch that returns one. With `staircase=False` it
+            is called before every step, with the epoch and the part of it that is done: `2.25` is
+            a quarter into the third.
+        start_epoch: Integer. The first epoch, counted from 0, whose rate is set.
+        end_epoch: Integer. The first epoch after these; `None` if there is none.
+        staircase: Boolean. Whether the rate stays the same within an epoch.
+        steps_per_epoch: Integer. The steps of an epoch. Only needed with `staircase=False` where
+            Keras cannot know it from the data.
+        correct_momentum: Boolean. Whether the velocity of SGD or RMSprop with momentum, which
+            holds the rates of past steps, is scaled with the rate.
+
+    Raises:
+        ValueError: If a number is out of range.
+        TypeError: At `fit`, if the optimizer's rate is a schedule, which cannot be set.
+
+    Example:
+    ```python
+    rate = ddl.scale_lr(0.1)
+    callbacks = [
+        ddl.DDLCallback(),
+        ddl.LearningRateWarmupCallback(0.1, warmup_epochs=5),
+        ddl.LearningRateScheduleCallback(rate, 0.1, start_epoch=30, end_epoch=60),
+        ddl.LearningRateScheduleCallback(rate, 0.01, start_epoch=60),
+        ddl.DDLGlobalVariablesCallback(),
+    ]
+    ```
+    """
+
+    def __init__(
+        self,
+        initial_lr,
+        multiplier,
+        start_epoch=0,
+        end_epoch=None,
+        staircase=True,
+        steps_per_epoch=None,
+        correct_momentum=False,
+    ):
+        super().__init__()
+        self.initial_lr = _positive("initial_lr", initial_lr)
+        if not callable(multiplier):
+            value = _positive("multiplier", multiplier)
+            staircase, multiplier = True, lambda epoch: value
+        self.multiplier = multiplier
+        self.start_epoch = _positive("start_epoch", start_epoch)
+        self.end_epoch = math.inf if end_epoch is None else _positive("end_epoch", end_epoch)
+        self.staircase = staircase
+        self.steps_per_epoch = steps_per_epoch
+        self.correct_momentum = correct_momentum
+        self._epoch = 0
+
+    def on_train_begin(self, logs=None):
+        optimizer = momentum.innermost(self.model.optimizer)
+        if isinstance(optimizer._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
+            raise TypeError(
+                f"{type(self).__name__} sets the optimizer's learning rate, which must be a number "
+                "then. Pass a float to the optimizer, or leave the callback out. "
+                f"Received: learning_rate={optimizer._learning_rate!r}"
+            )
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._epoch = epoch
+        if self.staircase:
+            self._set_at(epoch)
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if not self.staircase:
+            self._set_at(self._epoch + batch / self._steps())
+
+    def on_epoch_end(self, epoch, logs=None):
+        if logs is not None:
+            logs["learning_rate"] = self._rate()
+
+    def is_due(self, epoch):
+        """Whether the rate is set at an epoch, or a part of one."""
+        return self.start_epoch <= epoch < self.end_epoch
+
+    def _set_at(self, epoch):
+        if not self.is_due(epoch):
+            return
+        before, after = self._rate(), self.initial_lr * float(self.multiplier(epoch))
+        self.model.optimizer.learning_rate = after
+        if self.correct_momentum and before > 0 and after != before:
+            momentum.scale(self.model.optimizer, after / before)
+
+    def _rate(self):
+        return float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
+
+    def _steps(self):
+        steps = self.steps_per_epoch or self.params.get("steps")
+        if not steps:
+            raise ValueError(
+                f"{type(self).__name__} must know how many steps an epoch has, which this data "
+                "does not tell. Pass `steps_per_epoch` to it. Received: steps_per_epoch="
+                f"{self.steps_per_epoch!r}"
+            )
+        return steps
+
+
+class LearningRateWarmupCallback(LearningRateScheduleCallback):
+    """Raises the learning rate from one rank's to that of all, over the first epochs.
+
+    It rises by the same amount before every step, from `initial_lr` to `initial_lr` times the
+    number of ranks (or its square root), and is left alone from then on: other callbacks may
+    lower it. For an optimizer that takes a schedule see `LearningRateWarmup`.
+
+    Args:
+        initial_lr: Float. The rate that suits one rank.
+        warmup_epochs: Number. How long it rises. 5 is what Goyal et al. take.
+        rule: `"linear"` for a factor of the number of ranks (SGD), `"sqrt"` for its square root
+            (Adam and its relatives).
+        steps_per_epoch: Integer. The steps of an epoch, if Keras cannot know it from the data.
+        correct_momentum: Boolean. Whether the velocity of SGD or RMSprop with momentum, which
+            holds the rates of past steps, is scaled with the rate.
+
+    Raises:
+        ValueError: If a number is out of range, or the rule unknown.
+        TypeError: At `fit`, if the optimizer's rate is a schedule, which cannot be set.
+
+    Example:
+    ```python
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+    model.fit(x, y, epochs=90, callbacks=[
+        ddl.DDLCallback(),
+        ddl.LearningRateWarmupCallback(0.1, warmup_epochs=5),
+        ddl.DDLGlobalVariablesCallback(),
+    ])
+    ```
+
+    References:
+    - [Goyal et al., 2017](https://arxiv.org/abs/1706.02677), Accurate, Large Minibatch SGD:
+      Training ImageNet in 1 Hour, sections 2.2 and 3.
+    """
+
+    def __init__(
+        self,
+        initial_lr,
+        warmup_epochs=5,
+        rule="linear",
+        steps_per_epoch=None,
+        correct_momentum=True,
+    ):
+        self.warmup_epochs = _positive("warmup_epochs", warmup_epochs)
+        factor = factor_of(rule, world.size())
+        super().__init__(
+            initial_lr,
+            lambda epoch: 1 + (factor - 1) * self._part_done(epoch),
+            staircase=False,
+            steps_per_epoch=steps_per_epoch,
+            correct_momentum=correct_momentum,
+        )
+        self._is_risen = None
+
+    def on_train_begin(self, logs=None):
+        super().on_train_begin(logs)
+        self._is_risen = None
+
+    def is_due(self, epoch):
+        if self._is_risen is None:
+            # A training that goes on after the rise finds the rate as it was left.
+            self._is_risen = epoch > self.warmup_epochs
+        is_due = not self._is_risen
+        self._is_risen = epoch >= self.warmup_epochs
+        return is_due
+
+    def _part_done(self, epoch):
+        return min(1, epoch / self.warmup_epochs) if self.warmup_epochs else 1
+
+
+def _positive(name, value):
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not is_number or not 0 <= value < math.inf:
+        raise ValueError(f"`{name}` must be a number, 0 or more. Received: {name}={value!r}")
+    return value
