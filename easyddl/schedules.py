@@ -35,8 +35,8 @@ def scale_lr(lr, rule="linear"):
     epoch. A larger learning rate makes up for this.
 
     The linear rule suits SGD, with and without momentum. Where it is used for
-    many ranks, let the rate rise over the first epochs, for instance with the
-    `warmup_target` of `keras.optimizers.schedules.CosineDecay`. The square
+    many ranks, let the rate rise over the first epochs: see
+    `LearningRateWarmup`, which takes the place of this function. The square
     root rule is the more careful one, and common for Adam and its relatives.
 
     Only the rates of a schedule are scaled, not its numbers of steps. As an
