@@ -18,7 +18,7 @@ namespace {
 
 using namespace easyddl;
 
-// 256 KiB of float32 are a chunk on one host, 2 MiB on several: around both, and beyond.
+// 256 KiB are a chunk on one host, 1 MiB on several: around both, and beyond.
 constexpr size_t kCounts[]{0, 1, 2, 3, 31, 127, 2039, 2053, 65537, 200003, 524309, 1100009};
 constexpr size_t kFew[]{1, 1031, 140009};
 constexpr Op kOps[]{Op::sum, Op::mean, Op::min, Op::max, Op::prod};
