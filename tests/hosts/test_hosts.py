@@ -24,7 +24,13 @@ def path_of_tests():
 
 
 @pytest.mark.parametrize(
-    ("hosts", "local_size", "racks"), [(2, 2, ""), (2, 4, ""), (4, 2, ""), (5, 1, "x,y,x,y,y")]
+    ("hosts", "local_size", "racks"),
+    [
+        (2, 2, ""),
+        pytest.param(2, 4, "", marks=pytest.mark.soak),
+        pytest.param(4, 2, "", marks=pytest.mark.soak),
+        (5, 1, "x,y,x,y,y"),
+    ],
 )
 def test_on_hosts(hosts, local_size, racks, tmp_path):
     path = f"{path_of_tests()}:{mpi.environment()['PYTHONPATH']}"

@@ -21,7 +21,7 @@ def test_k_ranks_equal_one_process(ranks, check):
     mpi.assert_check(ranks, SCRIPT, check)
 
 
-@pytest.mark.parametrize("ranks", [4, 8])
+@pytest.mark.parametrize("ranks", [4, pytest.param(8, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("check", SOME)
 def test_more_ranks_equal_one_process(ranks, check):
     mpi.assert_check(ranks, SCRIPT, check, only=SOME)
