@@ -99,10 +99,15 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
     def _set_at(self, epoch):
         if not self.is_due(epoch):
             return
-        before, after = self._rate(), self.initial_lr * float(self.multiplier(epoch))
-        self.model.optimizer.learning_rate = after
-        if self.correct_momentum and before > 0 and after != before:
-            momentum.scale(self.model.optimizer, after / before)
+        rate = self.initial_lr * float(self.multiplier(epoch))
+        if self.correct_momentum:
+            self._scale_velocity(rate)
+        self.model.optimizer.learning_rate = rate
+
+    def _scale_velocity(self, rate):
+        before = self._rate()
+        if before > 0 and rate != before:
+            momentum.scale(self.model.optimizer, rate / before)
 
     def _rate(self):
         return float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
