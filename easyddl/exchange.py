@@ -9,7 +9,7 @@ import time
 import keras
 import numpy as np
 
-from easyddl import backends, buckets, channels, collectives, cost, world
+from easyddl import attendance, backends, buckets, channels, collectives, cost, world
 
 _VARIABLE = "EASYDDL_BUCKET_BYTES"
 
@@ -58,11 +58,14 @@ class Exchange:
         shapes = [shape for _, shape in specs]
         self._door = backends.require().Exchange(self._engine.number, plan, shapes)
 
-    def mean(self, grads):
+    def mean(self, grads, weight=None):
         """The mean of each gradient over all ranks.
 
         Args:
             grads: List of gradients, `None` where there is none.
+            weight: Scalar tensor: what this rank's gradients count for beside the others', such
+                as its number of samples; `PLAIN` for gradients of a sum over samples. `None`
+                where nothing is known: all ranks that train then count alike.
 
         Returns:
             List of the same length; `None` where no rank has had a gradient at registration.
@@ -76,22 +79,15 @@ class Exchange:
                 )
         if not self._indices:
             return grads
+        attendance.note(self._engine)
         present = [
             self._door.zeros(*self._specs[i]) if grads[i] is None else grads[i]
             for i in self._indices
         ]
         result = list(grads)
-        for i, mean in zip(self._indices, self._door.mean(present), strict=True):
+        for i, mean in zip(self._indices, self._door.mean(present, weight), strict=True):
             result[i] = mean
         return result
-
-    def agree(self, text):
-        """Raises the same error on all ranks unless all come here, after as many steps.
-
-        It is where a rank that has gone on notices that another still exchanges gradients.
-        """
-        if self._number is not None:
-            self._channel.barrier(world.signature(text))
 
     def close(self):
         """Ends it. The engine's part of it serves another."""

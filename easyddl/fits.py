@@ -6,7 +6,7 @@ import inspect
 
 import keras
 
-from easyddl import gradients, launcher, world
+from easyddl import backends, evaluations, gradients, launcher, objects, world
 
 _TRAINED_ALONE = (
     "easyddl: warning: model.fit() took steps without exchanging gradients: every rank trained "
@@ -21,16 +21,68 @@ class Fit:
 
     Attributes:
         model: The model that is trained.
+        arguments: Dict of what `fit` was called with, by name.
         callbacks: List of the user's callbacks, in their order.
         at_end: `contextlib.ExitStack` of what to undo when fit ends, in whatever way.
+        attendance: `Attendance`, where a `DDLCallback` is among the callbacks; else `None`.
     """
 
-    def __init__(self, model, callbacks):
+    def __init__(self, model, arguments):
         self.model = model
-        self.callbacks = callbacks
+        self.arguments = arguments
+        self.callbacks = _callbacks(arguments.get("callbacks"))
         self.at_end = contextlib.ExitStack()
+        self.attendance = None
+        self._acts = []  # at the first batch
+        self._has_met = False
+        self._has_validation = False
         self._steps = _steps(model)
         self._exchanges = _exchanges()
+
+    def ask_who_validates(self):
+        """Hears whether any rank has data to validate with. All ranks must ask together."""
+        mine = self.arguments.get("validation_data") is not None
+        mine = mine or bool(self.arguments.get("validation_split"))
+        self._has_validation = any(objects.allgather_object(mine))
+
+    def anyone_validates(self, epoch):
+        """Whether any rank validates after an epoch."""
+        frequency = self.arguments.get("validation_freq", 1)
+        return self._has_validation and self.model._should_eval(epoch, frequency)
+
+    def at_first_batch(self, act):
+        """Has `act` called before the first step, on all ranks together.
+
+        Args:
+            act: Function of the structure of the batches, which the backend's door understands.
+        """
+        if not self._acts:
+            backends.require().on_first_batch(self.model, self._meet)
+        self._acts.append(act)
+
+    def meet_without_batch(self):
+        """Called by a rank after its steps: if it had none, it meets the others that have.
+
+        They have registered what they exchange when they traced their first step. So this rank
+        traces that too, for batches of the structure of theirs.
+        """
+        if self._has_met or not self._acts:
+            return
+        spec = self._meet(None)
+        if spec is not None:
+            backends.require().trace_step(self.model, spec)
+
+    def _meet(self, spec):
+        if self._has_met:
+            return spec
+        self._has_met = True
+        specs = [each for each in objects.allgather_object(spec) if each is not None]
+        if spec is None and specs:
+            spec = specs[0]
+        if spec is not None:
+            for act in self._acts:
+                act(spec)
+        return spec
 
     def took_steps_alone(self):
         """Whether the optimizer has moved on without one exchange of gradients."""
@@ -62,11 +114,16 @@ def _callbacks(callbacks):
 
 
 def install():
-    """Puts a frame around `keras.Model.fit`.
+    """Puts a frame around `keras.Model.fit`, and one around `keras.Model.evaluate`.
 
     Callbacks alone do not learn that a fit ended by an exception, nor does anyone of a fit
     that has none of easyddl's callbacks.
     """
+    _install_fit()
+    _install_evaluate()
+
+
+def _install_fit():
     original = keras.Model.fit
     signature = inspect.signature(original)
 
@@ -76,7 +133,7 @@ def install():
             arguments = signature.bind(self, *args, **kwargs).arguments
         except TypeError:
             return original(self, *args, **kwargs)  # which says what is wrong
-        under_way = Fit(self, _callbacks(arguments.get("callbacks")))
+        under_way = Fit(self, arguments)
         _under_way.append(under_way)
         try:
             with under_way.at_end:
@@ -87,6 +144,17 @@ def install():
         return history
 
     keras.Model.fit = fit
+
+
+def _install_evaluate():
+    original = keras.Model.evaluate
+
+    @functools.wraps(original)
+    def evaluate(self, *args, **kwargs):
+        with evaluations.under_way(self):
+            return original(self, *args, **kwargs)
+
+    keras.Model.evaluate = evaluate
 
 
 def _note(fit):

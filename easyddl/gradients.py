@@ -3,6 +3,7 @@
 import weakref
 
 from easyddl import world
+from easyddl.denominators import PLAIN
 from easyddl.exchange import Exchange
 
 _HOOK = "_easyddl_averager"
@@ -13,10 +14,13 @@ class Averager:
 
     Args:
         bucket_bytes: Integer, or `None` for a size that is measured.
+        weight: Function without arguments: what this rank's batch counts for in the step that is
+            being traced or run. `None` where nothing tells.
     """
 
-    def __init__(self, bucket_bytes=None):
+    def __init__(self, bucket_bytes=None, weight=None):
         self._bucket_bytes = bucket_bytes
+        self._weight = weight or (lambda: None)
         self._exchanges = {}  # with their variables, by the identities of these
 
     def mean(self, grads, variables):
@@ -35,12 +39,7 @@ class Averager:
         if key not in self._exchanges:
             exchange = Exchange(grads, variables, self._bucket_bytes)
             self._exchanges[key] = variables, exchange
-        return self._exchanges[key][1].mean(grads)
-
-    def agree(self, text):
-        """Raises the same error on all ranks unless all are here, after as many exchanges."""
-        for _, exchange in self._exchanges.values():
-            exchange.agree(text)
+        return self._exchanges[key][1].mean(grads, self._weight())
 
     def close(self):
         """Ends its exchanges."""
@@ -49,7 +48,7 @@ class Averager:
         self._exchanges.clear()
 
 
-def hook(optimizer, bucket_bytes=None):
+def hook(optimizer, bucket_bytes=None, batch_weight=None):
     """Makes an optimizer average gradients before it applies them.
 
     The outermost optimizer's `apply` comes before unscaling, clipping, accumulation, weight
@@ -59,14 +58,16 @@ def hook(optimizer, bucket_bytes=None):
     Args:
         optimizer: A Keras optimizer.
         bucket_bytes: Integer, or `None` for a size that is measured.
+        batch_weight: `BatchWeight` of the model that is trained. Without one, all ranks that have
+            a batch count alike.
 
     Returns:
         Function that takes the hook off again. It does nothing if the optimizer had one before.
     """
     if is_hooked(optimizer):
         return lambda: None
-    averager = Averager(bucket_bytes)
     accumulates = getattr(optimizer, "gradient_accumulation_steps", None)
+    averager = Averager(bucket_bytes, _weight_of(batch_weight, accumulates))
     replaced = (_update_of if accumulates else _apply_of)(optimizer, averager)
     for name, function in {**replaced, _HOOK: averager}.items():
         object.__setattr__(optimizer, name, function)
@@ -81,19 +82,18 @@ def hook(optimizer, bucket_bytes=None):
     return unhook
 
 
+def _weight_of(batch_weight, accumulates):
+    if batch_weight is None:
+        return None
+    if not accumulates:
+        return batch_weight.current
+    # An update takes several batches, whose weights are gone by then.
+    return lambda: PLAIN if batch_weight.is_plain else None
+
+
 def is_hooked(optimizer):
     """Whether an optimizer averages gradients."""
     return hasattr(optimizer, _HOOK)
-
-
-def agree(optimizer, text):
-    """Raises the same error on all ranks unless all are here, after as many steps.
-
-    Args:
-        optimizer: A hooked optimizer.
-        text: Where "here" is, in words.
-    """
-    getattr(optimizer, _HOOK).agree(text)
 
 
 def exchanged_steps():

@@ -45,6 +45,29 @@ def broadcast_variables(variables, root_rank=0):
             variable.assign(value)
 
 
+def average_variables(variables, what, weight=1.0):
+    """Gives variables the weighted mean of all ranks' values.
+
+    Args:
+        variables: List of floating-point variables, of the same shapes on all ranks.
+        what: What they are, in words.
+        weight: Float. What this rank's values count for. If no rank's count, all stay as they are.
+    """
+    if world.size() == 1 or not variables:
+        return
+    values = [np.asarray(variable.numpy()) for variable in variables]
+    # In one array, and in float64, in which the mean of equal float32 numbers is just that number.
+    flat = np.concatenate([[1.0], *(value.ravel().astype(np.float64) for value in values)])
+    signature = world.signature(f"the mean of {what}: {[value.shape for value in values]}")
+    (total,) = collectives.reduce_arrays([flat * weight], "float64", "sum", signature)
+    if total[0] == 0:
+        return
+    ends = np.cumsum([value.size for value in values])[:-1]
+    means = np.split(total[1:] / total[0], ends)
+    for variable, value, mean in zip(variables, values, means, strict=True):
+        variable.assign(mean.reshape(value.shape).astype(value.dtype))
+
+
 def _value(variable):
     if not hasattr(variable, "assign") or not hasattr(variable, "numpy"):
         raise TypeError(

@@ -37,6 +37,9 @@ class Channel {
   // Whether a collective ended half-way, so that no other can follow it.
   bool is_broken() const { return broken_; }
 
+  // The number of ranks.
+  int size() const { return layout_.size; }
+
   void allreduce(const Pieces& data, DType dtype, Op op, const Signature& signature);
   void broadcast(const Pieces& data, int root, const Signature& signature);
   void barrier(const Signature& signature);

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "check.h"
+#include "reduce.h"
 #include "trace.h"
 
 namespace easyddl {
@@ -40,7 +41,8 @@ void leave(int64_t number) {
   all.open.erase(number);
 }
 
-void submit_to(int64_t exchange, size_t first, std::vector<Piece> arrays, Done done) {
+void submit_to(int64_t exchange, size_t first, std::vector<Piece> arrays, double weight,
+               Done done) {
   Registry& all = registry();
   std::unique_lock<std::mutex> lock(all.mutex);
   const auto found = all.open.find(exchange);
@@ -49,7 +51,7 @@ void submit_to(int64_t exchange, size_t first, std::vector<Piece> arrays, Done d
     return done("This step exchanges gradients for a fit that has ended. Compile it again.");
   }
   // Under the lock: the exchange cannot be closed meanwhile.
-  found->second->submit(first, std::move(arrays), std::move(done));
+  found->second->submit(first, std::move(arrays), weight, std::move(done));
 }
 
 std::atomic<uint64_t> g_exchanged_steps{0};
@@ -63,10 +65,11 @@ void block_signals() {
 
 }  // namespace
 
-Exchange::Exchange(Channel& channel, std::string what, std::vector<Bucket> buckets)
+Exchange::Exchange(Channel& channel, std::string what, std::vector<Bucket> buckets, Op op)
     : channel_(channel),
       what_(std::move(what)),
       buckets_(std::move(buckets)),
+      op_(op),
       number_(enter(this)),
       waiting_(buckets_.size()) {
   thread_ = std::thread([this] {
@@ -77,7 +80,7 @@ Exchange::Exchange(Channel& channel, std::string what, std::vector<Bucket> bucke
 
 Exchange::~Exchange() { close(); }
 
-void Exchange::submit(size_t first, std::vector<Piece> arrays, Done done) {
+void Exchange::submit(size_t first, std::vector<Piece> arrays, double weight, Done done) {
   const int64_t handed_in = Trace::on() != nullptr ? Trace::now() : 0;
   std::unique_lock<std::mutex> lock(mutex_);
   std::string failure = failure_;
@@ -88,24 +91,61 @@ void Exchange::submit(size_t first, std::vector<Piece> arrays, Done done) {
     lock.unlock();
     return done(failure);
   }
-  waiting_[first].push_back({std::move(arrays), std::move(done), handed_in});
+  waiting_[first].push_back({std::move(arrays), weight, std::move(done), handed_in});
   if (first == next_) came_.notify_one();
+}
+
+void Exchange::join() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  joining_ = true;
+  came_.notify_one();
+}
+
+bool Exchange::wait_for_all(std::chrono::milliseconds time) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  all_joined_.wait_for(lock, time, [this] { return !joining_ || !failure_.empty(); });
+  if (!failure_.empty()) throw Error(failure_);
+  return !joining_;
+}
+
+void Exchange::ask_to_stop(bool stop) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  asks_to_stop_ = stop;
+}
+
+Seen Exchange::seen() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return seen_;
+}
+
+void Exchange::forget() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  seen_ = {};
+  asks_to_stop_ = false;
 }
 
 void Exchange::run() {
   if (Trace* trace = Trace::on()) trace->name_thread("exchange " + std::to_string(number_));
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
-    came_.wait(lock, [this] { return !failure_.empty() || !waiting_[next_].empty(); });
+    const auto has_batch = [this] { return !waiting_[next_].empty(); };
+    came_.wait(lock, [&] { return !failure_.empty() || has_batch() || (joining_ && next_ == 0); });
     if (!failure_.empty()) break;
-    Request request = std::move(waiting_[next_].front());
-    waiting_[next_].pop_front();
-    lock.unlock();
-    const std::string failure = reduce(std::move(request.arrays), request.handed_in);
-    request.done(failure);
+    std::string failure;
+    if (has_batch()) {
+      Request request = std::move(waiting_[next_].front());
+      waiting_[next_].pop_front();
+      lock.unlock();
+      failure = take(request);
+      request.done(failure);
+    } else {
+      lock.unlock();
+      failure = take_joined_step();
+    }
     lock.lock();
     if (failure_.empty()) failure_ = failure;
   }
+  all_joined_.notify_all();
   for (std::deque<Request>& requests : waiting_) {
     for (Request& request : std::exchange(requests, {})) {
       const std::string failure = failure_;
@@ -117,25 +157,80 @@ void Exchange::run() {
 }
 
 // Reduces the arrays of whole buckets, from `next_` on. Returns why it could not.
-std::string Exchange::reduce(std::vector<Piece> arrays, int64_t handed_in) {
+std::string Exchange::take(Request& request) {
   try {
-    auto array = arrays.begin();
+    auto array = request.arrays.begin();
     do {
       const size_t count = buckets_[next_].bytes.size();
-      if (static_cast<size_t>(arrays.end() - array) < count) {
+      if (static_cast<size_t>(request.arrays.end() - array) < count) {
         throw Error("Too few arrays for bucket " + std::to_string(next_) + " of " + what_ + ".");
       }
+      if (next_ == 0) begin_step(request.weight, true);
       const auto end = array + static_cast<std::ptrdiff_t>(count);
-      reduce_bucket(std::vector<Piece>(array, end), handed_in);
+      reduce(std::vector<Piece>(array, end), request.handed_in);
       array = end;
-    } while (array != arrays.end());
+    } while (array != request.arrays.end());
     return "";
   } catch (const std::exception& error) {
     return error.what();
   }
 }
 
-void Exchange::reduce_bucket(std::vector<Piece> arrays, int64_t handed_in) {
+// Takes part in a step of the other ranks with zeros, or learns that all have joined.
+std::string Exchange::take_joined_step() {
+  try {
+    begin_step(0, false);
+    do {
+      std::vector<std::vector<uint8_t>> zeros;
+      std::vector<Piece> arrays;
+      for (size_t bytes : buckets_[next_].bytes) {
+        uint8_t* data = zeros.emplace_back(bytes).data();
+        arrays.push_back({data, data, bytes});
+      }
+      reduce(std::move(arrays), 0);
+    } while (next_ != 0);
+    return "";
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+void Exchange::begin_step(double weight, bool active) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    mine_ = ControlWord::of(weight, active, asks_to_stop_);
+  }
+  if (op_ == Op::mean && usual_weight_ == 0) agree_on_usual_weight();
+  const bool weighted = active && mine_.plain == 0 && usual_weight_ > 0;
+  share_ = weighted ? mine_.weight / usual_weight_ : 1;
+}
+
+// Before the first step only: later ones go by the one before. Scaling by the weights themselves
+// could take a 16-bit gradient beyond its range.
+void Exchange::agree_on_usual_weight() {
+  const ControlWord all = exchange_control("the first weights of " + what_);
+  if (all.any_active() && all.weight > 0) usual_weight_ = all.weight / all.active;
+}
+
+// One control word alone.
+ControlWord Exchange::exchange_control(const std::string& text) {
+  ControlWord::Floats floats = mine_.to_floats();
+  auto* bytes = reinterpret_cast<uint8_t*>(floats.data());
+  channel_.allreduce(Pieces({{bytes, bytes, sizeof floats}}), DType::float32, Op::sum,
+                     Signature(text));
+  return ControlWord::from_floats(floats, 1);
+}
+
+void Exchange::reduce(std::vector<Piece> arrays, int64_t handed_in) {
+  check(arrays);
+  weigh(arrays);
+  travel(arrays, handed_in);
+  if (!step_has_batches_) return;  // all have joined: there was no step
+  divide(arrays);
+  end_bucket();
+}
+
+void Exchange::check(const std::vector<Piece>& arrays) const {
   const Bucket& bucket = buckets_[next_];
   for (size_t i = 0; i < arrays.size(); ++i) {
     if (arrays[i].bytes == bucket.bytes[i]) continue;
@@ -143,18 +238,73 @@ void Exchange::reduce_bucket(std::vector<Piece> arrays, int64_t handed_in) {
                 what_ + " has " + std::to_string(arrays[i].bytes) + " bytes where " +
                 std::to_string(bucket.bytes[i]) + " were registered.");
   }
-  const Signature signature("bucket " + std::to_string(next_ + 1) + " of " +
-                            std::to_string(buckets_.size()) + " in step " + std::to_string(step_) +
-                            " of " + what_);
+}
+
+void Exchange::weigh(std::vector<Piece>& arrays) const {
+  if (share_ == 1) return;
+  const DType dtype = buckets_[next_].dtype;
+  for (Piece& array : arrays) {
+    scale(array.out, array.in, array.bytes / size_of(dtype), dtype, share_);
+    array.in = array.out;
+  }
+}
+
+void Exchange::divide(const std::vector<Piece>& arrays) const {
+  if (divisor_ == 1) return;
+  const DType dtype = buckets_[next_].dtype;
+  for (const Piece& array : arrays) {
+    scale(array.out, array.out, array.bytes / size_of(dtype), dtype, 1 / divisor_);
+  }
+}
+
+void Exchange::travel(std::vector<Piece> arrays, int64_t handed_in) {
+  const Bucket& bucket = buckets_[next_];
+  const std::string text = "bucket " + std::to_string(next_ + 1) + " of " +
+                           std::to_string(buckets_.size()) + " in step " + std::to_string(step_) +
+                           " of " + what_;
+  // In the first bucket, if its elements can hold the control word; else before it.
+  const bool rides = next_ == 0 && bucket.dtype == DType::float32;
+  ControlWord::Floats floats = mine_.to_floats();
+  if (rides) {
+    auto* bytes = reinterpret_cast<uint8_t*>(floats.data());
+    arrays.push_back({bytes, bytes, sizeof floats});
+  } else if (next_ == 0) {
+    take_in(exchange_control("the control word of " + text));
+    if (!step_has_batches_) return;
+  }
   const Pieces pieces(std::move(arrays));
   const int64_t begun = Trace::on() != nullptr ? Trace::now() : 0;
-  channel_.allreduce(pieces, bucket.dtype, Op::mean, signature);
+  channel_.allreduce(pieces, bucket.dtype, op_, Signature(text));
+  if (rides) {
+    const int ranks = channel_.size();
+    take_in(ControlWord::from_floats(floats, op_ == Op::mean ? ranks : 1));
+  }
   if (handed_in != 0) trace_bucket(pieces.bytes(), handed_in, begun);
+}
+
+void Exchange::take_in(const ControlWord& all) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  step_has_batches_ = all.any_active();
+  seen_.stop = seen_.stop || all.any_stops();
+  if (!step_has_batches_) {
+    joining_ = false;
+    all_joined_.notify_all();
+    return;
+  }
+  if (mine_.active == 0) ++seen_.missed;
+  if (!all.all_active(channel_.size())) seen_.uneven = true;
+  divisor_ = 1;
+  if (op_ != Op::mean || all.weight <= 0) return;
+  if (!all.any_plain()) divisor_ = all.weight / channel_.size() / usual_weight_;
+  usual_weight_ = all.weight / all.active;
+}
+
+void Exchange::end_bucket() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (++next_ < buckets_.size()) return;
   next_ = 0;
   ++step_;
-  g_exchanged_steps.fetch_add(1);
+  if (op_ == Op::mean) g_exchanged_steps.fetch_add(1);
 }
 
 void Exchange::trace_bucket(size_t bytes, int64_t handed_in, int64_t begun) {

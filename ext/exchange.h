@@ -1,6 +1,7 @@
 // The gradients of one optimizer on their way over all ranks, step after step.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "channel.h"
+#include "control_word.h"
 #include "dtype.h"
 #include "exchange_door.h"
 #include "pieces.h"
@@ -27,14 +29,31 @@ struct Bucket {
 // the result, and is empty where they do.
 using Done = std::function<void(const std::string& error)>;
 
+// What a rank has learnt of the others from the control words of the steps.
+struct Seen {
+  uint64_t missed = 0;  // steps that others took while this rank had no batch
+  bool uneven = false;  // whether any rank had none in a step that others took
+  bool stop = false;    // whether any rank has asked all to stop
+};
+
 // A list of gradients, cut into buckets that are averaged over all ranks, in a fixed order, by a
 // thread of their own while the backward pass computes the next ones. All ranks hand in each
 // bucket once a step; nothing is negotiated, since the order says whose turn it is.
+//
+// A rank's gradient is that of a mean over its batch. So the mean over the ranks is weighted, by
+// what each rank's mean was divided by: then it is the gradient of the mean over all batches.
+// Every rank scales its own by its weight over the usual one, which all know from the step before;
+// the sum is divided by that of the weights, which came with it. Where batches are alike
+// neither is needed, and nothing is scaled.
+//
+// A rank that has no more batches joins: its thread takes part with zeros, and with no weight,
+// until all have joined.
 class Exchange {
  public:
   // `channel` is this exchange's alone until `close`. All ranks must pass the same `what` (for
-  // errors) and the same buckets.
-  Exchange(Channel& channel, std::string what, std::vector<Bucket> buckets);
+  // errors), the same buckets, and the same `op`: the weighted mean, or the sum, which knows no
+  // weights.
+  Exchange(Channel& channel, std::string what, std::vector<Bucket> buckets, Op op = Op::mean);
   ~Exchange();
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
@@ -43,8 +62,23 @@ class Exchange {
   int64_t number() const { return number_; }
 
   // Hands in the arrays of one or more whole buckets, from bucket `first` on. In whatever order
-  // threads come here, buckets travel in theirs.
-  void submit(size_t first, std::vector<Piece> arrays, Done done);
+  // threads come here, buckets travel in theirs. `weight` is that of this rank's batch in the
+  // step, or kPlain; that of the first bucket counts.
+  void submit(size_t first, std::vector<Piece> arrays, double weight, Done done);
+
+  // From now on this rank has no batches. Steps that are handed in already are taken first.
+  void join();
+
+  // Waits until all ranks have joined, and so none is joined any more. False if they have not
+  // after some time.
+  bool wait_for_all(std::chrono::milliseconds time);
+
+  // Whether this rank asks all to stop, from its next step on.
+  void ask_to_stop(bool stop);
+
+  // What the steps have told, since `forget`.
+  Seen seen();
+  void forget();
 
   // Fails what has been handed in and not yet begun, and ends the thread.
   void close();
@@ -55,25 +89,46 @@ class Exchange {
  private:
   struct Request {
     std::vector<Piece> arrays;
+    double weight;
     Done done;
     int64_t handed_in;  // when, if that is traced
   };
 
   void run();
-  std::string reduce(std::vector<Piece> arrays, int64_t handed_in);
-  void reduce_bucket(std::vector<Piece> arrays, int64_t handed_in);
+  std::string take(Request& request);
+  std::string take_joined_step();
+  void reduce(std::vector<Piece> arrays, int64_t handed_in);
+  void begin_step(double weight, bool active);
+  void agree_on_usual_weight();
+  void check(const std::vector<Piece>& arrays) const;
+  void weigh(std::vector<Piece>& arrays) const;
+  void divide(const std::vector<Piece>& arrays) const;
+  void travel(std::vector<Piece> arrays, int64_t handed_in);
+  ControlWord exchange_control(const std::string& text);
+  void take_in(const ControlWord& all);
+  void end_bucket();
   void trace_bucket(size_t bytes, int64_t handed_in, int64_t begun);
 
   Channel& channel_;
   const std::string what_;
   const std::vector<Bucket> buckets_;
+  const Op op_;
   const int64_t number_;
   std::mutex mutex_;
-  std::condition_variable came_;
+  std::condition_variable came_, all_joined_;
   std::vector<std::deque<Request>> waiting_;  // by their first bucket
   size_t next_ = 0;                           // the bucket whose turn it is
   uint64_t step_ = 0;
+  bool joining_ = false;
+  bool asks_to_stop_ = false;
+  Seen seen_;
   std::string failure_;  // why nothing travels any more
+  // Of the step under way, the thread's own.
+  ControlWord mine_;
+  double usual_weight_ = 0;       // all ranks' mean in the step before; 0 if there was none
+  double share_ = 1;              // by what this rank's gradients are multiplied
+  double divisor_ = 1;            // by what the mean over the ranks is divided
+  bool step_has_batches_ = true;  // whether any rank has one
   std::thread thread_;
 };
 

@@ -15,9 +15,10 @@ namespace easyddl {
 // are not linked with the engine. They are given this at load; both come from one build.
 struct ExchangeDoor {
   // Hands in the arrays of one or more whole buckets, from bucket `first` on, to the exchange
-  // of that number. `done` is called once, maybe on another thread: its argument says why the
-  // arrays do not hold the result, and is empty where they do.
-  void (*submit)(int64_t exchange, size_t first, std::vector<Piece> arrays,
+  // of that number. `weight` is that of this rank's batch, and matters with the first bucket of a
+  // step. `done` is called once, maybe on another thread: its argument says why the arrays do not
+  // hold the result, and is empty where they do.
+  void (*submit)(int64_t exchange, size_t first, std::vector<Piece> arrays, double weight,
                  std::function<void(const std::string& error)> done);
 };
 

@@ -18,6 +18,7 @@
 #include "signature.h"
 #include "timeline.h"
 #include "trace.h"
+#include "wait.h"
 #include "world.h"
 
 namespace py = pybind11;
@@ -236,15 +237,41 @@ void define_exchange(py::module_& m) {
   py::class_<Exchange, Immortal<Exchange>>(m, "Exchange",
                                            "A list of gradients, averaged step after step.")
       .def(py::init([](Channel& channel, const std::string& what,
-                       const std::vector<std::pair<std::string, std::vector<size_t>>>& buckets) {
+                       const std::vector<std::pair<std::string, std::vector<size_t>>>& buckets,
+                       const std::string& op) {
              std::vector<Bucket> list;
              for (const auto& [dtype, bytes] : buckets) list.push_back({parse_dtype(dtype), bytes});
-             return Immortal<Exchange>(new Exchange(channel, what, std::move(list)));
+             return Immortal<Exchange>(new Exchange(channel, what, std::move(list), parse_op(op)));
            }),
-           py::arg("channel"), py::arg("what"), py::arg("buckets"),
-           "`buckets` holds the dtype of each, and the bytes of each of its arrays.")
+           py::arg("channel"), py::arg("what"), py::arg("buckets"), py::arg("op") = "mean",
+           "`buckets` holds the dtype of each, and the bytes of each of its arrays. `op` is the "
+           "mean, weighted by the ranks' batches, or the sum.")
       .def_property_readonly("number", &Exchange::number)
       .def_property_readonly("is_sound", &Exchange::is_sound)
+      .def("join", &Exchange::join, "From now on this rank has no batches: it adds nothing.")
+      .def(
+          "wait_for_all",
+          [](Exchange& exchange) {
+            for (;;) {
+              {
+                const py::gil_scoped_release nogil;
+                if (exchange.wait_for_all(kIdlePeriod)) return;
+              }
+              check_signals();
+            }
+          },
+          "Returns once all ranks have joined.")
+      .def("ask_to_stop", &Exchange::ask_to_stop, py::arg("stop"),
+           "Whether this rank asks all to stop, from its next step on.")
+      .def_property_readonly(
+          "seen",
+          [](Exchange& exchange) {
+            const Seen seen = exchange.seen();
+            return py::make_tuple(seen.missed, seen.uneven, seen.stop);
+          },
+          "Since `forget`: how many steps others took while this rank had no batch; whether any "
+          "rank had none in a step of others; whether any has asked all to stop.")
+      .def("forget", &Exchange::forget, "Begins anew with what the steps tell.")
       .def("close", &Exchange::close, py::call_guard<py::gil_scoped_release>(),
            "Ends its thread. Returns once nothing of it is under way.");
   m.def("exchanged_steps", &exchanged_steps, "How many steps of gradients were exchanged.");

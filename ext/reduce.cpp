@@ -202,4 +202,19 @@ void accumulate_and_finish(void* result, const void* const* sources, size_t num_
   });
 }
 
+void scale(void* result, const void* source, size_t count, DType dtype, double factor) {
+  with_dtype(dtype, [&](auto element) {
+    using T = typename decltype(element)::type;
+    using A = accumulator_t<T>;
+    if constexpr (std::is_floating_point_v<A>) {
+      const auto* in = static_cast<const T*>(source);
+      auto* out = static_cast<T*>(result);
+      const A by = static_cast<A>(factor);
+      for (size_t i = 0; i < count; ++i) out[i] = narrow<T>(widen(in[i]) * by);
+    } else {
+      throw Error("Only floating-point gradients can be weighted.");
+    }
+  });
+}
+
 }  // namespace easyddl

@@ -20,4 +20,8 @@ void finish(void* result, const void* accumulator, size_t count, DType dtype, Op
 void accumulate_and_finish(void* result, const void* const* sources, size_t num_sources,
                            size_t count, DType dtype, Op op, int divisor);
 
+// result[i] = source[i] * factor, rounded once; they may be the same memory. For floating-point
+// dtypes.
+void scale(void* result, const void* source, size_t count, DType dtype, double factor);
+
 }  // namespace easyddl

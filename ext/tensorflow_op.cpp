@@ -235,6 +235,16 @@ Piece take(Run& run, int index, const std::vector<int64_t>& shape) {
   return piece;
 }
 
+// What this rank's batch counts for: the input after the gradients and the step.
+double weight_of(const Run& run, int index) {
+  Status status;
+  TF_Tensor* fetched = nullptr;
+  tf->GetInput(run.context, index, &fetched, status);
+  const Tensor input(fetched);
+  status.check();
+  return *static_cast<const float*>(tf->TensorData(input.get()));
+}
+
 // The last output: one.
 void count(Run& run, int index) {
   Status status;
@@ -248,15 +258,18 @@ void compute(void* opaque, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCall
   const Kernel& kernel = *static_cast<const Kernel*>(opaque);
   auto run = std::make_shared<Run>(Run{context, copy_of(done), {}});
   std::vector<Piece> arrays;
+  double weight = 1;
   try {
-    for (size_t i = 0; i < kernel.shapes.size(); ++i) {
-      arrays.push_back(take(*run, static_cast<int>(i), kernel.shapes[i]));
+    const int gradients = static_cast<int>(kernel.shapes.size());
+    for (int i = 0; i < gradients; ++i) {
+      arrays.push_back(take(*run, i, kernel.shapes[static_cast<size_t>(i)]));
     }
-    count(*run, static_cast<int>(kernel.shapes.size()));
+    weight = weight_of(*run, gradients + 1);
+    count(*run, gradients);
   } catch (const std::exception& error) {
     return run->end(error.what());
   }
-  engine.submit(kernel.exchange, static_cast<size_t>(kernel.bucket), std::move(arrays),
+  engine.submit(kernel.exchange, static_cast<size_t>(kernel.bucket), std::move(arrays), weight,
                 [run](const std::string& error) { run->end(error); });
 }
 
@@ -272,6 +285,7 @@ void register_op() {
   // stateful, since TensorFlow runs stateful ops one after the other; without this input it
   // would fold the exchange of a constant gradient into a constant.
   tf->OpDefinitionBuilderAddInput(builder, "step: int64");
+  tf->OpDefinitionBuilderAddInput(builder, "weight: float");
   tf->OpDefinitionBuilderAddOutput(builder, "means: T");
   // Always 1. An operation whose values nobody takes is dropped, or made to do nothing where
   // others only wait for it; this one's value is added up, so that it runs at every step.

@@ -7,11 +7,14 @@ framework, and it offers:
   takes all of them. Called at import.
 - `is_tensor(x)`, `to_numpy(x)`, `from_numpy(array)`.
 - `Exchange(number, buckets, shapes)`: a list of gradients' way into the engine. Its
-  `mean(gradients)` averages them over all ranks, inside a compiled step too; its
+  `mean(gradients, weight)` averages them over all ranks, inside a compiled step too; its
   `zeros(dtype, shape)` stands in for a gradient that this rank does not have.
 - `check_model(model)`: raises an error if the model's step cannot exchange gradients.
-- `on_first_batch(model, act)`: calls `act(batch)` with the symbolic structure of the first
-  batch of data of a fit, before its first step.
+- `on_first_batch(model, act)`: calls `act(spec)` with the structure of the first batch of data of
+  a fit, before its first step.
+- `symbolic_batch(spec)`: a batch of such a structure, of `keras.KerasTensor`.
+- `trace_step(model, spec)`: traces the model's step for a rank that has no batch.
+- `scope()`: an object that stands for the graph that is being traced, or `None`.
 """
 
 import importlib

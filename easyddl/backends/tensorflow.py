@@ -109,16 +109,20 @@ class Exchange:
         """What a rank without a gradient takes part with."""
         return tf.zeros(shape, dtype)
 
-    def mean(self, gradients):
-        """The mean of each gradient over all ranks."""
+    def mean(self, gradients, weight=None):
+        """The mean of each gradient over all ranks, by weight."""
         gradients = [self._dense(gradient) for gradient in gradients]
+        weight = tf.cast(1.0 if weight is None else weight, tf.float32)
         if tf.executing_eagerly():
             # One operation for all: each would wait for the next to be called.
             order = [i for bucket in self._buckets for i in bucket]
-            means, _ = self._operation(0, order, gradients, 0)
+            means, _ = self._operation(0, order, gradients, 0, weight)
             return _at(order, means)
         self._keep_in_order(gradients)
-        results, counts, ready = {}, [], []
+        results, counts = {}, []
+        # A rank that has no batch must not begin the step, not even with gradients that do not
+        # depend on one, such as a regularizer's.
+        ready = _data_operations()
         step = self._step.read_value()
         for number, bucket in enumerate(self._buckets):
             # No bucket sets off before those that travel first have all they need: if their
@@ -126,7 +130,7 @@ class Exchange:
             with tf.control_dependencies([*ready, *(gradients[i] for i in bucket)]):
                 ready = [tf.no_op()]
             with tf.control_dependencies(ready):
-                means, count = self._operation(number, bucket, gradients, step)
+                means, count = self._operation(number, bucket, gradients, step, weight)
             results.update(zip(bucket, means, strict=True))
             counts.append(count)
         # What writes to a variable is never pruned, so that all buckets travel at every step,
@@ -169,12 +173,13 @@ class Exchange:
             warnings.simplefilter("ignore")  # TensorFlow's own words about the same
             return tf.convert_to_tensor(gradient)
 
-    def _operation(self, bucket, indices, gradients, step):
+    def _operation(self, bucket, indices, gradients, step, weight):
         shapes = [self._shapes[i] for i in indices]
         with tf.device("CPU:0"):
             means, count = _library().easyddl_exchange(
                 gradients=[gradients[i] for i in indices],
                 step=step,
+                weight=weight,
                 exchange=self._number,
                 bucket=bucket,
                 shapes=[n for shape in shapes for n in (len(shape), *shape)],
@@ -182,6 +187,17 @@ class Exchange:
         for mean, shape in zip(means, shapes, strict=True):
             mean.set_shape(shape)
         return means, count
+
+
+def _data_operations():
+    """What brings the batch into the graph: its arguments, or an iterator."""
+    graph = tf.compat.v1.get_default_graph()
+    handles = (tf.resource, tf.variant)
+    arguments = [x.op for x in getattr(graph, "inputs", []) if x.dtype not in handles]
+    return [
+        *arguments,
+        *(op for op in graph.get_operations() if op.type.startswith("IteratorGetNext")),
+    ]
 
 
 def _at(indices, values):
@@ -221,13 +237,25 @@ def on_first_batch(model, act):
     step = model.train_function
 
     def first(iterator):
-        spec = iterator.element_spec
         model.train_function = step
-        act(tf.nest.map_structure(_symbolic, spec))
+        act(iterator.element_spec)
         return step(iterator)
 
     model.train_function = first
 
 
-def _symbolic(spec):
-    return keras.KerasTensor(tuple(spec.shape), spec.dtype.name)
+def symbolic_batch(spec):
+    """A batch of a structure, in Keras's symbols."""
+    return tf.nest.map_structure(
+        lambda each: keras.KerasTensor(tuple(each.shape), each.dtype.name), spec
+    )
+
+
+def trace_step(model, spec):
+    """Traces a model's step for batches of a structure, and computes nothing."""
+    tf.function(model.train_step, autograph=False).get_concrete_function(spec)
+
+
+def scope():
+    """What tensors can be used together: the graph that is traced, or `None` outside of one."""
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()

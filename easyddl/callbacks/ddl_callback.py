@@ -1,25 +1,30 @@
 """The callback that makes a fit distributed."""
 
-import collections
 import contextlib
-import numbers
 
 import keras
-import numpy as np
 
 from easyddl import (
+    attendance,
     backends,
     console,
+    denominators,
+    evaluations,
     exchange,
     fits,
     gradients,
+    metrics,
     momentum,
     objects,
     recording,
+    state,
     world,
 )
-from easyddl.callbacks import hooks, order, step_spans
+from easyddl.callbacks import hooks, order, reports, step_spans
 from easyddl.callbacks.global_variables_callback import DDLGlobalVariablesCallback
+from easyddl.normalization import average_moving_statistics
+
+_UNEVEN = ("join", "truncate", "error")
 
 _WRITERS = (
     keras.callbacks.ModelCheckpoint,
@@ -37,37 +42,55 @@ class DDLCallback(keras.callbacks.Callback):
     - Gradients are averaged over all ranks at every step, before the optimizer clips,
       accumulates or applies them. With a loss that is a mean over the batch, as Keras's are,
       `k` ranks that take batches of `n` make the step of one process with a batch of `k * n`.
-    - The logs that `History` and the other callbacks see at the end of an epoch are averaged
-      over the ranks, so that all ranks take the same decisions.
+      Where batches or masks differ, ranks are weighted by what their losses are divided by.
+    - The metrics that `History` and the other callbacks see at the end of an epoch, and of its
+      validation, are those of all ranks' samples. So all ranks take the same decisions.
+    - `model.stop_training`, set on any rank, stops all of them after the same step.
+    - The moving statistics of `BatchNormalization` are averaged over the ranks at the end of each
+      epoch's steps: before its validation, and before checkpoints.
     - The progress bar is shown on rank 0 only.
     - `ModelCheckpoint`, `CSVLogger`, `TensorBoard` and `BackupAndRestore` of Keras, and
       subclasses of them, act on rank 0 only. Pass them as they are.
 
-    All ranks must take the same number of steps: see `split_data`.
+    In `model.evaluate()` it makes the results those of all ranks' samples. All ranks must call it
+    then. An evaluation without it is this rank's own.
 
     Args:
         bucket_bytes: Integer. How many bytes of gradients travel together. Each bucket leaves as
             soon as the backward pass has filled it. By default what the environment variable
             `EASYDDL_BUCKET_BYTES` says, or else a size that follows from the measured speed of
             the ranks' connection. All ranks must pass the same.
+        uneven: `"join"`, `"truncate"` or `"error"`. What happens in an epoch in which some ranks
+            have fewer batches than others. With `"join"` all batches are trained on: a rank that
+            has none left takes part in the others' steps, with no weight, and then takes over
+            their variables. With `"truncate"` the epoch ends with the first step in which a rank
+            has none. With `"error"` that is an error on all ranks. Defaults to `"join"`.
 
     Raises:
-        ValueError: If `bucket_bytes`, or the environment variable, is no positive integer.
+        ValueError: If `bucket_bytes`, or the environment variable, is no positive integer, or
+            `uneven` is none of these.
         TypeError: At `fit`, if the class was passed instead of an instance.
         ValueError: At `fit`, if it is not the first callback, or not the only one.
-        RuntimeError: On all ranks, if they are about to take different numbers of steps; or if
-            the model's own `fit` does not call that of `keras.Model`.
+        RuntimeError: On all ranks, if they train for different epochs; if they have different
+            numbers of batches and `uneven="error"`; or if the model's own `fit` does not call
+            that of `keras.Model`.
 
     Example:
     ```python
     model.fit(x, y, callbacks=[ddl.DDLCallback(), *mine, ddl.DDLGlobalVariablesCallback()])
+    model.evaluate(x_part, y_part, callbacks=[ddl.DDLCallback()])
     ```
     """
 
-    def __init__(self, bucket_bytes=None):
+    def __init__(self, bucket_bytes=None, uneven="join"):
         super().__init__()
         self.bucket_bytes = exchange.requested_bucket_bytes(bucket_bytes)
+        if uneven not in _UNEVEN:
+            raise ValueError(f"`uneven` must be one of {_UNEVEN}. Received: uneven={uneven!r}")
+        self.uneven = uneven
         self._validation = contextlib.ExitStack()
+        self._steps = 0  # of this epoch, on this rank
+        self._has_validated = False
         if recording.is_wanted():
             step_spans.record(self)
 
@@ -80,21 +103,28 @@ class DDLCallback(keras.callbacks.Callback):
     def set_model(self, model=None):
         order.require_instance(self, "DDLCallback")
         super().set_model(model)
-        fit = fits.current(model)
-        if fit is None:
-            return  # evaluate or predict: nothing is exchanged there
-        order.check(fit.callbacks, DDLCallback, DDLGlobalVariablesCallback)
-        self._hook(fit)
-        for callback in fit.callbacks:
-            if isinstance(callback, _WRITERS):
-                change = hooks.announce if world.is_root() else hooks.mute
-                fit.at_end.callback(change(callback))
+        evaluation, fit = evaluations.current(model), fits.current(model)
+        if evaluation is not None:
+            evaluation.at_end.callback(reports.hook(model))
+        elif fit is not None:
+            order.check(fit.callbacks, DDLCallback, DDLGlobalVariablesCallback)
+            self._hook(fit)
+            for callback in fit.callbacks:
+                if isinstance(callback, _WRITERS):
+                    change = hooks.announce if world.is_root() else hooks.mute
+                    fit.at_end.callback(change(callback))
 
     def _hook(self, fit):
         model = fit.model
         backends.require().check_model(model)
-        fit.at_end.callback(gradients.hook(model.optimizer, self.bucket_bytes))
-        fit.at_end.callback(momentum.hook(model.optimizer))
+        fit.attendance = fit.at_end.enter_context(attendance.Attendance(self.uneven))
+        weight = denominators.BatchWeight()
+        fit.at_end.callback(weight.hook(model))
+        for optimizer in state.optimizers(model):
+            fit.at_end.callback(gradients.hook(optimizer, self.bucket_bytes, weight))
+            fit.at_end.callback(momentum.hook(optimizer))
+        if world.size() > 1:
+            fit.at_end.callback(reports.hook(model, lambda: self._end_steps(fit)))
         # A step that was compiled by an earlier fit does not hold the exchange, and one
         # compiled by this fit must not be found by a later one.
         model.train_function = None
@@ -108,10 +138,11 @@ class DDLCallback(keras.callbacks.Callback):
                 "easyddl hooks the optimizer. Call it there, or wrap the optimizer in "
                 "`ddl.DistributedOptimizer` and leave DDLCallback out."
             )
+        steps = f", steps in an epoch: {self.params.get('steps')}" if self.uneven == "error" else ""
         world.agree(
-            f"model.fit() with epochs={self.params.get('epochs')}, "
-            f"steps in an epoch: {self.params.get('steps')}"
+            f"model.fit() with epochs={self.params.get('epochs')}, uneven={self.uneven!r}{steps}"
         )
+        fit.ask_who_validates()
         broadcasts = any(isinstance(c, DDLGlobalVariablesCallback) for c in fit.callbacks)
         if not broadcasts and world.size() > 1 and world.is_root():
             console.say(
@@ -119,9 +150,38 @@ class DDLCallback(keras.callbacks.Callback):
                 "its own weights. Pass ddl.DDLGlobalVariablesCallback() as the last callback."
             )
 
+    def on_epoch_begin(self, epoch, logs=None):
+        self._epoch, self._steps, self._has_validated = epoch, 0, False
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._steps += 1
+
+    def _end_steps(self, fit):
+        """After this rank's last step of an epoch, and before its validation."""
+        fit.meet_without_batch()
+        seen = fit.attendance.join()
+        if seen.uneven:
+            self._level_out(seen.missed)
+        average_moving_statistics(self.model, weight=self._steps)
+        self.model.stop_training = seen.stop
+
+    def _level_out(self, missed):
+        """Brings together ranks that have taken different numbers of steps."""
+        missed = objects.allgather_object(missed)
+        if self.uneven == "error":
+            short = ", ".join(str(rank) for rank, steps in enumerate(missed) if steps)
+            raise RuntimeError(
+                f"Ranks {short} of {world.size()} ran out of batches in epoch {self._epoch + 1} of "
+                "model.fit() before the others did. Give all ranks as many, or pass "
+                'DDLCallback(uneven="join") to train on all of them. Received: uneven="error"'
+            )
+        state.take_over(self.model, root_rank=missed.index(0))
+
     def on_test_begin(self, logs=None):
+        evaluation, fit = evaluations.current(self.model), fits.current(self.model)
+        if evaluation is not None and world.size() > 1:
+            evaluation.is_shared = self._has_validated = True
         # A rank that validates for long is not late; validation may be the root's alone.
-        fit = fits.current(self.model)
         if fit is not None:
             self._validation = fit.at_end.enter_context(contextlib.ExitStack())
             self._validation.enter_context(world.activity("validation"))
@@ -130,28 +190,11 @@ class DDLCallback(keras.callbacks.Callback):
         self._validation.close()
 
     def on_epoch_end(self, epoch, logs=None):
-        if world.size() == 1:
+        fit = fits.current(self.model)
+        if world.size() == 1 or fit is None:
             return
-        gradients.agree(self.model.optimizer, f"the end of epoch {epoch + 1} of model.fit()")
-        if logs is not None:
-            logs.update(average_logs(logs))
-
-
-def average_logs(logs):
-    """The mean of each entry over the ranks that have it.
-
-    A rank may lack some, such as those of a validation that only the root makes. Entries that
-    are no numbers stay as they are.
-    """
-    mine = {key: float(value) for key, value in logs.items() if _is_number(value)}
-    values = collections.defaultdict(list)
-    for theirs in objects.allgather_object(mine):
-        for key, value in theirs.items():
-            values[key].append(value)
-    return {key: float(np.mean(each)) for key, each in values.items()}
-
-
-def _is_number(value):
-    if isinstance(value, numbers.Real):
-        return not isinstance(value, bool)
-    return getattr(value, "shape", None) == () and hasattr(value, "__float__")
+        # Ranks that have no data to validate with hear what the others have found.
+        if not self._has_validated and fit.anyone_validates(epoch):
+            found = metrics.shared_logs(self.model, {}, has_samples=False)
+            if logs is not None:
+                logs.update({f"val_{key}": value for key, value in found.items()})

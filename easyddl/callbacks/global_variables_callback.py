@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from easyddl import backends, collectives, fits, objects, variables, world
+from easyddl import backends, collectives, fits, objects, state, variables, world
 from easyddl.callbacks import order
 
 
@@ -15,7 +15,8 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
     rank then draws random numbers of its own (for dropout, say), which depend on the root's
     seeds and on the rank alone.
 
-    At the end of each epoch it makes all ranks stop if any of them set `model.stop_training`.
+    It makes all ranks stop if any of them sets `model.stop_training`: after the step that follows
+    the one in which a callback has set it, or at the end of the epoch.
 
     Args:
         root_rank: Integer. The rank whose variables all get.
@@ -41,10 +42,13 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         collectives.check_root(self.root_rank)
         self._share_initial_epoch()
-        if _is_built(self.model):
-            self._share_variables()
-        else:
-            backends.require().on_first_batch(self.model, self._build_and_share)
+        fit = fits.current(self.model)
+        if not _is_built(self.model):
+            fit.at_first_batch(self._build_and_share)
+            return
+        self._share_variables()
+        if world.size() > 1:
+            fit.at_first_batch(lambda spec: None)
 
     def _share_initial_epoch(self):
         # BackupAndRestore, which acts on the root, may have set where training goes on.
@@ -52,25 +56,31 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
             getattr(self.model, "_initial_epoch", None), self.root_rank
         )
 
-    def _build_and_share(self, batch):
-        self.model._symbolic_build(data_batch=batch)
+    def _build_and_share(self, spec):
+        self.model._symbolic_build(data_batch=backends.require().symbolic_batch(spec))
         self._share_variables()
 
     def _share_variables(self):
         optimizer = self.model.optimizer
         if not optimizer.built:
             optimizer.build(self.model.trainable_variables)
-        variables.broadcast_variables([*self.model.weights, *optimizer.variables], self.root_rank)
+        of_optimizers = [v for each in state.optimizers(self.model) for v in each.variables]
+        variables.broadcast_variables([*self.model.weights, *of_optimizers], self.root_rank)
         self._share_seeds()
 
     def _share_seeds(self):
-        states = [generator.state for generator in _seed_generators(self.model)]
-        variables.broadcast_variables(states, self.root_rank)
-        for state in states:
-            seed, counter = np.asarray(state.numpy()).tolist()
+        pairs = [generator.state for generator in _seed_generators(self.model)]
+        variables.broadcast_variables(pairs, self.root_rank)
+        for pair in pairs:
+            seed, counter = np.asarray(pair.numpy()).tolist()
             # Counted from the root, so that the root's own numbers stay what they were.
             distance = (world.rank() - self.root_rank) % world.size()
-            state.assign(np.array([(seed + distance) % 2**32, counter], state.dtype))
+            pair.assign(np.array([(seed + distance) % 2**32, counter], pair.dtype))
+
+    def on_train_batch_end(self, batch, logs=None):
+        attendance = fits.current(self.model).attendance
+        if attendance is not None and world.size() > 1:
+            self.model.stop_training = attendance.after_step(self.model.stop_training)
 
     def on_epoch_end(self, epoch, logs=None):
         if world.size() > 1:

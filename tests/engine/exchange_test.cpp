@@ -122,7 +122,7 @@ void take_step(Exchange& exchange, Gradients& gradients, int step, int num_threa
     threads.emplace_back([&] {
       for (size_t at = next++; at < order.size(); at = next++) {
         gradients.compute(order[at], step);
-        exchange_door().submit(exchange.number(), order[at], gradients.pieces(order[at]),
+        exchange_door().submit(exchange.number(), order[at], gradients.pieces(order[at]), 1,
                                outcome.done());
       }
     });
@@ -157,8 +157,8 @@ TEST(a_request_may_hold_several_buckets) {
       for (const Piece& piece : gradients.pieces(bucket)) request.push_back(piece);
     }
     Outcome outcome;
-    exchange.submit(2, second, outcome.done());
-    exchange.submit(0, first, outcome.done());
+    exchange.submit(2, second, 1, outcome.done());
+    exchange.submit(0, first, 1, outcome.done());
     for (const std::string& error : outcome.wait(2)) EXPECT_EQUAL(error, "");
     gradients.expect_means(step);
   }
@@ -172,7 +172,7 @@ TEST(steps_may_be_handed_in_ahead) {
   for (size_t bucket : {2, 0, 1}) {
     for (size_t step = 0; step < steps.size(); ++step) {
       steps[step].compute(bucket, static_cast<int>(step));
-      exchange.submit(bucket, steps[step].pieces(bucket), outcome.done());
+      exchange.submit(bucket, steps[step].pieces(bucket), 1, outcome.done());
     }
   }
   for (const std::string& error : outcome.wait(15)) EXPECT_EQUAL(error, "");
@@ -217,8 +217,8 @@ TEST(an_exchange_is_closed_while_it_has_nothing_to_do) {
     exchange.close();
     EXPECT(exchange.is_sound());
     Outcome outcome;
-    exchange_door().submit(exchange.number(), 0, gradients.pieces(0), outcome.done());
-    exchange.submit(0, gradients.pieces(0), outcome.done());
+    exchange_door().submit(exchange.number(), 0, gradients.pieces(0), 1, outcome.done());
+    exchange.submit(0, gradients.pieces(0), 1, outcome.done());
     const std::vector<std::string> errors = outcome.wait(2);
     EXPECT_CONTAINS(errors[0], "for a fit that has ended");
     EXPECT_CONTAINS(errors[1], "This is the end of a model");
@@ -237,7 +237,7 @@ TEST(requests_that_come_while_an_exchange_closes_are_told_so) {
     for (size_t bucket : {1, 2, 1}) {
       threads.emplace_back([&, bucket] {
         for (int k = 0; k < 50; ++k) {
-          exchange_door().submit(exchange.number(), bucket, gradients.pieces(bucket),
+          exchange_door().submit(exchange.number(), bucket, gradients.pieces(bucket), 1,
                                  outcome.done());
         }
       });
@@ -258,10 +258,10 @@ TEST(arrays_that_were_not_registered_are_refused) {
     Gradients registered(Lengths{{3}, {4, 5}}), other(Lengths{std::move(counts)});
     Exchange exchange(channel, "a model", registered.buckets());
     Outcome outcome;
-    exchange.submit(first, other.pieces(0), outcome.done());
+    exchange.submit(first, other.pieces(0), 1, outcome.done());
     const std::string error = outcome.wait(1)[0];
     // Nothing follows a failure.
-    exchange.submit(0, registered.pieces(0), outcome.done());
+    exchange.submit(0, registered.pieces(0), 1, outcome.done());
     EXPECT_EQUAL(outcome.wait(2).size(), size_t{2});
     return error;
   };
@@ -278,7 +278,7 @@ TEST(ranks_whose_exchanges_differ_are_told_so) {
   const std::string what = ranks::rank() == 0 ? "one model" : "another";
   Exchange exchange(channel, what, gradients.buckets());
   Outcome outcome;
-  exchange.submit(0, gradients.pieces(0), outcome.done());
+  exchange.submit(0, gradients.pieces(0), 1, outcome.done());
   const std::string error = outcome.wait(1)[0];
   EXPECT_CONTAINS(error, "Rank 0 called bucket 1 of 1 in step 0 of one model.");
   for (const std::string& theirs : ranks::gather(error)) EXPECT_EQUAL(theirs, error);

@@ -1,0 +1,103 @@
+"""Who takes part in the steps of a fit: a rank that is out of batches joins the others' steps."""
+
+import dataclasses
+
+_under_way = []
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """What the steps of an epoch have told this rank of the others.
+
+    Attributes:
+        missed: Integer. The steps that others took while this rank had no batch.
+        uneven: Boolean. Whether any rank had none in a step that others took. The same on all
+            ranks.
+        stop: Boolean. Whether any rank has asked all to stop. The same on all ranks.
+    """
+
+    missed: int = 0
+    uneven: bool = False
+    stop: bool = False
+
+
+class Attendance:
+    """The exchanges that the steps of one fit go through, with which ranks learn of each other.
+
+    Every step's first bucket carries a control word. So a rank that has no batch, or that asks
+    all to stop, costs no collective of its own: see `ext/exchange.h`.
+
+    As a context manager it notes the exchanges that are used in it.
+
+    Args:
+        uneven: `"join"` if an epoch goes on for ranks that have batches when others have none; any
+            other string if it ends there.
+    """
+
+    def __init__(self, uneven="join"):
+        self._exchanges = {}
+        self._goes_on = uneven == "join"
+        self._ends = False
+
+    def __enter__(self):
+        _under_way.append(self)
+        return self
+
+    def __exit__(self, *error):
+        _under_way.remove(self)
+
+    def add(self, exchange):
+        """Notes that the steps go through an exchange of the engine's."""
+        self._exchanges[exchange.number] = exchange
+
+    @property
+    def seen(self):
+        """What the steps since the last `join` have told."""
+        told = [exchange.seen for exchange in self._exchanges.values()]
+        if not told:
+            return Seen()
+        missed, uneven, stop = zip(*told, strict=True)
+        return Seen(max(missed), any(uneven), any(stop))
+
+    def after_step(self, stop):
+        """Called when a step has ended, and all callbacks have seen it.
+
+        Args:
+            stop: Boolean. Whether this rank is to stop.
+
+        Returns:
+            Boolean: whether the epoch ends here. A rank that is to stop does so one step later, as
+            soon as all have learnt of it, so that all stop after the same step.
+        """
+        if stop and not self._ends:
+            for exchange in self._exchanges.values():
+                exchange.ask_to_stop(True)
+        seen = self.seen
+        self._ends = seen.stop or (seen.uneven and not self._goes_on)
+        return self._ends
+
+    def join(self):
+        """Takes part in the others' steps, adding nothing, until no rank has a batch.
+
+        All ranks must call it after their last step. It waits for as long as others train.
+
+        Returns:
+            `Seen`.
+        """
+        exchanges = list(self._exchanges.values())
+        # All at once: a step goes through several of them, and their threads take part in each.
+        for exchange in exchanges:
+            exchange.join()
+        for exchange in exchanges:
+            exchange.wait_for_all()
+        seen = self.seen
+        for exchange in exchanges:
+            exchange.forget()
+        self._ends = False
+        return seen
+
+
+def note(exchange):
+    """Tells the innermost fit that its steps go through an exchange of the engine's."""
+    if _under_way:
+        _under_way[-1].add(exchange)

@@ -1,0 +1,127 @@
+"""By what the losses of a batch were divided, which is what its gradients count for.
+
+A loss is a mean over a batch: a sum over its samples, or over those of its tokens that a mask
+keeps, divided by how many these are. The gradient of the mean over all ranks' batches is the mean
+of the ranks' gradients, weighted by these denominators.
+"""
+
+import contextlib
+
+import keras
+from keras import ops
+from keras.src.losses import loss as keras_loss
+
+from easyddl import backends, world
+
+# What stands for the weight of gradients of a sum over samples, which have none (`kPlain` in
+# ext/control_word.h).
+PLAIN = -1.0
+
+
+class BatchWeight:
+    """What the gradients of a model's step count for, as far as its losses tell.
+
+    While it is hooked to a model, `compute_loss` tells it. Losses with `reduction="sum"` are
+    multiplied by the number of ranks, so that the mean over the ranks is their sum; the
+    regularizers, which are the same on all ranks, stay what they are.
+    """
+
+    def __init__(self):
+        self._weight = None
+        self._scope = None
+
+    def hook(self, model):
+        """Has a model's training losses noted.
+
+        Returns:
+            Function that takes the hook off again.
+        """
+        original = model.compute_loss
+
+        def compute_loss(x=None, y=None, y_pred=None, sample_weight=None, training=True):
+            if not training:
+                return _call(model, original, x, y, y_pred, sample_weight, False)
+            with _noted() as denominators:
+                loss = _call(model, original, x, y, y_pred, sample_weight, True)
+            self._weight = _total(denominators, x)
+            self._scope = backends.require().scope()
+            return loss
+
+        object.__setattr__(model, "compute_loss", compute_loss)
+        return lambda: object.__delattr__(model, "compute_loss")
+
+    def current(self):
+        """The weight of the batch whose step is being traced or run.
+
+        Returns:
+            Scalar float32 tensor, `PLAIN`, or `None` where no loss has told.
+        """
+        same = self._scope is backends.require().scope()
+        return self._weight if same else None
+
+    @property
+    def is_plain(self):
+        """Whether the losses are sums."""
+        return self._weight is PLAIN
+
+
+def _call(model, compute_loss, x, y, y_pred, sample_weight, training):
+    if model._compute_loss_has_training_arg:
+        return compute_loss(x, y, y_pred, sample_weight, training=training)
+    return compute_loss(x, y, y_pred, sample_weight)
+
+
+def _total(denominators, x):
+    if any(each is PLAIN for each in denominators):
+        return PLAIN
+    if denominators:
+        return sum(denominators[1:], start=denominators[0])
+    # A loss of the user's own, or none but `add_loss`: a mean over samples, as far as one knows.
+    arrays = [each for each in keras.tree.flatten(x) if each is not None]
+    return ops.cast(ops.shape(arrays[0])[0], "float32") if arrays else None
+
+
+@contextlib.contextmanager
+def _noted():
+    """Notes the denominator of each loss that is computed meanwhile.
+
+    All of Keras's losses, and those of users that subclass them, come by this one function, which
+    knows their masks and weights.
+    """
+    original = keras_loss.reduce_weighted_values
+    denominators = []
+
+    def reduce(values, sample_weight=None, mask=None, reduction="sum_over_batch_size", dtype=None):
+        loss = original(values, sample_weight, mask, reduction, dtype)
+        if len(values.shape) == 0:
+            return loss  # reduced by the loss itself
+        if reduction == "sum":
+            denominators.append(PLAIN)
+            return loss * world.size()
+        denominators.append(_denominator(values, sample_weight, mask, reduction))
+        return loss
+
+    keras_loss.reduce_weighted_values = reduce
+    try:
+        yield denominators
+    finally:
+        keras_loss.reduce_weighted_values = original
+
+
+def _denominator(values, sample_weight, mask, reduction):
+    if reduction == "mean_with_sample_weight" and sample_weight is not None:
+        weights = ops.cast(sample_weight, "float32")
+        if mask is None:
+            return ops.sum(weights)
+        mask, weights = keras_loss.squeeze_or_expand_to_same_rank(
+            ops.cast(mask, "float32"), weights
+        )
+        return ops.sum(weights * mask)
+    count = _count(values)
+    if mask is None:
+        return count
+    return count * ops.sum(ops.cast(mask, "float32")) / ops.maximum(_count(mask), 1)
+
+
+def _count(x):
+    return ops.cast(ops.prod(ops.convert_to_tensor(ops.shape(x), "int32")), "float32")

@@ -1,0 +1,37 @@
+"""The variables of a model in training, and whose they are."""
+
+import keras
+
+from easyddl import variables
+from easyddl.normalization import moving_statistics
+
+
+def optimizers(model):
+    """The optimizers of a model: the one that it was compiled with, and its attributes."""
+    found = [getattr(model, "optimizer", None), *vars(model).values()]
+    unique = {id(each): each for each in found if isinstance(each, keras.optimizers.Optimizer)}
+    return list(unique.values())
+
+
+def take_over(model, root_rank):
+    """Gives all ranks the variables of one that has taken all steps.
+
+    Moving statistics stay what each rank's own batches have made them. Gradients that an optimizer
+    has gathered for its next update become the mean of the ranks' own: none is lost.
+
+    Args:
+        model: A built model in training.
+        root_rank: Integer. The rank whose variables all get.
+    """
+    accumulators = [a for each in optimizers(model) for a in _accumulators(each)]
+    others = {id(v) for v in (*accumulators, *moving_statistics(model))}
+    everything = [*model.weights, *(v for each in optimizers(model) for v in each.variables)]
+    taken = [variable for variable in everything if id(variable) not in others]
+    variables.broadcast_variables(taken, root_rank)
+    variables.average_variables(accumulators, "accumulated gradients")
+
+
+def _accumulators(optimizer):
+    inner = getattr(optimizer, "inner_optimizer", None)
+    own = getattr(optimizer, "_accumulated_gradients", None) or []
+    return [each for each in (*own, *(_accumulators(inner) if inner else [])) if each is not None]
