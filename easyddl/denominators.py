@@ -39,16 +39,25 @@ class BatchWeight:
         original = model.compute_loss
 
         def compute_loss(x=None, y=None, y_pred=None, sample_weight=None, training=True):
-            if not training:
-                return _call(model, original, x, y, y_pred, sample_weight, False)
-            with _noted() as denominators:
-                loss = _call(model, original, x, y, y_pred, sample_weight, True)
+            with _losses_of_outputs_weighted(model, x):
+                if not training:
+                    return _call(model, original, x, y, y_pred, sample_weight, False)
+                with _noted() as denominators:
+                    loss = _call(model, original, x, y, y_pred, sample_weight, True)
             self._weight = _total(denominators, x)
             self._scope = backends.require().scope()
             return loss
 
         object.__setattr__(model, "compute_loss", compute_loss)
-        return lambda: object.__delattr__(model, "compute_loss")
+        if _has_losses_of_outputs(model):
+            model.test_function = None  # compiled without the hook, maybe
+
+        def unhook():
+            object.__delattr__(model, "compute_loss")
+            if _has_losses_of_outputs(model):
+                model.test_function = None
+
+        return unhook
 
     def current(self):
         """The weight of the batch whose step is being traced or run.
@@ -77,8 +86,38 @@ def _total(denominators, x):
     if denominators:
         return sum(denominators[1:], start=denominators[0])
     # A loss of the user's own, or none but `add_loss`: a mean over samples, as far as one knows.
+    return _samples(x)
+
+
+def _samples(x):
     arrays = [each for each in keras.tree.flatten(x) if each is not None]
     return ops.cast(ops.shape(arrays[0])[0], "float32") if arrays else None
+
+
+def _has_losses_of_outputs(model):
+    return len(getattr(model, "outputs", None) or []) > 1 or keras.tree.is_nested(model.loss)
+
+
+@contextlib.contextmanager
+def _losses_of_outputs_weighted(model, x):
+    """Has the losses of several outputs tracked by the samples of the batches.
+
+    Keras weighs the loss of all outputs by them, but each output's own only where the batch size
+    is fixed. Else they are means over batches, which is not what unequal ones add up to.
+    """
+    original = keras.metrics.Mean.update_state
+
+    def update_state(self, values, sample_weight=None):
+        compiled = getattr(model, "_compile_loss", None)
+        if sample_weight is None and any(self is each for each in getattr(compiled, "metrics", [])):
+            sample_weight = _samples(x)
+        return original(self, values, sample_weight=sample_weight)
+
+    keras.metrics.Mean.update_state = update_state
+    try:
+        yield
+    finally:
+        keras.metrics.Mean.update_state = original
 
 
 @contextlib.contextmanager

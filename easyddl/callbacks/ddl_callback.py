@@ -105,6 +105,7 @@ class DDLCallback(keras.callbacks.Callback):
         super().set_model(model)
         evaluation, fit = evaluations.current(model), fits.current(model)
         if evaluation is not None:
+            evaluation.at_end.callback(denominators.BatchWeight().hook(model))
             evaluation.at_end.callback(reports.hook(model))
         elif fit is not None:
             order.check(fit.callbacks, DDLCallback, DDLGlobalVariablesCallback)

@@ -1,0 +1,430 @@
+"""Metrics, and the decisions taken on them, are those of one process that has all samples."""
+
+import contextlib
+import io
+import itertools
+import pathlib
+import re
+import tempfile
+
+import keras
+import numpy as np
+from fit_checks import COMM, RANK, SIZE, Spy, both, fails, in_shared_folder
+from mpi import run_checks
+
+import easyddl as ddl
+from easyddl import metrics
+
+N = 4  # samples a rank takes in a step
+STEPS = 5
+FEATURES = 6
+CLASSES = 4
+
+m = keras.metrics
+
+BINARY = [
+    m.BinaryAccuracy, m.BinaryCrossentropy, m.BinaryIoU, m.AUC, m.Precision, m.Recall,
+    m.TruePositives, m.TrueNegatives, m.FalsePositives, m.FalseNegatives,
+    lambda: m.SensitivityAtSpecificity(0.5), lambda: m.SpecificityAtSensitivity(0.5),
+    lambda: m.PrecisionAtRecall(0.5), lambda: m.RecallAtPrecision(0.5), m.Hinge, m.SquaredHinge,
+    lambda: m.AUC(curve="PR", name="pr"), lambda: m.F1Score(threshold=0.5, average="micro"),
+    lambda: m.FBetaScore(beta=2.0, threshold=0.5, average="micro", name="fbeta"),
+    m.Accuracy, lambda: m.IoU(num_classes=2, target_class_ids=[1]),
+]  # fmt: skip
+SPARSE = [
+    m.SparseCategoricalAccuracy, m.SparseCategoricalCrossentropy, m.SparseTopKCategoricalAccuracy,
+    lambda: m.SparseTopKCategoricalAccuracy(k=2, name="top2"),
+    lambda: m.MeanIoU(num_classes=CLASSES, sparse_y_pred=False),
+]  # fmt: skip
+CATEGORICAL = [
+    m.CategoricalAccuracy, m.CategoricalCrossentropy, m.TopKCategoricalAccuracy, m.CategoricalHinge,
+    m.KLDivergence, m.Poisson, lambda: m.F1Score(average="macro"),
+    lambda: m.OneHotMeanIoU(num_classes=CLASSES),
+    lambda: m.OneHotIoU(num_classes=CLASSES, target_class_ids=[0, 2]),
+    lambda: m.F1Score(average="weighted", name="weighted_f1"),
+]  # fmt: skip
+REGRESSION = [
+    m.MeanSquaredError, m.MeanAbsoluteError, m.MeanAbsolutePercentageError,
+    m.MeanSquaredLogarithmicError, m.RootMeanSquaredError, m.LogCoshError, m.CosineSimilarity,
+    m.R2Score,
+]  # fmt: skip
+# Keras 3.10 and later.
+for _name in ("PearsonCorrelation", "ConcordanceCorrelation"):
+    if hasattr(m, _name):
+        REGRESSION.append(getattr(m, _name))
+
+
+def new_model(outputs, activation, loss, wanted, **arguments):
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential(
+        [
+            keras.layers.Input((FEATURES,)),
+            keras.layers.Dense(8, activation="tanh"),
+            keras.layers.Dense(outputs, activation=activation),
+        ]
+    )
+    arguments = {"optimizer": keras.optimizers.SGD(0.05), **arguments}
+    model.compile(loss=loss, metrics=[make() for make in wanted], **arguments)
+    return model
+
+
+def kinds():
+    """Models with their metrics, and what makes labels of random numbers."""
+    return {
+        "binary": (
+            lambda: new_model(1, "sigmoid", "binary_crossentropy", BINARY),
+            lambda z: (z[:, :1] > 0).astype("float32"),
+        ),
+        "sparse": (
+            lambda: new_model(CLASSES, "softmax", "sparse_categorical_crossentropy", SPARSE),
+            lambda z: np.argmax(z[:, :CLASSES], -1)[:, None],
+        ),
+        "categorical": (
+            lambda: new_model(CLASSES, "softmax", "categorical_crossentropy", CATEGORICAL),
+            lambda z: np.eye(CLASSES, dtype="float32")[np.argmax(z[:, :CLASSES], -1)],
+        ),
+        "regression": (
+            lambda: new_model(2, "softplus", "mse", REGRESSION),
+            lambda z: np.abs(z[:, :2]).astype("float32") + 0.1,
+        ),
+    }
+
+
+def samples(count, seed, label):
+    random = np.random.default_rng(seed)
+    x = random.standard_normal((count, FEATURES)).astype("float32")
+    return x, label(x + 0.5 * random.standard_normal(x.shape))
+
+
+def uneven_part(*arrays):
+    """This rank's part: each has twice as many samples as the one before."""
+    count = len(arrays[0])
+    starts = [count * (2**rank - 1) // (2**SIZE - 1) for rank in range(SIZE + 1)]
+    return tuple(array[starts[RANK] : starts[RANK + 1]] for array in arrays)
+
+
+def assert_alike(mine, expected, names=None):
+    # Keras counts the metrics of a name in a process: auc, auc_1.
+    mine, expected = ({re.sub(r"_\d+$", "", k): v for k, v in d.items()} for d in (mine, expected))
+    assert set(mine) == set(expected), (set(mine), set(expected))
+    for name in names or expected:
+        np.testing.assert_allclose(
+            np.asarray(mine[name], "float64"), np.asarray(expected[name], "float64"),
+            rtol=1e-5, atol=1e-6, err_msg=name,
+        )  # fmt: skip
+
+
+def check_every_metric():
+    for make, label in kinds().values():
+        train, held_out = samples(N * SIZE * STEPS, 1, label), samples(29, 2, label)
+        model = make()
+        history = model.fit(
+            *ddl.split_data(*train), batch_size=N, epochs=2, shuffle=False, verbose=0,
+            validation_data=uneven_part(*held_out), callbacks=both(),
+        ).history  # fmt: skip
+        alone = make()
+        expected = alone.fit(
+            *train, batch_size=N * SIZE, epochs=2, shuffle=False, verbose=0,
+            validation_data=held_out,
+        ).history  # fmt: skip
+        assert_alike(history, expected)
+        everyone = COMM.allgather({key: np.asarray(value) for key, value in history.items()})
+        for key, value in everyone[0].items():
+            np.testing.assert_array_equal(np.asarray(history[key]), value, err_msg=key)
+        found = model.evaluate(
+            *uneven_part(*held_out), batch_size=3, verbose=0, return_dict=True,
+            callbacks=[ddl.DDLCallback()],
+        )  # fmt: skip
+        wanted = alone.evaluate(*held_out, verbose=0, return_dict=True)
+        assert_alike(found, wanted)
+
+
+def check_unequal_last_batches():
+    # 4 + 4 + some samples: the last batches differ, and weigh what they hold.
+    make, label = kinds()["sparse"]
+    counts = [8 + (rank % 3) + 1 for rank in range(SIZE)]
+    x, y = samples(sum(counts), 5, label)
+    bounds = np.cumsum([0, *counts])
+    # One process takes in each step what all ranks take in it.
+    steps = [
+        np.concatenate([np.arange(b, e)[4 * i : 4 * i + 4] for b, e in itertools.pairwise(bounds)])
+        for i in range(3)
+    ]  # fmt: skip
+    mine = slice(bounds[RANK], bounds[RANK + 1])
+    model = make()
+    history = model.fit(
+        x[mine], y[mine], batch_size=4, epochs=2, shuffle=False, verbose=0, callbacks=both()
+    ).history
+    alone = make()
+    batches = ((x[step], y[step]) for _ in range(2) for step in steps)
+    wanted = alone.fit(batches, steps_per_epoch=3, epochs=2, shuffle=False, verbose=0).history
+    for weight, expected in zip(model.get_weights(), alone.get_weights(), strict=True):
+        np.testing.assert_allclose(weight, expected, rtol=1e-5, atol=1e-6)
+    assert_alike(history, wanted, ["loss", "sparse_categorical_accuracy"])
+
+
+class Largest(keras.metrics.Metric):
+    """The largest prediction. It declares nothing of how its states become one."""
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.largest = self.add_variable((), "zeros", name="largest")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.largest.assign(keras.ops.maximum(self.largest, keras.ops.max(y_pred)))
+
+    def result(self):
+        return keras.ops.convert_to_tensor(self.largest)
+
+
+def evaluated(model, x, y, **arguments):
+    return model.evaluate(
+        x, y, verbose=0, return_dict=True, callbacks=[ddl.DDLCallback()], **arguments
+    )
+
+
+def with_metric(metric):
+    model = new_model(1, "sigmoid", "mse", [lambda: metric])
+    x, y = samples(8 * SIZE, 3, lambda z: (z[:, :1] > 0).astype("float32"))
+    x = x * np.linspace(0.1, 2, len(x), dtype="float32")[:, None]
+    return model, x, y
+
+
+def check_a_metric_of_ones_own_is_warned_of_once():
+    class Mine(Largest):
+        pass
+
+    model, x, y = with_metric(Mine(name="mine"))
+    text = io.StringIO()
+    with contextlib.redirect_stderr(text):
+        found = evaluated(model, *ddl.split_data(x, y))
+        evaluated(model, *ddl.split_data(x, y))
+    told = text.getvalue().count("'mine' is not Keras's own (Mine)")
+    assert told == (1 if RANK == 0 and SIZE > 1 else 0), text.getvalue()
+    each = [float(model.predict(x[rank::SIZE], verbose=0).max()) for rank in range(SIZE)]
+    np.testing.assert_allclose(found["mine"], np.mean(each), rtol=1e-5)
+
+
+def check_a_metric_of_ones_own_that_is_registered():
+    class ByName(Largest):
+        pass
+
+    class ByDict(Largest):
+        pass
+
+    @ddl.register_metric(merge=lambda states: [max(state[0] for state in states)])
+    class ByFunction(Largest):
+        pass
+
+    assert ddl.register_metric(ByName, merge="max") is ByName
+    ddl.register_metric(ByDict, merge={"largest": "max"})
+    for kind in (ByName, ByDict, ByFunction):
+        model, x, y = with_metric(kind(name="mine"))
+        text = io.StringIO()
+        with contextlib.redirect_stderr(text):
+            found = evaluated(model, *ddl.split_data(x, y))
+        assert "mine" not in text.getvalue()
+        want = model.predict(x, verbose=0).max()
+        np.testing.assert_allclose(found["mine"], want, rtol=1e-6)
+
+
+def check_a_subclass_that_updates_as_keras_does():
+    class Off(keras.metrics.MeanMetricWrapper):
+        def __init__(self, name="off", **arguments):
+            super().__init__(lambda t, p: keras.ops.abs(t - p), name, **arguments)
+
+    assert metrics.is_exact(Off())
+    assert metrics.is_exact(keras.metrics.AUC())
+    assert not metrics.is_exact(Largest())
+    model, x, y = with_metric(Off())
+    found = evaluated(model, *uneven_part(x, y))
+    want = np.abs(model.predict(x, verbose=0) - y).mean()
+    np.testing.assert_allclose(found["off"], want, rtol=1e-5)
+
+
+def check_register_metric_takes_classes_and_names():
+    for wrong, kind in [((Spy, "max"), TypeError), ((Largest(), "max"), TypeError),
+                        ((Largest, "last"), ValueError), ((Largest, {"largest": 3}), ValueError),
+                        ((Largest, None), ValueError)]:  # fmt: skip
+        error = fails(lambda w=wrong: ddl.register_metric(w[0], merge=w[1]))
+        assert isinstance(error, kind) and "Received" in str(error), error
+
+
+def check_evaluate_returns_what_keras_does():
+    make, label = kinds()["sparse"]
+    model = make()
+    x, y = samples(4 * SIZE, 4, label)
+    part = ddl.split_data(x, y)
+    by_name = evaluated(model, *part)
+    listed = model.evaluate(*part, verbose=0, callbacks=[ddl.DDLCallback()])
+    np.testing.assert_allclose(listed, model.evaluate(x, y, verbose=0), rtol=1e-5)
+    np.testing.assert_allclose(sorted(listed), sorted(by_name.values()), rtol=1e-6)
+    # Alone it is this rank's own: with nobody to wait for.
+    if RANK == SIZE - 1:
+        alone = model.evaluate(*part, verbose=0, return_dict=True)
+        if SIZE > 1:
+            assert abs(alone["loss"] - by_name["loss"]) > 1e-4
+        model.predict(x, verbose=0)
+
+
+def check_evaluate_inside_of_a_fit_is_ones_own():
+    class OnTheRoot(keras.callbacks.Callback):
+        def __init__(self, when):
+            super().__init__()
+            self.found = []
+            setattr(self, when, self.evaluate)
+
+        def evaluate(self, *args, **kwargs):
+            if RANK == 0:
+                self.found.append(self.model.evaluate(x, y, verbose=0))
+
+    make, label = kinds()["sparse"]
+    x, y = samples(N * SIZE * 2, 6, label)
+    for when in ("on_train_batch_end", "on_epoch_end", "on_epoch_begin", "on_test_end"):
+        spy = OnTheRoot(when)
+        history = make().fit(
+            *ddl.split_data(x, y), batch_size=N, shuffle=False, verbose=0,
+            validation_data=ddl.split_data(x, y), callbacks=both(spy),
+        ).history  # fmt: skip
+        assert COMM.allgather(history) == [history] * SIZE
+        assert (len(spy.found) > 0) == (RANK == 0)
+
+
+def check_several_outputs():
+    def make():
+        keras.utils.set_random_seed(4)
+        x = keras.layers.Input((FEATURES,))
+        one = keras.layers.Dense(1, name="one")(x)
+        two = keras.layers.Dense(CLASSES, activation="softmax", name="two")(x)
+        model = keras.Model(x, {"one": one, "two": two})
+        model.compile(
+            "sgd",
+            {"one": "mse", "two": "sparse_categorical_crossentropy"},
+            metrics={"one": ["mae"], "two": ["accuracy"]},
+            weighted_metrics={"one": ["mse"], "two": []},
+        )
+        return model
+
+    def data(count, seed):
+        x, z = samples(count, seed, lambda z: z)
+        return x, {"one": z[:, :1], "two": np.argmax(z[:, :CLASSES], -1)}
+
+    (x, y), held_out = data(N * SIZE * 3, 7), data(17, 8)
+    parts = uneven_part(held_out[0], held_out[1]["one"], held_out[1]["two"])
+    model = make()
+    history = model.fit(
+        *ddl.split_data(x, y), batch_size=N, shuffle=False, verbose=0, callbacks=both(),
+        validation_data=(parts[0], {"one": parts[1], "two": parts[2]}),
+    ).history  # fmt: skip
+    wanted = make().fit(
+        x, y, batch_size=N * SIZE, shuffle=False, verbose=0, validation_data=held_out,
+        # At once: Keras does not weigh outputs' own losses by the sizes of batches.
+        validation_batch_size=17,
+    ).history  # fmt: skip
+    assert_alike(history, wanted)
+
+
+def check_a_train_step_with_logs_of_its_own():
+    class Mine(keras.Sequential):
+        def train_step(self, data):
+            logs = super().train_step(data)
+            return {**logs, "rank": float(RANK)}
+
+    model = Mine([keras.layers.Input((FEATURES,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x, y = samples(N * SIZE * 2, 9, lambda z: z[:, :1])
+    history = model.fit(
+        *ddl.split_data(x, y), batch_size=N, verbose=0, callbacks=both()
+    ).history  # fmt: skip
+    assert history["rank"] == [np.mean(range(SIZE))]
+    assert COMM.allgather(history) == [history] * SIZE
+
+
+def check_callbacks_between_see_what_all_have():
+    @in_shared_folder
+    def check(folder):
+        class OnTestEnd(keras.callbacks.Callback):
+            def on_test_end(self, logs=None):
+                self.seen = dict(logs)
+
+        make, label = kinds()["sparse"]
+        x, y = samples(N * SIZE * 2, 10, label)
+        spy, tested, board = Spy(), OnTestEnd(), str(folder / f"{RANK}.csv")
+        history = make().fit(
+            *ddl.split_data(x, y), batch_size=N, epochs=2, verbose=0,
+            validation_data=uneven_part(x, y),
+            callbacks=both(spy, tested, keras.callbacks.CSVLogger(board)),
+        ).history  # fmt: skip
+        for key, values in history.items():
+            assert [logs[key] for logs in spy.seen] == values
+        assert tested.seen["loss"] == history["val_loss"][-1]
+        if RANK == 0:
+            rows = np.genfromtxt(board, delimiter=",", names=True)
+            np.testing.assert_allclose(rows["val_loss"], history["val_loss"], rtol=1e-6)
+            np.testing.assert_allclose(rows["loss"], history["loss"], rtol=1e-6)
+
+    check()
+
+
+def decide(folder, x, y, held_out, batch, wrap):
+    """Trains with the callbacks that decide by the validation, and tells when they did."""
+    model = new_model(1, None, "mse", [], optimizer=keras.optimizers.SGD(0.4))
+    stop = keras.callbacks.EarlyStopping("val_loss", patience=4)
+    plateau = keras.callbacks.ReduceLROnPlateau("val_loss", factor=0.5, patience=1)
+    best = keras.callbacks.ModelCheckpoint(
+        str(folder / "best-{epoch}.weights.h5"), save_best_only=True, save_weights_only=True,
+        monitor="val_loss",
+    )  # fmt: skip
+    history = model.fit(
+        x, y, batch_size=batch, epochs=30, shuffle=False, verbose=0, validation_data=held_out,
+        callbacks=wrap(stop, plateau, best),
+    )  # fmt: skip
+    rates = history.history["learning_rate"]
+    saved = sorted(path.name for path in pathlib.Path(folder).iterdir())
+    return stop.stopped_epoch, len(history.epoch), np.round(rates, 7).tolist(), saved
+
+
+def check_decisions_come_at_the_same_epoch():
+    @in_shared_folder
+    def check(folder):
+        x, y = samples(N * SIZE * STEPS, 11, lambda z: np.sin(3 * z[:, :1]))
+        held_out = samples(23, 12, lambda z: np.sin(3 * z[:, :1]))
+        shared, own = folder / "all", pathlib.Path(tempfile.mkdtemp(dir=folder))
+        if RANK == 0:
+            shared.mkdir()
+        COMM.Barrier()
+        part = ddl.split_data(x, y)
+        mine = decide(shared, *part, uneven_part(*held_out), N, both)
+        COMM.Barrier()
+        saved = sorted(path.name for path in shared.iterdir())
+        alone = decide(own, x, y, held_out, N * SIZE, lambda *callbacks: list(callbacks))
+        assert mine[:3] == alone[:3], (mine, alone)
+        assert saved == alone[3], (saved, alone[3])
+        assert mine[0] > 0 and len(set(mine[2])) > 1, "the callbacks must have acted"
+
+    check()
+
+
+def check_samples_and_classes_that_weigh():
+    make, label = kinds()["sparse"]
+    x, y = samples(N * SIZE * STEPS, 13, label)
+    weights = np.random.default_rng(14).random(len(x)).astype("float32")
+    classes = {0: 1.0, 1: 3.0, 2: 0.5, 3: 2.0}
+    for arguments in ({"class_weight": classes}, {"sample_weight": weights}):
+        model = make()
+        part = ddl.split_data(x, y, arguments.get("sample_weight"))
+        mine = dict(arguments)
+        if part[2] is not None:
+            mine["sample_weight"] = part[2]
+        history = model.fit(
+            *part[:2], batch_size=N, shuffle=False, verbose=0, callbacks=both(), **mine
+        ).history
+        alone = make()
+        wanted = alone.fit(x, y, batch_size=N * SIZE, shuffle=False, verbose=0, **arguments).history
+        assert_alike(history, wanted)
+        for weight, expected in zip(model.get_weights(), alone.get_weights(), strict=True):
+            np.testing.assert_allclose(weight, expected, rtol=1e-4, atol=1e-6)
+
+
+if __name__ == "__main__":
+    run_checks(globals())
