@@ -28,6 +28,7 @@ from easyddl.metrics import register_metric
 from easyddl.objects import allgather_object, broadcast_object, root_first
 from easyddl.optimizer import DistributedOptimizer
 from easyddl.schedules import scale_lr
+from easyddl.sync_batch_normalization import SyncBatchNormalization, sync_batch_norm
 from easyddl.variables import broadcast_variables
 from easyddl.warmup import LearningRateWarmup
 from easyddl.world import (
@@ -50,6 +51,7 @@ __all__ = [
     "LearningRateWarmup",
     "LearningRateWarmupCallback",
     "RankZero",
+    "SyncBatchNormalization",
     "allgather",
     "allgather_object",
     "allreduce",
@@ -71,6 +73,7 @@ __all__ = [
     "scale_lr",
     "size",
     "split_data",
+    "sync_batch_norm",
 ]
 
 _lifetime.install()

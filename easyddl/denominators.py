@@ -17,6 +17,8 @@ from easyddl import backends, world
 # ext/control_word.h).
 PLAIN = -1.0
 
+_hooked = []
+
 
 class BatchWeight:
     """What the gradients of a model's step count for, as far as its losses tell.
@@ -49,10 +51,12 @@ class BatchWeight:
             return loss
 
         object.__setattr__(model, "compute_loss", compute_loss)
+        _hooked.append(self)
         if _has_losses_of_outputs(model):
             model.test_function = None  # compiled without the hook, maybe
 
         def unhook():
+            _hooked.remove(self)
             object.__delattr__(model, "compute_loss")
             if _has_losses_of_outputs(model):
                 model.test_function = None
@@ -72,6 +76,16 @@ class BatchWeight:
     def is_plain(self):
         """Whether the losses are sums."""
         return self._weight is PLAIN
+
+
+def current():
+    """The weight of the batch that the innermost fit takes a step with.
+
+    Returns:
+        Scalar float32 tensor; `None` where nothing has told, or ranks count alike.
+    """
+    weight = _hooked[-1].current() if _hooked else None
+    return None if weight is PLAIN else weight
 
 
 def _call(model, compute_loss, x, y, y_pred, sample_weight, training):

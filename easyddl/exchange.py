@@ -85,7 +85,7 @@ class Exchange:
             for i in self._indices
         ]
         result = list(grads)
-        for i, mean in zip(self._indices, self._door.mean(present, weight), strict=True):
+        for i, mean in zip(self._indices, self._door.reduce(present, weight), strict=True):
             result[i] = mean
         return result
 

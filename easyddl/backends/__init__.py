@@ -7,7 +7,7 @@ framework, and it offers:
   takes all of them. Called at import.
 - `is_tensor(x)`, `to_numpy(x)`, `from_numpy(array)`.
 - `Exchange(number, buckets, shapes)`: a list of gradients' way into the engine. Its
-  `mean(gradients, weight)` averages them over all ranks, inside a compiled step too; its
+  `reduce(gradients, weight)` averages them over all ranks, inside a compiled step too; its
   `zeros(dtype, shape)` stands in for a gradient that this rank does not have.
 - `check_model(model)`: raises an error if the model's step cannot exchange gradients.
 - `on_first_batch(model, act)`: calls `act(spec)` with the structure of the first batch of data of

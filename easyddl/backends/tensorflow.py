@@ -109,8 +109,8 @@ class Exchange:
         """What a rank without a gradient takes part with."""
         return tf.zeros(shape, dtype)
 
-    def mean(self, gradients, weight=None):
-        """The mean of each gradient over all ranks, by weight."""
+    def reduce(self, gradients, weight=None):
+        """The mean of each gradient over all ranks, by weight; or what else the exchange makes."""
         gradients = [self._dense(gradient) for gradient in gradients]
         weight = tf.cast(1.0 if weight is None else weight, tf.float32)
         if tf.executing_eagerly():
