@@ -2,7 +2,7 @@
 
 import weakref
 
-from easyddl import world
+from easyddl import backends, world
 from easyddl.denominators import PLAIN
 from easyddl.exchange import Exchange
 
@@ -111,7 +111,8 @@ def _apply_of(optimizer, averager):
     def apply(grads, trainable_variables=None):
         grads = list(grads)
         variables = _variables_of(optimizer, trainable_variables)
-        return original(averager.mean(grads, variables), trainable_variables)
+        with backends.require().once_there_is_a_batch():
+            return original(averager.mean(grads, variables), trainable_variables)
 
     return {"apply": apply}
 
@@ -133,7 +134,8 @@ def _update_of(optimizer, averager):
             for grad, variable in zip(grads, variables, strict=False)
             if grad is not None and not getattr(variable, "overwrite_with_gradient", False)
         ]
-        return original_apply(grads, trainable_variables)
+        with backends.require().once_there_is_a_batch():
+            return original_apply(grads, trainable_variables)
 
     def clip(grads):
         return original_clip(averager.mean(list(grads), list(applied)))

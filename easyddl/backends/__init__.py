@@ -14,6 +14,7 @@ framework, and it offers:
   a fit, before its first step.
 - `symbolic_batch(spec)`: a batch of such a structure, of `keras.KerasTensor`.
 - `trace_step(model, spec)`: traces the model's step for a rank that has no batch.
+- `once_there_is_a_batch()`: a context in which a compiled step's updates wait for its batch.
 - `scope()`: an object that stands for the graph that is being traced, or `None`.
 """
 

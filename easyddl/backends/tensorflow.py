@@ -1,5 +1,6 @@
 """TensorFlow's door."""
 
+import contextlib
 import ctypes
 import functools
 import os
@@ -198,6 +199,18 @@ def _data_operations():
         *arguments,
         *(op for op in graph.get_operations() if op.type.startswith("IteratorGetNext")),
     ]
+
+
+def once_there_is_a_batch():
+    """In a graph: has what is made inside of it run only in steps that have a batch.
+
+    At the end of data whose length nobody knows, Keras runs the step once more, until it fails for
+    want of a batch. What does not depend on one, such as the count of the optimizer's steps, may
+    have run by then: on some ranks, in some runs.
+    """
+    if tf.executing_eagerly():
+        return contextlib.nullcontext()
+    return tf.control_dependencies(_data_operations())
 
 
 def _at(indices, values):
