@@ -201,8 +201,11 @@ void Exchange::begin_step(double weight, bool active) {
     mine_ = ControlWord::of(weight, active, asks_to_stop_);
   }
   if (op_ == Op::mean && usual_weight_ == 0) agree_on_usual_weight();
-  const bool weighted = active && mine_.plain == 0 && usual_weight_ > 0;
-  share_ = weighted ? mine_.weight / usual_weight_ : 1;
+  share_ = 1;
+  // Without a usual weight none of the ranks has any.
+  if (op_ == Op::mean && active && mine_.plain == 0) {
+    share_ = usual_weight_ > 0 ? mine_.weight / usual_weight_ : 0;
+  }
 }
 
 // Before the first step only: later ones go by the one before. Scaling by the weights themselves

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <cstdint>
 #include <cstring>
@@ -13,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "../../ext/half.h"
 #include "ranks.h"
 #include "trial.h"
 
@@ -280,8 +283,169 @@ TEST(ranks_whose_exchanges_differ_are_told_so) {
   Outcome outcome;
   exchange.submit(0, gradients.pieces(0), 1, outcome.done());
   const std::string error = outcome.wait(1)[0];
-  EXPECT_CONTAINS(error, "Rank 0 called bucket 1 of 1 in step 0 of one model.");
+  EXPECT_CONTAINS(error, "Rank 0 called the first weights of one model.");
   for (const std::string& theirs : ranks::gather(error)) EXPECT_EQUAL(theirs, error);
   exchange.close();
   EXPECT(exchange.is_sound());
+}
+
+namespace {
+
+// Hands in one step of one bucket, in which this rank's gradient is `mine` in every element.
+std::vector<float> take(Exchange& exchange, float mine, double weight, size_t count) {
+  std::vector<float> data(count, mine);
+  auto* bytes = reinterpret_cast<uint8_t*>(data.data());
+  Outcome outcome;
+  exchange.submit(0, {{bytes, bytes, count * sizeof(float)}}, weight, outcome.done());
+  EXPECT_EQUAL(outcome.wait(1)[0], "");
+  return data;
+}
+
+void wait_for_all(Exchange& exchange) {
+  while (!exchange.wait_for_all(std::chrono::milliseconds(50))) {
+  }
+}
+
+// Of all ranks: the sum of weight * value over that of the weights.
+template <class Weight, class Value>
+double weighted_mean(Weight weight, Value value) {
+  double total = 0, weights = 0;
+  for (int rank = 0; rank < ranks::size(); ++rank) {
+    total += weight(rank) * value(rank);
+    weights += weight(rank);
+  }
+  return total / weights;
+}
+
+void expect_near(float actual, double expected) {
+  EXPECT(std::abs(actual - expected) <= 1e-5 * std::max(1., std::abs(expected)));
+}
+
+}  // namespace
+
+TEST(a_mean_is_weighted) {
+  Channel channel(ranks::world());
+  const size_t count = 2053;
+  Exchange exchange(channel, "a model", buckets_of({{count}}));
+  const auto value = [](int rank) { return 1. + 3 * rank; };
+  // As the last batches of two epochs: alike, unequal, one of no weight, and alike again.
+  for (int step = 0; step < 8; ++step) {
+    const auto weight = [&](int rank) {
+      if (step % 4 == 1) return 4. + rank;
+      if (step % 4 == 2) return rank == 0 ? 1. : 0.;
+      return 32.;
+    };
+    const int me = ranks::rank();
+    const auto result = take(exchange, static_cast<float>(value(me)), weight(me), count);
+    for (float each : result) expect_near(each, weighted_mean(weight, value));
+  }
+}
+
+TEST(gradients_of_no_weight_at_all_are_zero) {
+  Channel channel(ranks::world());
+  Exchange exchange(channel, "a model", buckets_of({{3}}));
+  for (int step = 0; step < 2; ++step) EXPECT_EQUAL(take(exchange, 5, 0, 3)[0], 0.f);
+  expect_near(take(exchange, 5, 2, 3)[0], 5);
+}
+
+TEST(gradients_of_sums_are_averaged_as_they_are) {
+  Channel channel(ranks::world());
+  Exchange exchange(channel, "a model", buckets_of({{3}}));
+  const auto one = [](int) { return 1.; };
+  const auto value = [](int rank) { return 2. * rank; };
+  const float mine = static_cast<float>(2 * ranks::rank());
+  for (int step = 0; step < 2; ++step) {
+    expect_near(take(exchange, mine, kPlain, 3)[0], weighted_mean(one, value));
+  }
+}
+
+TEST(half_precision_is_weighted_too) {
+  Channel channel(ranks::world());
+  Exchange exchange(channel, "a model", {{DType::float16, {2 * 4}}, {DType::bfloat16, {2 * 4}}});
+  const auto weight = [](int rank) { return rank + 1.; };
+  const auto value = [](int rank) { return 1. + rank; };
+  for (int step = 0; step < 3; ++step) {
+    std::vector<Half> half(4, Half::from(1.f + static_cast<float>(ranks::rank())));
+    std::vector<BFloat16> brain(4, BFloat16::from(1.f + static_cast<float>(ranks::rank())));
+    auto* first = reinterpret_cast<uint8_t*>(half.data());
+    auto* second = reinterpret_cast<uint8_t*>(brain.data());
+    Outcome outcome;
+    exchange.submit(0, {{first, first, 8}, {second, second, 8}}, ranks::rank() + 1.,
+                    outcome.done());
+    EXPECT_EQUAL(outcome.wait(1)[0], "");
+    const double mean = weighted_mean(weight, value);
+    EXPECT(std::abs(static_cast<float>(half[3]) - mean) <= 4e-3 * mean);
+    EXPECT(std::abs(static_cast<float>(brain[3]) - mean) <= 3e-2 * mean);
+  }
+}
+
+TEST(ranks_without_batches_join_until_all_have) {
+  Channel channel(ranks::world());
+  const int size = ranks::size(), me = ranks::rank();
+  for (Op op : {Op::mean, Op::sum}) {
+    Exchange exchange(channel, "a model", buckets_of({{3}, {9001}}), op);
+    for (int epoch = 0; epoch < 3; ++epoch) {
+      // Rank r has r batches in the first and last epochs; in the second all have as many.
+      const int batches = epoch == 1 ? 2 : me;
+      const auto has = [&](int rank, int step) { return (epoch == 1 ? 2 : rank) > step; };
+      for (int step = 0; step < batches; ++step) {
+        const float mine = static_cast<float>(10 * me + step);
+        std::vector<float> small(3, mine), large(9001, mine);
+        auto* first = reinterpret_cast<uint8_t*>(small.data());
+        auto* second = reinterpret_cast<uint8_t*>(large.data());
+        Outcome outcome;
+        exchange.submit(1, {{second, second, large.size() * 4}}, 7, outcome.done());
+        exchange.submit(0, {{first, first, small.size() * 4}}, 7, outcome.done());
+        for (const std::string& error : outcome.wait(2)) EXPECT_EQUAL(error, "");
+        double want = 0;
+        int active = 0;
+        for (int rank = 0; rank < size; ++rank) {
+          if (!has(rank, step)) continue;
+          want += 10 * rank + step;
+          ++active;
+        }
+        if (op == Op::mean) want /= active;
+        expect_near(small[2], want);
+        expect_near(large[9000], want);
+      }
+      exchange.join();
+      wait_for_all(exchange);
+      const Seen seen = exchange.seen();
+      const int steps = epoch == 1 ? 2 : size - 1;
+      EXPECT_EQUAL(seen.missed, static_cast<uint64_t>(steps - batches));
+      EXPECT_EQUAL(seen.uneven, epoch != 1 && size > 1);
+      EXPECT(!seen.stop);
+      exchange.forget();
+    }
+    exchange.close();
+    EXPECT(exchange.is_sound());
+  }
+}
+
+TEST(all_learn_that_one_asks_to_stop) {
+  Channel channel(ranks::world());
+  Exchange exchange(channel, "a model", buckets_of({{3}}));
+  for (int asking = 0; asking < ranks::size(); ++asking) {
+    take(exchange, 1, 1, 3);
+    EXPECT(!exchange.seen().stop);
+    if (ranks::rank() == asking) exchange.ask_to_stop(true);
+    // With a step, or with the end of all steps.
+    if (asking % 2 == 0) {
+      take(exchange, 1, 1, 3);
+      EXPECT(exchange.seen().stop);
+    }
+    exchange.join();
+    wait_for_all(exchange);
+    EXPECT(exchange.seen().stop);
+    exchange.forget();
+  }
+}
+
+TEST(nobody_need_have_a_batch) {
+  Channel channel(ranks::world());
+  Exchange exchange(channel, "a model", buckets_of({{3}}));
+  exchange.join();
+  wait_for_all(exchange);
+  EXPECT(!exchange.seen().uneven);
+  expect_near(take(exchange, 4, 1, 3)[0], 4);
 }
