@@ -23,12 +23,17 @@ def take_over(model, root_rank):
         model: A built model in training.
         root_rank: Integer. The rank whose variables all get.
     """
-    accumulators = [a for each in optimizers(model) for a in _accumulators(each)]
-    others = {id(v) for v in (*accumulators, *moving_statistics(model))}
+    variables.broadcast_variables(shared_variables(model), root_rank)
+    accumulated = [a for each in optimizers(model) for a in _accumulators(each)]
+    variables.average_variables(accumulated, "accumulated gradients")
+
+
+def shared_variables(model):
+    """The weights and optimizer variables that are the same on all ranks after each step."""
+    own = [a for each in optimizers(model) for a in _accumulators(each)]
+    left_out = {id(variable) for variable in (*own, *moving_statistics(model))}
     everything = [*model.weights, *(v for each in optimizers(model) for v in each.variables)]
-    taken = [variable for variable in everything if id(variable) not in others]
-    variables.broadcast_variables(taken, root_rank)
-    variables.average_variables(accumulators, "accumulated gradients")
+    return [variable for variable in everything if id(variable) not in left_out]
 
 
 def _accumulators(optimizer):
