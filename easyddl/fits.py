@@ -6,7 +6,8 @@ import inspect
 
 import keras
 
-from easyddl import gradients, launcher, world
+from easyddl import gradients, launcher, validation_split, world
+from easyddl.datasets import epochs
 
 _TRAINED_ALONE = (
     "easyddl: warning: model.fit() took steps without exchanging gradients: every rank trained "
@@ -22,12 +23,14 @@ class Fit:
     Attributes:
         model: The model that is trained.
         callbacks: List of the user's callbacks, in their order.
+        data: The argument `x`.
         at_end: `contextlib.ExitStack` of what to undo when fit ends, in whatever way.
     """
 
-    def __init__(self, model, callbacks):
+    def __init__(self, model, callbacks, data):
         self.model = model
         self.callbacks = callbacks
+        self.data = data
         self.at_end = contextlib.ExitStack()
         self._steps = _steps(model)
         self._exchanges = _exchanges()
@@ -61,6 +64,12 @@ def _callbacks(callbacks):
     return keras.tree.flatten(inner) if inner else []
 
 
+def _is_shared(callbacks):
+    """Whether one of the callbacks is a `DDLCallback`, and there are other ranks."""
+    names = [cls.__name__ for callback in callbacks for cls in type(callback).__mro__]
+    return "DDLCallback" in names and world.size() > 1
+
+
 def install():
     """Puts a frame around `keras.Model.fit`.
 
@@ -76,11 +85,16 @@ def install():
             arguments = signature.bind(self, *args, **kwargs).arguments
         except TypeError:
             return original(self, *args, **kwargs)  # which says what is wrong
-        under_way = Fit(self, _callbacks(arguments.get("callbacks")))
+        del arguments["self"]
+        callbacks = _callbacks(arguments.get("callbacks"))
+        arguments = epochs.in_order(arguments)
+        if _is_shared(callbacks):
+            arguments = validation_split.made_global(arguments)
+        under_way = Fit(self, callbacks, arguments.get("x"))
         _under_way.append(under_way)
         try:
             with under_way.at_end:
-                history = original(self, *args, **kwargs)
+                history = original(self, **arguments)
         finally:
             _under_way.remove(under_way)
         _note(under_way)

@@ -20,6 +20,7 @@ from easyddl import (
 )
 from easyddl.callbacks import hooks, order, step_spans
 from easyddl.callbacks.global_variables_callback import DDLGlobalVariablesCallback
+from easyddl.datasets import epochs
 
 _WRITERS = (
     keras.callbacks.ModelCheckpoint,
@@ -118,6 +119,11 @@ class DDLCallback(keras.callbacks.Callback):
                 "warning: there is no DDLGlobalVariablesCallback, so that each rank starts from "
                 "its own weights. Pass ddl.DDLGlobalVariablesCallback() as the last callback."
             )
+
+    def on_epoch_begin(self, epoch, logs=None):
+        fit = fits.current(self.model)
+        if fit is not None:
+            epochs.begin(fit.data, epoch)
 
     def on_test_begin(self, logs=None):
         # A rank that validates for long is not late; validation may be the root's alone.
