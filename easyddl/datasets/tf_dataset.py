@@ -68,16 +68,40 @@ def inputs_of(dataset):
     return found
 
 
+def _seeds(dataset):
+    """The pairs of seeds of all that draws random numbers, also within functions.
+
+    A pair of zeros means that another seed is drawn in each process.
+    """
+    seeds = []
+    for inner in inputs_of(dataset):
+        if hasattr(inner, "_seed") and hasattr(inner, "_seed2"):
+            seeds.append((int(inner._seed), int(inner._seed2)))
+        for function in inner._functions():
+            for op in function.function.graph.get_operations():
+                if op.type.startswith("ShuffleDataset"):
+                    seeds.append(tuple(map(_constant, op.inputs[2:4])))
+    return seeds
+
+
+def _constant(tensor):
+    value = tf.get_static_value(tensor)
+    return None if value is None else int(value)
+
+
+def _is_free(dataset):
+    """Whether elements may come in any order, as far as can be seen."""
+    return dataset.options().deterministic is False or any(
+        getattr(inner, "_deterministic", None) == "false" for inner in inputs_of(dataset)
+    )
+
+
 def _check_order(dataset):
     """Raises an error unless the elements come in one order on all ranks.
 
     If they do not, the ranks' parts overlap, and nothing else would tell.
     """
-    seeds, is_free = [], dataset.options().deterministic is False
-    for inner in inputs_of(dataset):
-        if hasattr(inner, "_seed") and hasattr(inner, "_seed2"):
-            seeds.append((int(inner._seed), int(inner._seed2)))
-        is_free |= getattr(inner, "_deterministic", None) == "false"
+    seeds = _seeds(dataset)
     if seeds:
         world.agree(
             "split_data() of a tf.data.Dataset that was shuffled before. "
@@ -89,7 +113,7 @@ def _check_order(dataset):
             f"the ranks' parts would overlap. {_SPLIT_FIRST}pass the same `seed` to `shuffle` on "
             "all ranks. Received: a tf.data.Dataset with a shuffle that has no seed"
         )
-    if is_free:
+    if _is_free(dataset):
         raise ValueError(
             "A dataset that need not be deterministic may have another order on each rank, so "
             "that the ranks' parts would overlap. Split it before the step with "
