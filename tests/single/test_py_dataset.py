@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from easyddl import split_data
+from easyddl.datasets import epochs
 
 SIZES = [1, 2, 3]
 
@@ -120,10 +121,18 @@ def test_shuffled(split, shuffle):
 def test_a_fit_takes_the_order_of_each_epoch(at, workers):
     at(0, 2)
     part = split_data(Batches(8, workers=workers), shuffle="epoch")
-    part.set_epoch(0)
-    found = seen_in_fit(part, epochs=3)  # with Keras's own shuffle=True
+    tell = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, _: epochs.begin(part, epoch))
+    # With Keras's own shuffle=True, which is the default.
+    found = seen_in_fit(part, initial_epoch=5, epochs=8, callbacks=[tell])
+    want = [np.random.default_rng([0, epoch]).permutation(8)[::2] for epoch in (5, 6, 7)]
+    assert found == np.concatenate(want).tolist()
+
+
+def test_a_fit_that_tells_no_epochs_counts_them(at):
+    at(0, 2)
+    found = seen_in_fit(split_data(Batches(8), shuffle="epoch"), epochs=3)
     want = [np.random.default_rng([0, epoch]).permutation(8)[::2] for epoch in range(4)]
-    # The epochs are counted without a DDLCallback, and building the model begins one.
+    # Keras may begin an epoch to build the model.
     assert found in [np.concatenate(want[i : i + 3]).tolist() for i in (0, 1)]
 
 
