@@ -17,12 +17,12 @@ def split(dataset, part):
     """
     count = int(dataset.cardinality())
     if count < 0:
+        found = "infinite" if count == tf.data.INFINITE_CARDINALITY else "unknown"
         part.refuse_shuffle(
-            "`split_data` shuffles a `tf.data.Dataset` of known and finite cardinality only. Call "
-            "`dataset.apply(tf.data.experimental.assert_cardinality(n))` first if you know it, or "
-            "shuffle the dataset yourself, with a `seed`. Received: a dataset of "
-            f"{'infinite' if count == tf.data.INFINITE_CARDINALITY else 'unknown'} cardinality "
-            "and"
+            "`split_data` shuffles a `tf.data.Dataset` of known and finite cardinality only; that "
+            f"of this one is {found}. If you know it, call "
+            "`dataset.apply(tf.data.experimental.assert_cardinality(n))` first; or shuffle the "
+            "dataset yourself after it is split."
         )
     if part.size > 1:
         _check_order(dataset)

@@ -121,8 +121,8 @@ def py_dataset():
 
 
 class Batches(keras.utils.PyDataset):
-    def __init__(self):
-        super().__init__(workers=2)
+    def __init__(self, use_multiprocessing=False):
+        super().__init__(workers=2, use_multiprocessing=use_multiprocessing)
 
     @property
     def num_batches(self):
@@ -190,10 +190,17 @@ def check_batches_of_a_step_follow_one_another():
         assert flat(batches) == list(range(begin, begin + 4 * SIZE))
 
 
+def check_worker_processes_read_for_a_rank():
+    data = ddl.split_data(Batches(use_multiprocessing=True))
+    for epoch in recorded(data, epochs=2).trained:
+        assert_is_everything(epoch, 24 * SIZE)
+
+
 def check_shuffles_before_are_alike_on_all_ranks():
     def shuffled(seed):
         return tf.data.Dataset.range(24 * SIZE).shuffle(24 * SIZE, seed=seed).map(to_sample)
 
+    tf.random.set_seed(None)  # another check may have set one
     epochs = recorded(ddl.split_data(shuffled(7)).batch(4), epochs=2).trained
     for epoch in epochs:
         assert_is_everything(epoch, 24 * SIZE)

@@ -1,6 +1,5 @@
 """What each rank gets of a PyTorch `DataLoader`."""
 
-import numpy as np
 import pytest
 
 from easyddl import split_data
@@ -44,11 +43,13 @@ def test_each_rank_gets_every_kth_sample(split, size, samples, remainder):
     ],
 )
 def test_a_random_order_is_one_over_all_ranks_in_each_epoch(split, options):
+    seeds = iter(range(100, 103))
+
     def on_another_machine():
-        torch.manual_seed(np.random.default_rng().integers(1000))
+        torch.manual_seed(next(seeds))
         made = options()
         if "generator" in made:
-            made["generator"].seed()
+            made["generator"].manual_seed(torch.initial_seed())
         return loader(13, batch_size=2, **made)
 
     parts = split(3, on_another_machine, remainder="keep")
@@ -148,6 +149,17 @@ def test_what_is_split_already(at):
     sampler = data.DistributedSampler(dataset, num_replicas=2, rank=0)
     with pytest.raises(ValueError, match="DistributedSampler"):
         split_data(data.DataLoader(dataset, sampler=sampler))
+
+
+def test_a_sampler_of_pytorchs_own_hears_of_the_epoch():
+    dataset = data.TensorDataset(torch.arange(40))
+    sampler = data.DistributedSampler(dataset, num_replicas=2, rank=0)
+    given = data.DataLoader(dataset, sampler=sampler)
+    orders = []
+    for epoch in (0, 1, 0):
+        epochs.begin(given, epoch)
+        orders.append(flat(given))
+    assert orders[0] == orders[2] != orders[1]
 
 
 @pytest.mark.parametrize("shuffle", [True, "epoch"])
