@@ -6,7 +6,16 @@ import inspect
 
 import keras
 
-from easyddl import backends, evaluations, gradients, launcher, objects, world
+from easyddl import (
+    backends,
+    evaluations,
+    gradients,
+    launcher,
+    objects,
+    validation_split,
+    world,
+)
+from easyddl.datasets import epochs
 
 _TRAINED_ALONE = (
     "easyddl: warning: model.fit() took steps without exchanging gradients: every rank trained "
@@ -113,6 +122,12 @@ def _callbacks(callbacks):
     return keras.tree.flatten(inner) if inner else []
 
 
+def _is_shared(callbacks):
+    """Whether one of the callbacks is a `DDLCallback`, and there are other ranks."""
+    names = [cls.__name__ for callback in callbacks for cls in type(callback).__mro__]
+    return "DDLCallback" in names and world.size() > 1
+
+
 def install():
     """Puts a frame around `keras.Model.fit`, and one around `keras.Model.evaluate`.
 
@@ -133,11 +148,15 @@ def _install_fit():
             arguments = signature.bind(self, *args, **kwargs).arguments
         except TypeError:
             return original(self, *args, **kwargs)  # which says what is wrong
+        del arguments["self"]
+        arguments = epochs.in_order(arguments)
+        if _is_shared(_callbacks(arguments.get("callbacks"))):
+            arguments = validation_split.made_global(arguments)
         under_way = Fit(self, arguments)
         _under_way.append(under_way)
         try:
             with under_way.at_end:
-                history = original(self, *args, **kwargs)
+                history = original(self, **arguments)
         finally:
             _under_way.remove(under_way)
         _note(under_way)

@@ -23,6 +23,7 @@ from easyddl import (
 )
 from easyddl.callbacks import hooks, order, reports, step_spans
 from easyddl.callbacks.global_variables_callback import DDLGlobalVariablesCallback
+from easyddl.datasets import epochs
 from easyddl.normalization import average_moving_statistics
 
 _UNEVEN = ("join", "truncate", "error")
@@ -161,6 +162,9 @@ class DDLCallback(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch, self._steps, self._has_validated = epoch, 0, False
+        fit = fits.current(self.model)
+        if fit is not None:
+            epochs.begin(fit.arguments.get("x"), epoch)
 
     def on_train_batch_end(self, batch, logs=None):
         self._steps += 1

@@ -57,7 +57,7 @@ def compiled(model, optimizer):
     return model
 
 
-def train_on_all_ranks(build, optimizer):
+def train_on_all_ranks(build, optimizer, **arguments):
     """The model after a distributed fit, the root's first weights, and the history."""
     keras.utils.set_random_seed(100 + COMM.rank)
     model = compiled(build(), optimizer())
@@ -70,16 +70,17 @@ def train_on_all_ranks(build, optimizer):
         shuffle=False,
         verbose=0,
         callbacks=[ddl.DDLCallback(), ddl.DDLGlobalVariablesCallback()],
+        **arguments,
     )
     return model.get_weights(), first, history.history
 
 
-def train_on_one(build, optimizer, first):
+def train_on_one(build, optimizer, first, **arguments):
     """The same by Keras alone."""
     model = compiled(build(), optimizer())
     model.set_weights(first)
     x, y = samples()
-    history = model.fit(x, y, batch_size=N * COMM.size, shuffle=False, verbose=0)
+    history = model.fit(x, y, batch_size=N * COMM.size, shuffle=False, verbose=0, **arguments)
     return model.get_weights(), history.history
 
 
@@ -96,9 +97,9 @@ def difference(weights, expected):
     )
 
 
-def assert_equal_to_one_process(build, optimizer):
-    weights, first, history = train_on_all_ranks(build, optimizer)
-    expected, expected_history = train_on_one(build, optimizer, first)
+def assert_equal_to_one_process(build, optimizer, **arguments):
+    weights, first, history = train_on_all_ranks(build, optimizer, **arguments)
+    expected, expected_history = train_on_one(build, optimizer, first, **arguments)
     assert_bits_are_equal(weights)
     assert difference(first, expected) > 1e-2, "training must have moved the weights"
     assert difference(weights, expected) <= 1e-5, difference(weights, expected)
@@ -157,6 +158,11 @@ def check_convnet_adam_global_clipnorm():
 
 def check_dense_adam_accumulating():
     assert_equal_to_one_process(dense, adam(gradient_accumulation_steps=4, clipnorm=0.1))
+
+
+def check_class_weight():
+    weight = {0: 0.2, 1: 3.0, 2: 1.0, 3: 0.5}
+    assert_equal_to_one_process(dense, sgd(), class_weight=weight)
 
 
 @contextlib.contextmanager

@@ -66,12 +66,7 @@ def check_equal_models_pass():
     optimizer = keras.optimizers.Adam(0.01, gradient_accumulation_steps=2, use_ema=True)
     model = new_model(optimizer, layers)
     mine = batches_of(5 * SIZE + 1)[RANK]
-    model.fit(
-        (each for each in fit_it),
-        steps_per_epoch=len(fit_it),
-        verbose=0,
-        callbacks=both(check_replicas=1),
-    )
+    train_on(model, mine)
 
 
 def check_ranks_that_have_joined_are_not_waited_for():
@@ -79,12 +74,7 @@ def check_ranks_that_have_joined_are_not_waited_for():
     fit(new_model(), parts[RANK] if RANK == 0 else parts[RANK][:2], epochs=2)
     model = new_model()
     mine = parts[RANK] if RANK == 0 else parts[RANK][:2]
-    model.fit(
-        (each for each in mine),
-        steps_per_epoch=len(mine),
-        verbose=0,
-        callbacks=both(check_replicas=1),
-    )
+    train_on(model, mine)
 
 
 def check_bad_intervals():

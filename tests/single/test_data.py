@@ -1,6 +1,7 @@
 """What each rank gets from `split_data`, and what it refuses."""
 
 import collections
+import pathlib
 import subprocess
 import sys
 
@@ -8,38 +9,13 @@ import keras
 import numpy as np
 import pytest
 
-from easyddl import data, world
+import easyddl
 from easyddl.data import split_data
+from easyddl.datasets import arrays
 
 SIZES = [1, 2, 3, 4, 8]
 SAMPLES = [8, 13, 24, 101]
 Point = collections.namedtuple("Point", ["near", "far"])
-
-
-@pytest.fixture
-def at(monkeypatch):
-    """Returns a function that makes this process one rank of many."""
-
-    def at(rank, size):
-        monkeypatch.setattr(world, "rank", lambda: rank)
-        monkeypatch.setattr(world, "size", lambda: size)
-        monkeypatch.setattr(world, "is_root", lambda: rank == 0)
-
-    return at
-
-
-@pytest.fixture
-def split(at):
-    """Returns a function that gives the parts of all ranks, as a list."""
-
-    def split(size, *arrays, **options):
-        parts = []
-        for rank in range(size):
-            at(rank, size)
-            parts.append(split_data(*arrays, **options))
-        return parts
-
-    return split
 
 
 def table(samples):
@@ -280,7 +256,7 @@ def test_scipy_sparse_keeps_its_format(split, form):
 @pytest.mark.parametrize("block", [1, 4, 5, 13, 4096])
 def test_hdf5_dataset(split, tmp_path, monkeypatch, block):
     h5py = pytest.importorskip("h5py")
-    monkeypatch.setattr(data, "_BLOCK_ROWS", block)
+    monkeypatch.setattr(arrays, "_BLOCK_ROWS", block)
     with h5py.File(tmp_path / "data.h5", "w") as file:
         file["x"] = table(13)
         assert check_kind(split, file["x"], table(13)) is np.ndarray
@@ -324,14 +300,18 @@ def test_tensors_of_the_backend_in_use(split):
 
 
 def test_no_framework_is_imported():
+    folder = pathlib.Path(easyddl.__file__).parent
     script = (
         "import sys, types\n"
+        # Without the package's own __init__, which imports Keras.
         "sys.modules['easyddl'] = package = types.ModuleType('easyddl')\n"
-        "for name in ('console', 'world'):\n"
-        "    setattr(package, name, types.ModuleType(name))\n"
-        f"exec(open({data.__file__!r}).read())\n"
-        "print([m for m in ('tensorflow', 'torch', 'jax', 'pandas', 'h5py', 'scipy')\n"
-        "       if m in sys.modules])\n"
+        f"package.__path__ = [{str(folder)!r}]\n"
+        "from easyddl import data, world\n"
+        "world.rank, world.size = lambda: 1, lambda: 2\n"
+        "assert data.split_data([5, 6, 7, 8]) == [6, 8]\n"
+        "assert list(data.split_data(iter([5, 6, 7, 8]))) == [6, 8]\n"
+        "names = 'keras tensorflow torch grain jax pandas h5py scipy mpi4py'.split()\n"
+        "print([name for name in names if name in sys.modules])\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stderr
@@ -484,52 +464,34 @@ def test_shuffle_that_is_no_boolean(at, shuffle):
     assert message.endswith(f"Received: shuffle={shuffle!r}")
 
 
-def test_tensorflow_dataset(at):
+@pytest.mark.parametrize("batch_size", [0, -1, 2.0, "8", True])
+def test_batch_size_that_is_none(at, batch_size):
+    at(0, 2)
+    message = refused(ValueError, np.arange(4), shuffle="epoch", batch_size=batch_size)
+    assert message.endswith(f"Received: batch_size={batch_size!r}")
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_batch_size_without_batches(at, shuffle):
+    at(0, 2)
+    message = refused(ValueError, np.arange(4), shuffle=shuffle, batch_size=2)
+    assert 'shuffle="epoch"' in message
+
+
+def test_datasets_go_alone(at):
     tf = pytest.importorskip("tensorflow")
     at(0, 2)
-    dataset = tf.data.Dataset.range(4).map(lambda x: x + 1)
-    assert "dataset.shard(ddl.size(), ddl.rank())" in refused(TypeError, dataset)
+    dataset = tf.data.Dataset.range(4)
+    for both in ((dataset, dataset), (np.arange(4), dataset), ({"x": dataset},)):
+        assert "must be the only argument" in refused(TypeError, *both)
+    assert "arrays[1] of type" in refused(TypeError, np.arange(4), iter([1, 2]))
 
 
-def test_keras_pydataset(at):
-    class Batches(keras.utils.PyDataset):
-        def __init__(self):
-            super().__init__()
-
-        def __len__(self):
-            return 4
-
-        def __getitem__(self, index):
-            return table(2)
-
+def test_torch_datasets_want_a_loader(at):
     at(0, 2)
-    assert "indices that it reads first" in refused(TypeError, Batches())
-
-
-def test_torch_data_loader(at):
-    torch = pytest.importorskip("torch")
-    at(0, 2)
-    dataset = torch.utils.data.TensorDataset(torch.zeros(4))
-    for source in (dataset, torch.utils.data.DataLoader(dataset)):
-        message = refused(TypeError, source)
-        assert "DistributedSampler" in message
-        assert "num_replicas=ddl.size(), rank=ddl.rank()" in message
-
-
-@pytest.mark.parametrize("name", ["DataLoader", "Dataset"])
-def test_torch_classes_are_known_by_name(at, name):
-    at(0, 2)
-    loader = type(name, (), {"__module__": "torch.utils.data"})
-    derived = type("Mine", (loader,), {"__module__": "my_code"})
-    assert "DistributedSampler" in refused(TypeError, derived())
-
-
-@pytest.mark.parametrize("iterator", [(i for i in range(4)), iter([1, 2]), map(str, [1])])
-def test_generators_and_iterators(at, iterator):
-    at(0, 2)
-    message = refused(TypeError, np.arange(4), iterator)
-    assert "itertools.islice(gen, ddl.rank(), None, ddl.size())" in message
-    assert "arrays[1] of type" in message
+    dataset = type("Dataset", (), {"__module__": "torch.utils.data"})
+    derived = type("Mine", (dataset,), {"__module__": "my_code"})
+    assert "torch.utils.data.DataLoader" in refused(TypeError, derived())
 
 
 def test_iterable_without_length(at):
@@ -538,7 +500,7 @@ def test_iterable_without_length(at):
             return iter([1, 2])
 
     at(0, 2)
-    assert "itertools.islice" in refused(TypeError, {"x": Stream()})
+    assert "split_data(iter(data))" in refused(TypeError, Stream())
 
 
 @pytest.mark.parametrize("thing", [{1, 2}, object(), collections.deque([1, 2])])

@@ -1,0 +1,277 @@
+"""Which samples the ranks take in `model.fit()`, on every rank of one job."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+from mpi import run_checks
+from mpi4py import MPI
+
+import easyddl as ddl
+
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.rank, COMM.size
+
+
+class Record:
+    """The batches of each epoch that a model was trained on, and the samples it was tested on."""
+
+    def __init__(self):
+        self.trained, self.tested = [], []
+
+
+class Recorder(keras.Model):
+    """Keeps a record of the samples that it takes."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+        self.record = Record()  # a list would be replaced by Keras's own kind
+
+    def call(self, x):
+        return self.dense(x)
+
+    def train_step(self, data):
+        self.record.trained[-1].append(self._samples(data))
+        return super().train_step(data)
+
+    def test_step(self, data):
+        self.record.tested.extend(self._samples(data))
+        return super().test_step(data)
+
+    def _samples(self, data):
+        x, *y_and_weight = (np.asarray(each).reshape(-1) for each in data)
+        for each in y_and_weight:
+            np.testing.assert_array_equal(each, x)
+        return x.astype(int).tolist()
+
+
+def new_recorder():
+    model = Recorder()
+    model.compile(keras.optimizers.SGD(1e-4), "mse", run_eagerly=True)
+    model(np.zeros((1, 1), "float32"))  # builds it
+    return model
+
+
+def recorded(*data, **arguments):
+    """The record of a fit on all ranks."""
+    model = new_recorder()
+    # Keras's own default, which it warns of where it does not hold.
+    arguments.setdefault("shuffle", isinstance(data[0], keras.utils.PyDataset))
+    begin = keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda *_: model.record.trained.append([])
+    )
+    callbacks = [ddl.DDLCallback(), begin, ddl.DDLGlobalVariablesCallback()]
+    model.fit(*data, verbose=0, callbacks=callbacks, **arguments)
+    return model.record
+
+
+def recorded_alone(x, **arguments):
+    """The record of a fit by Keras alone."""
+    model = new_recorder()
+    model.record.trained.append([])
+    model.fit(x, x, verbose=0, **arguments)
+    return model.record
+
+
+def column(samples):
+    """Samples that hold their own number."""
+    return np.arange(samples, dtype="float32")[:, None]
+
+
+def flat(lists):
+    return [sample for each in lists for sample in each]
+
+
+def fails(kind, call):
+    try:
+        call()
+    except kind as error:
+        return str(error)
+    raise AssertionError(f"no {kind.__name__}")
+
+
+def assert_is_everything(epoch, samples):
+    """The ranks' samples of an epoch are all samples, each on one rank."""
+    together = flat(COMM.allgather(flat(epoch)))
+    assert sorted(together) == list(range(samples)), together
+
+
+# A fresh order in every epoch.
+
+
+def arrays():
+    return ddl.split_data(column(24 * SIZE), column(24 * SIZE), shuffle="epoch", batch_size=4)
+
+
+def tf_dataset():
+    # What a rank does to the global seed must not matter.
+    tf.random.set_seed(1000 + RANK)
+    dataset = ddl.split_data(tf.data.Dataset.range(24 * SIZE), shuffle="epoch")
+    tf.random.set_seed(None)
+    return dataset.map(to_sample).batch(4).prefetch(2)
+
+
+def to_sample(number):
+    sample = tf.reshape(tf.cast(number, "float32"), (1,))
+    return sample, sample
+
+
+def py_dataset():
+    return ddl.split_data(Batches(), shuffle="epoch")
+
+
+class Batches(keras.utils.PyDataset):
+    def __init__(self, use_multiprocessing=False):
+        super().__init__(workers=2, use_multiprocessing=use_multiprocessing)
+
+    @property
+    def num_batches(self):
+        return 6 * SIZE
+
+    def __getitem__(self, index):
+        rows = column(24 * SIZE)[4 * index : 4 * index + 4]
+        return rows, rows
+
+
+def check_each_epoch_is_a_fresh_order_over_all_ranks():
+    for make in (arrays, tf_dataset, py_dataset):
+        epochs = recorded(make(), epochs=3).trained
+        for epoch in epochs:
+            assert len(epoch) == 6 and {len(batch) for batch in epoch} == {4}
+            assert_is_everything(epoch, 24 * SIZE)
+        assert epochs[0] != epochs[1] != epochs[2] != epochs[0], make.__name__
+        if SIZE > 1:  # samples change ranks, too
+            assert {*flat(epochs[0])} != {*flat(epochs[1])}
+
+
+def check_a_training_that_goes_on_finds_the_order_again():
+    for make in (arrays, tf_dataset, py_dataset):
+        whole = recorded(make(), epochs=4).trained
+        data = make()
+        again = recorded(data, epochs=4, initial_epoch=2).trained
+        assert again == whole[2:], make.__name__
+        assert recorded(data, epochs=2).trained == whole[:2], make.__name__
+
+
+def check_training_equals_one_process():
+    def new_model():
+        model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "mse")
+        return model
+
+    x = np.random.default_rng(3).standard_normal((16 * SIZE, 3)).astype("float32")
+    y = x.sum(1)
+    keras.utils.set_random_seed(RANK)
+    model, alone = new_model(), new_model()
+    alone.set_weights(COMM.bcast(model.get_weights()))
+    data = ddl.split_data(x, y, shuffle="epoch", seed=5, batch_size=4)
+    both = [ddl.DDLCallback(), ddl.DDLGlobalVariablesCallback()]
+    model.fit(data, epochs=3, verbose=0, callbacks=both)
+    for epoch in range(3):
+        order = np.random.default_rng([5, epoch]).permutation(16 * SIZE)
+        alone.fit(x[order], y[order], batch_size=4 * SIZE, shuffle=False, verbose=0)
+    for weight, want in zip(model.get_weights(), alone.get_weights(), strict=True):
+        np.testing.assert_allclose(weight, want, rtol=1e-5, atol=1e-6)
+
+
+def check_a_dataset_that_never_ends_has_no_epochs():
+    text = fails(ValueError, lambda: recorded(tf_dataset().repeat(), steps_per_epoch=2))
+    assert "leave out `repeat()`" in text
+
+
+# Datasets that are dealt out.
+
+
+def check_batches_of_a_step_follow_one_another():
+    dataset = tf.data.Dataset.range(24 * SIZE).map(to_sample).batch(4)
+    (epoch,) = recorded(ddl.split_data(dataset)).trained
+    for step, batches in enumerate(zip(*COMM.allgather(epoch), strict=True)):
+        begin = 4 * SIZE * step
+        assert flat(batches) == list(range(begin, begin + 4 * SIZE))
+
+
+def check_worker_processes_read_for_a_rank():
+    data = ddl.split_data(Batches(use_multiprocessing=True))
+    for epoch in recorded(data, epochs=2).trained:
+        assert_is_everything(epoch, 24 * SIZE)
+
+
+def check_shuffles_before_are_alike_on_all_ranks():
+    def shuffled(seed):
+        return tf.data.Dataset.range(24 * SIZE).shuffle(24 * SIZE, seed=seed).map(to_sample)
+
+    tf.random.set_seed(None)  # another check may have set one
+    epochs = recorded(ddl.split_data(shuffled(7)).batch(4), epochs=2).trained
+    for epoch in epochs:
+        assert_is_everything(epoch, 24 * SIZE)
+    assert epochs[0] != epochs[1]
+    if SIZE > 1:
+        text = fails(RuntimeError, lambda: ddl.split_data(shuffled(RANK)))
+        assert "Split the dataset before it is shuffled" in text
+        text = fails(ValueError, lambda: ddl.split_data(shuffled(None)))
+        assert "pass the same `seed` to `shuffle`" in text
+    ddl.barrier()  # nothing is left behind
+
+
+def check_generators():
+    def forever():
+        for number in range(10**6):
+            sample = column(24 * SIZE)[number % (24 * SIZE)][None]
+            yield sample, sample
+
+    (epoch,) = recorded(ddl.split_data(forever()), steps_per_epoch=24).trained
+    assert_is_everything(epoch, 24 * SIZE)
+
+
+# What is held out.
+
+
+def check_validation_split_is_that_of_one_process():
+    for samples, fraction, batch in ((23, 0.3, 8), (24, 0.25, 9), (20, 0.5, 5), (23, 1 / 3, 8)):
+        alone = recorded_alone(column(samples), validation_split=fraction)
+        x, y = ddl.split_data(column(samples), column(samples), remainder="keep")
+        shared = recorded(x, y, batch_size=batch, validation_split=fraction)
+        assert sorted(flat(COMM.allgather(flat(flat(shared.trained))))) == sorted(
+            flat(flat(alone.trained))
+        )
+        assert sorted(flat(COMM.allgather(shared.tested))) == sorted(alone.tested)
+
+
+def check_validation_split_keeps_weights_together():
+    x, weight = ddl.split_data(column(6 * SIZE), np.arange(6.0 * SIZE))
+    found = recorded(x, x, sample_weight=weight, validation_split=0.5, batch_size=9)
+    held_out = flat(COMM.allgather(found.tested))
+    assert sorted(held_out) == list(range(3 * SIZE, 6 * SIZE))
+
+
+def check_validation_split_of_other_parts_is_left_to_keras():
+    # Rank 0 has twice as many, which split_data gives to none.
+    x = column(20 if RANK == 0 else 10) + 100 * RANK
+    if SIZE > 1:
+        found = recorded(x, x, validation_split=0.2, batch_size=16)
+        assert found.tested == x[-len(x) // 5 :, 0].astype(int).tolist()
+
+
+def check_validation_split_without_ours_is_keras_own():
+    alone = recorded_alone(column(10 + RANK), validation_split=0.3)
+    assert alone.tested == list(range(int((10 + RANK) * 0.7), 10 + RANK))
+
+
+def check_validation_split_that_differs():
+    if SIZE > 1:
+        x = column(10)
+        text = fails(ValueError, lambda: recorded(x, x, validation_split=0.1 * (RANK + 1)))
+        assert "All ranks must pass the same `validation_split`" in text
+        everyones = COMM.allgather(text)
+        assert everyones == [everyones[0]] * SIZE
+
+
+def check_validation_split_that_leaves_a_rank_none():
+    if SIZE > 1:
+        x = column(10)
+        text = fails(ValueError, lambda: recorded(x, x, validation_split=0.01))
+        assert "one to hold out" in text and f"of {10 * SIZE} samples of {SIZE} ranks" in text
+
+
+if __name__ == "__main__":
+    run_checks(globals())
