@@ -36,6 +36,7 @@ class Attendance:
 
     def __init__(self, uneven="join"):
         self._exchanges = {}
+        self.sums = {}  # what the step adds up besides gradients, by place
         self._goes_on = uneven == "join"
         self._ends = False
 
@@ -95,6 +96,27 @@ class Attendance:
             exchange.forget()
         self._ends = False
         return seen
+
+
+def current_sums(default):
+    """Where the innermost fit keeps what its step adds up; `default` outside of all fits."""
+    return _under_way[-1].sums if _under_way else default
+
+
+def require_all(what):
+    """Raises an error if some ranks have no batch in the step that is under way.
+
+    They are not where the others are, and would never come.
+
+    Args:
+        what: String. What all ranks would have to call.
+    """
+    if _under_way and _under_way[-1].seen.uneven:
+        raise RuntimeError(
+            f"{what} needs all ranks, and some have no more batches in this epoch of model.fit(). "
+            "Call it at the end of an epoch, give all ranks as many batches, or pass "
+            'DDLCallback(uneven="truncate").'
+        )
 
 
 def note(exchange):

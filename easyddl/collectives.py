@@ -5,7 +5,7 @@ import numbers
 
 import numpy as np
 
-from easyddl import backends, world
+from easyddl import attendance, backends, in_step, world
 
 OPS = ("mean", "sum", "min", "max", "prod")
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -113,6 +113,7 @@ def collective(name, x, prepare, run, **arguments):
         run: Function of the `_Argument` and the signature: the collective itself.
         **arguments: The user's other arguments that must agree.
     """
+    attendance.require_all(f"{name}()")
     shown = ", ".join(f"{key}={plain(value)!r}" for key, value in arguments.items())
     try:
         argument = _Argument(x)
@@ -172,6 +173,11 @@ def allreduce(x, op="mean"):
     order that depends on the layout of the ranks alone, so that all ranks get the same bits,
     in every run.
 
+    Inside of a compiled step, such as a `train_step` of your own, it takes tensors that have no
+    values yet: floating-point ones of a known shape, with `"mean"` and `"sum"`. They are computed
+    in float32; gradients pass through; and ranks that have no batch in the step add nothing and
+    do not count. All ranks must trace the same calls.
+
     Args:
         x: NumPy array, number, or tensor of the active Keras backend, of the same shape and
             dtype on all ranks: float16, bfloat16, float32, float64, int8 to int64, uint8, or
@@ -192,6 +198,9 @@ def allreduce(x, op="mean"):
     total = ddl.allreduce(np.array([1.0, 2.0]), op="sum")  # [k, 2k] on k ranks
     ```
     """
+    door = backends.door_of(x)
+    if door is not None and door.is_symbolic(x):
+        return in_step.allreduce(x, op)
 
     def prepare(argument):
         _check_op(argument.dtype, op)

@@ -5,11 +5,12 @@ import pickle
 
 import numpy as np
 
-from easyddl import collectives, world
+from easyddl import attendance, collectives, world
 
 
 def _pickled(name, obj):
     """The object's bytes; an error on all ranks if it has none on this one."""
+    attendance.require_all(name)
     try:
         return np.frombuffer(pickle.dumps(obj), np.uint8)
     except Exception as problem:
@@ -62,6 +63,7 @@ def broadcast_object(obj, root_rank=0):
         RuntimeError: On all ranks, if they disagree in the root, or the root's `obj` cannot be
             pickled.
     """
+    attendance.require_all("broadcast_object()")
     text = f"broadcast_object(root_rank={collectives.plain(root_rank)!r})"
     try:
         collectives.check_root(root_rank)

@@ -14,7 +14,7 @@ import threading
 import traceback
 from typing import Any
 
-from easyddl import launcher, recording
+from easyddl import attendance, launcher, recording
 
 _REINSTALL = (
     "Install easyddl again in this environment, so that it is built with the MPI that is used "
@@ -281,6 +281,7 @@ def agree(text):
 
 def barrier():
     """Returns once all ranks have called it."""
+    attendance.require_all("barrier()")
     agree("barrier()")
 
 

@@ -68,6 +68,11 @@ def is_tensor(x):
     return isinstance(x, tf.Tensor | tf.Variable | tf.IndexedSlices | keras.Variable)
 
 
+def is_symbolic(x):
+    """Whether a tensor has no values yet, because a function is being traced."""
+    return isinstance(x, tf.Tensor) and not hasattr(x, "numpy")
+
+
 def to_numpy(x):
     """The values of a tensor or variable."""
     x = tf.convert_to_tensor(x)

@@ -304,6 +304,63 @@ def check_two_optimizers():
     assert not gradients.is_hooked(model.first) and not gradients.is_hooked(model.second)
 
 
+class Centred(keras.Sequential):
+    """Its targets lose their mean over all samples of a step, and its gradients know."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            found = self(x, training=True)
+            sums = tf.stack(
+                [tf.reduce_sum(y), tf.reduce_sum(found), tf.cast(tf.shape(x)[0], "float32")]
+            )
+            total = self.add_up(sums)
+            centred = found - total[1] / total[2]
+            loss = self.compute_loss(x, y - total[0] / total[2], centred)
+        variables = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"loss": loss, "samples": self.average(tf.cast(tf.shape(x)[0], "float32"))}
+
+    add_up = average = staticmethod(lambda x: x)
+
+
+class CentredOverAll(Centred):
+    def add_up(self, x):
+        return ddl.allreduce(x, op="sum")
+
+    def average(self, x):
+        return ddl.allreduce(x)
+
+
+def check_collectives_inside_of_the_step():
+    def make(kind):
+        keras.utils.set_random_seed(6)
+        model = kind([keras.layers.Input((5,)), keras.layers.Dense(4), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        return model
+
+    # Batches of different sizes too: a step is traced again for some.
+    parts = [batches_of(2 * SIZE + 1, seed=rank, size=2 + rank)[rank] for rank in range(SIZE)]
+    model, alone = make(CentredOverAll), make(Centred)
+    fit(model, parts[RANK], epochs=2)
+    fit_alone(alone, parts, epochs=2)
+    assert_equal_to_one_process(model, alone)
+
+
+def check_bad_collectives_inside_of_the_step():
+    @tf.function(input_signature=[tf.TensorSpec((None,), "float32")])
+    def of_any_shape(x):
+        return ddl.allreduce(x)
+
+    @tf.function
+    def largest(x):
+        return ddl.allreduce(x, op="max")
+
+    for function in (of_any_shape, largest):
+        error = fails(lambda f=function: f(tf.zeros(3)))
+        assert isinstance(error, ValueError) and "Received" in str(error), error
+
+
 class StopAt(keras.callbacks.Callback):
     """Stops on one rank, after one step, and counts the steps of this one."""
 
