@@ -6,7 +6,7 @@ import inspect
 
 import keras
 
-from easyddl import gradients, launcher, world
+from easyddl import backends, gradients, launcher, world
 
 _TRAINED_ALONE = (
     "easyddl: warning: model.fit() took steps without exchanging gradients: every rank trained "
@@ -31,6 +31,17 @@ class Fit:
         self.at_end = contextlib.ExitStack()
         self._steps = _steps(model)
         self._exchanges = _exchanges()
+
+    @functools.cached_property
+    def meter(self):
+        """What measures its steps: a `StepMeter`, to be asked for in a callback's `set_model`."""
+        meter, model = backends.require().StepMeter(), self.model
+        object.__setattr__(model, "train_step", meter.counted(model.train_step))
+        self.at_end.callback(object.__delattr__, model, "train_step")
+        # Keras compiles the step after `set_model`, but not if there is one of an earlier fit.
+        model.train_function = None
+        self.at_end.callback(setattr, model, "train_function", None)
+        return meter
 
     def took_steps_alone(self):
         """Whether the optimizer has moved on without one exchange of gradients."""
