@@ -18,7 +18,7 @@ from easyddl import (
     recording,
     world,
 )
-from easyddl.callbacks import hooks, order, step_spans
+from easyddl.callbacks import global_batch, hooks, order, step_spans
 from easyddl.callbacks.global_variables_callback import DDLGlobalVariablesCallback
 
 _WRITERS = (
@@ -99,6 +99,7 @@ class DDLCallback(keras.callbacks.Callback):
         # compiled by this fit must not be found by a later one.
         model.train_function = None
         fit.at_end.callback(setattr, model, "train_function", None)
+        global_batch.watch(self, fit)
 
     def on_train_begin(self, logs=None):
         fit = fits.current(self.model)
