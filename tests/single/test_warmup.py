@@ -83,9 +83,7 @@ def test_wrong_numbers(arguments, error):
 
 @pytest.mark.parametrize("rate", ["0.1", None, True, np.zeros(2)])
 def test_wrong_rates(rate):
-    with pytest.raises(
-        TypeError, match="`learning_rate` must be a number, or one of Keras's"
-    ):
+    with pytest.raises(TypeError, match="`learning_rate` must be a number, or one of Keras's"):
         LearningRateWarmup(rate, 1)
 
 
