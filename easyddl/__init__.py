@@ -20,6 +20,7 @@ from easyddl.callbacks import (
     DDLGlobalVariablesCallback,
     LearningRateScheduleCallback,
     LearningRateWarmupCallback,
+    ProgressCallback,
     RankZero,
 )
 from easyddl.collectives import allgather, allreduce, alltoall, broadcast, reduce_scatter
@@ -50,6 +51,7 @@ __all__ = [
     "LearningRateScheduleCallback",
     "LearningRateWarmup",
     "LearningRateWarmupCallback",
+    "ProgressCallback",
     "RankZero",
     "SyncBatchNormalization",
     "allgather",

@@ -213,6 +213,10 @@ def allreduce(x, op="mean"):
     return collective("allreduce", x, prepare, run, op=op)
 
 
+# Tells TensorFlow's AutoGraph, in a user's tf.function, to call it as it is.
+allreduce.autograph_info__ = {}
+
+
 def broadcast(x, root_rank=0):
     """Gives all ranks one rank's array.
 

@@ -93,6 +93,17 @@ class Fit:
                 act(spec)
         return spec
 
+    @functools.cached_property
+    def meter(self):
+        """What measures its steps: a `StepMeter`, to be asked for in a callback's `set_model`."""
+        meter, model = backends.require().StepMeter(), self.model
+        object.__setattr__(model, "train_step", meter.counted(model.train_step))
+        self.at_end.callback(object.__delattr__, model, "train_step")
+        # Keras compiles the step after `set_model`, but not if there is one of an earlier fit.
+        model.train_function = None
+        self.at_end.callback(setattr, model, "train_function", None)
+        return meter
+
     def took_steps_alone(self):
         """Whether the optimizer has moved on without one exchange of gradients."""
         moved = _steps(self.model) != self._steps

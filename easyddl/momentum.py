@@ -58,7 +58,9 @@ def hook(optimizer):
     original = getattr(optimizer, _HOOK)
 
     def update(grads, trainable_variables, learning_rate):
-        scale(optimizer, schedule.growth(optimizer._iterations))
+        growth = schedule.growth(optimizer._iterations)
+        # Most steps come after the rise, and need not go over all velocities.
+        ops.cond(growth != 1.0, lambda: scale(optimizer, growth), lambda: None)
         return original(grads, trainable_variables, learning_rate)
 
     object.__setattr__(optimizer, _HOOK, update)

@@ -36,8 +36,15 @@ def scale_lr(lr, rule="linear"):
 
     The linear rule suits SGD, with and without momentum. Where it is used for
     many ranks, let the rate rise over the first epochs: see
-    `LearningRateWarmup`, which takes the place of this function. The square
-    root rule is the more careful one, and common for Adam and its relatives.
+    `LearningRateWarmup`, which takes the place of this function.
+
+    The square root rule suits Adam and its relatives. In full it has three
+    more parts, which keep the averages of Adam as long in samples as they
+    were: `beta_1` becomes `1 - k * (1 - beta_1)`, `beta_2` becomes
+    `1 - k * (1 - beta_2)`, and `epsilon` becomes `epsilon / sqrt(k)`. That
+    exists while `k` is less than `1 / (1 - beta_1)`, which is 10 for 0.9; near
+    that, and beyond, `beta_1` is left alone in practice. For RMSprop, `rho` is
+    changed as `beta_2` is.
 
     Only the rates of a schedule are scaled, not its numbers of steps. As an
     epoch has `k` times fewer steps, divide `decay_steps` and the like by `k`
@@ -68,18 +75,33 @@ def scale_lr(lr, rule="linear"):
 
     schedule = keras.optimizers.schedules.CosineDecay(1e-3, decay_steps=1000)
     optimizer = keras.optimizers.Adam(ddl.scale_lr(schedule, rule="sqrt"))
+
+    k = ddl.size()  # the whole rule
+    optimizer = keras.optimizers.Adam(
+        ddl.scale_lr(1e-3, rule="sqrt"),
+        beta_1=1 - k * (1 - 0.9),
+        beta_2=1 - k * (1 - 0.999),
+        epsilon=1e-7 / k**0.5,
+    )
     ```
 
     References:
     - linear: [Goyal et al., 2017](https://arxiv.org/abs/1706.02677),
       Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour.
-    - sqrt: [Krizhevsky, 2014](https://arxiv.org/abs/1404.5997), One weird
-      trick for parallelizing convolutional neural networks.
+    - sqrt: [Malladi et al., 2022](https://arxiv.org/abs/2205.10287), On the
+      SDEs and Scaling Rules for Adaptive Gradient Algorithms; for SGD
+      [Krizhevsky, 2014](https://arxiv.org/abs/1404.5997), One weird trick for
+      parallelizing convolutional neural networks.
     """
     factor = factor_of(rule, world.size())
     if type(lr) in _RATES:
         return _scale_schedule(lr, factor)
     if isinstance(lr, schedules.LearningRateSchedule):
+        if getattr(lr, "is_scaled", False):
+            raise TypeError(
+                "This schedule scales its rate with the number of ranks itself. Pass it to the "
+                f"optimizer without `scale_lr`. Received: lr of type {type(lr).__name__}"
+            )
         raise TypeError(
             "`scale_lr` cannot know which numbers of this schedule are "
             "learning rates; it knows Keras's own classes, and not their "
@@ -87,7 +109,30 @@ def scale_lr(lr, rule="linear"):
             "root, when you make it. "
             f"Received: lr={lr!r} of type {type(lr).__name__}"
         )
-    return _scale_number(lr, factor, "lr")
+    return checked_rate(lr, "lr") * factor
+
+
+def ramp(done, factor):
+    """What a rising rate is multiplied by.
+
+    Args:
+        done: Number or tensor. The part of the rise that is done, from 0 to 1.
+        factor: Number. What it is multiplied by in the end.
+    """
+    return 1.0 + (factor - 1.0) * done
+
+
+def checked_rate(value, name):
+    """A number as a float, if it can be a learning rate."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(
+            f"`{name}` must be a number, or one of Keras's learning rate schedules. "
+            f"{_advice(value)} "
+            f"Received: {name}={value!r} of type {type(value).__name__}"
+        )
+    if not math.isfinite(value) or value < 0:
+        raise ValueError(f"`{name}` must be finite and not negative. Received: {name}={value!r}")
+    return float(value)
 
 
 def factor_of(rule, size):
@@ -112,22 +157,8 @@ def _scale_field(value, factor, path):
     if value is None:  # such as the `warmup_target` of no warmup
         return None
     if isinstance(value, (list, tuple)):
-        return [_scale_number(item, factor, f"{path}[{i}]") for i, item in enumerate(value)]
-    return _scale_number(value, factor, path)
-
-
-def _scale_number(value, factor, path):
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(
-            "A learning rate must be a number or one of Keras's own schedules. "
-            f"{_advice(value)} "
-            f"Received: {path}={value!r} of type {type(value).__name__}"
-        )
-    if not math.isfinite(value) or value < 0:
-        raise ValueError(
-            f"A learning rate must be finite and not negative. Received: {path}={value!r}"
-        )
-    return float(value) * factor
+        return [checked_rate(item, f"{path}[{i}]") * factor for i, item in enumerate(value)]
+    return checked_rate(value, path) * factor
 
 
 def _advice(value):

@@ -1,6 +1,5 @@
 """A learning rate that rises to its full height over the first steps."""
 
-import math
 import numbers
 
 import keras
@@ -8,7 +7,7 @@ from keras import ops
 from keras.optimizers import schedules
 
 from easyddl import world
-from easyddl.schedules import factor_of
+from easyddl.schedules import checked_rate, factor_of, ramp
 
 
 @keras.saving.register_keras_serializable("easyddl")
@@ -37,7 +36,8 @@ class LearningRateWarmup(schedules.LearningRateSchedule):
         warmup_epochs: Number. Instead of `warmup_steps`, with `steps_per_epoch`.
         steps_per_epoch: Integer. The steps that each rank takes in an epoch.
         rule: `"linear"` for a factor of the number of ranks (SGD), `"sqrt"` for its square root
-            (Adam and its relatives), `"none"` for 1.
+            (Adam and its relatives: `scale_lr` says what becomes of their betas and epsilon),
+            `"none"` for 1.
         size: Integer. The number of ranks; `None` for that of this job.
         correct_momentum: Boolean. Whether a velocity is scaled with the rate.
         gradient_accumulation_steps: Integer. That of the optimizer, if it accumulates: a step is
@@ -60,6 +60,8 @@ class LearningRateWarmup(schedules.LearningRateSchedule):
       Training ImageNet in 1 Hour, sections 2.2 and 3.
     """
 
+    is_scaled = True  # with the number of ranks: nothing for `scale_lr`
+
     def __init__(
         self,
         learning_rate,
@@ -74,7 +76,9 @@ class LearningRateWarmup(schedules.LearningRateSchedule):
         name="LearningRateWarmup",
     ):
         super().__init__()
-        self.learning_rate = _checked_rate(learning_rate)
+        if not isinstance(learning_rate, schedules.LearningRateSchedule):
+            learning_rate = checked_rate(learning_rate, "learning_rate")
+        self.learning_rate = learning_rate
         self.warmup_steps = _steps(warmup_steps, warmup_epochs, steps_per_epoch)
         self.size = world.size() if size is None else _count("size", size)
         self.rule = rule
@@ -107,7 +111,7 @@ class LearningRateWarmup(schedules.LearningRateSchedule):
         if self.warmup_steps == 0:
             return ops.convert_to_tensor(self.factor, "float32")
         done = ops.minimum(ops.cast(update, "float32") / self.warmup_steps, 1.0)
-        return 1.0 + (self.factor - 1.0) * done
+        return ramp(done, self.factor)
 
     def get_config(self):
         rate = self.learning_rate
@@ -129,21 +133,6 @@ class LearningRateWarmup(schedules.LearningRateSchedule):
         if isinstance(config["learning_rate"], dict):
             config["learning_rate"] = keras.saving.deserialize_keras_object(config["learning_rate"])
         return cls(**config)
-
-
-def _checked_rate(rate):
-    if isinstance(rate, schedules.LearningRateSchedule):
-        return rate
-    if isinstance(rate, bool) or not isinstance(rate, numbers.Real):
-        raise TypeError(
-            "`learning_rate` must be a number or a Keras learning rate schedule. "
-            f"Received: learning_rate={rate!r} of type {type(rate).__name__}"
-        )
-    if not math.isfinite(rate) or rate < 0:
-        raise ValueError(
-            f"`learning_rate` must be finite and not negative. Received: learning_rate={rate!r}"
-        )
-    return float(rate)
 
 
 def _steps(steps, epochs, steps_per_epoch):

@@ -10,6 +10,7 @@ import functools
 import json
 import os
 import pathlib
+import select
 import shutil
 import signal
 import subprocess
@@ -100,6 +101,46 @@ def run_command(line, env, timeout=TIMEOUT, cwd=None):
     if late:
         raise TimeoutError(f"{line} took more than {timeout} s. It printed:\n{text}")
     return subprocess.CompletedProcess(line, process.returncode, text)
+
+
+def shown(ranks, *arguments, watched, timeout=120):
+    """What a job writes, whose launcher's output leads to a terminal.
+
+    Args:
+        ranks: Integer.
+        *arguments: Of Python: a script, and what it is passed.
+        watched: Whether the launcher has that terminal itself, and not a pipe to it.
+        timeout: Seconds.
+    """
+    terminal, end = os.openpty()
+    line = command(ranks, [sys.executable, *arguments])
+    if not watched:
+        line = ["/bin/sh", "-c", '"$@" 2>&1 | cat', "sh", *line]
+    job = subprocess.Popen(
+        line,
+        stdin=subprocess.DEVNULL,
+        stdout=end,
+        stderr=end,
+        env=environment(),
+        start_new_session=True,
+    )
+    os.close(end)
+    try:
+        seen = _read_to_its_end(terminal, timeout)
+        assert job.wait(timeout) == 0, seen
+    finally:
+        stop_session(job)
+        os.close(terminal)
+    return seen.decode()
+
+
+def _read_to_its_end(terminal, seconds):
+    """What is written to a terminal until all have closed their end, or the time is up."""
+    seen, limit = b"", time.monotonic() + seconds
+    with contextlib.suppress(OSError):  # it says so that all have closed theirs
+        while select.select([terminal], [], [], max(0, limit - time.monotonic()))[0]:
+            seen += os.read(terminal, 4096)
+    return seen
 
 
 def stop_session(process):

@@ -277,3 +277,67 @@ def trace_step(model, spec):
 def scope():
     """What tensors can be used together: the graph that is traced, or `None` outside of one."""
     return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+
+class StepMeter:
+    """Measures training steps from inside, where they are compiled.
+
+    Attributes:
+        samples: How many samples they have taken.
+        steps: How many steps that were.
+        waited: Seconds for which they stood still for exchanges: from when the last gradient of
+            a step was there until the last mean was.
+    """
+
+    def __init__(self):
+        with tf.init_scope():
+            self._samples = tf.Variable(0, dtype=tf.int64, trainable=False)
+            self._steps = tf.Variable(0, dtype=tf.int64, trainable=False)
+            self._waited = tf.Variable(0.0, dtype=tf.float64, trainable=False)
+
+    @property
+    def samples(self):
+        return int(self._samples)
+
+    @property
+    def steps(self):
+        return int(self._steps)
+
+    @property
+    def waited(self):
+        return float(self._waited)
+
+    def counted(self, train_step):
+        """A `train_step(data)` that counts what it takes."""
+
+        @functools.wraps(train_step)
+        def step(data):
+            with once_there_is_a_batch():
+                self._samples.assign_add(tf.cast(_length(data), tf.int64))
+                self._steps.assign_add(1)
+            return train_step(data)
+
+        return step
+
+    def timed(self, mean):
+        """A `mean(gradients, ...)` over all ranks that measures how long it is waited for."""
+
+        @functools.wraps(mean)
+        def exchange(gradients, *args):
+            with tf.control_dependencies([g for g in gradients if g is not None]):
+                begin = tf.timestamp()
+            means = mean(gradients, *args)
+            with tf.control_dependencies([m for m in means if m is not None]):
+                self._waited.assign_add(tf.timestamp() - begin)
+            return means
+
+        return exchange
+
+
+def _length(data):
+    """The number of samples of a batch: the first dimension of its first tensor."""
+    kinds = tf.Tensor | tf.RaggedTensor | tf.SparseTensor
+    for leaf in keras.tree.flatten(data):
+        if isinstance(leaf, kinds) and leaf.shape.rank != 0:
+            return tf.shape(leaf)[0]
+    return 0

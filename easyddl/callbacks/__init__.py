@@ -6,6 +6,7 @@ from easyddl.callbacks.learning_rates import (
     LearningRateScheduleCallback,
     LearningRateWarmupCallback,
 )
+from easyddl.callbacks.progress import ProgressCallback
 from easyddl.callbacks.rank_zero import RankZero
 
 __all__ = [
@@ -13,5 +14,6 @@ __all__ = [
     "DDLGlobalVariablesCallback",
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",
+    "ProgressCallback",
     "RankZero",
 ]

@@ -21,7 +21,7 @@ from easyddl import (
     state,
     world,
 )
-from easyddl.callbacks import hooks, order, reports, step_spans
+from easyddl.callbacks import global_batch, hooks, order, reports, step_spans
 from easyddl.callbacks.global_variables_callback import DDLGlobalVariablesCallback
 from easyddl.datasets import epochs
 from easyddl.normalization import average_moving_statistics
@@ -138,6 +138,7 @@ class DDLCallback(keras.callbacks.Callback):
         # compiled by this fit must not be found by a later one.
         model.train_function = None
         fit.at_end.callback(setattr, model, "train_function", None)
+        global_batch.watch(self, fit)
 
     def on_train_begin(self, logs=None):
         fit = fits.current(self.model)

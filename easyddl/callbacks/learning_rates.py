@@ -6,7 +6,7 @@ import numbers
 import keras
 
 from easyddl import momentum, world
-from easyddl.schedules import factor_of
+from easyddl.schedules import factor_of, ramp
 
 
 class LearningRateScheduleCallback(keras.callbacks.Callback):
@@ -170,7 +170,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         factor = factor_of(rule, world.size())
         super().__init__(
             initial_lr,
-            lambda epoch: 1 + (factor - 1) * self._part_done(epoch),
+            lambda epoch: ramp(self._part_done(epoch), factor),
             staircase=False,
             steps_per_epoch=steps_per_epoch,
             correct_momentum=correct_momentum,

@@ -3,13 +3,8 @@
 No time is asserted: on a shared machine it says nothing.
 """
 
-import contextlib
 import importlib.util
 import json
-import os
-import select
-import subprocess
-import sys
 import time
 
 import mpi
@@ -76,40 +71,13 @@ def test_only_what_is_asked_for_and_json_to_standard_output():
     assert "of copy" not in done.stdout
 
 
-def read_to_its_end(terminal, seconds):
-    """What is written to a terminal until all have closed their end, or the time is up."""
-    seen, limit = b"", time.monotonic() + seconds
-    with contextlib.suppress(OSError):  # it says so that all have closed theirs
-        while select.select([terminal], [], [], max(0, limit - time.monotonic()))[0]:
-            seen += os.read(terminal, 4096)
-    return seen
-
-
 @pytest.mark.parametrize("watched", [True, False])
 def test_a_person_at_the_launchers_terminal_sees_a_bar(watched):
     """Its ranks get pipes, which lead to that terminal; or from there to somewhere else."""
-    terminal, end = os.openpty()
-    line = [sys.executable, "-m", "easyddl", "bench", "--sizes", "4", "--rounds", "1"]
-    line = mpi.command(2, line)
-    if not watched:
-        line = ["/bin/sh", "-c", '"$@" 2>&1 | cat', "sh", *line]
-    job = subprocess.Popen(
-        line,
-        stdin=subprocess.DEVNULL,
-        stdout=end,
-        stderr=end,
-        env=mpi.environment(),
-        start_new_session=True,
-    )
-    os.close(end)
-    try:
-        seen = read_to_its_end(terminal, 60)
-        assert job.wait(60) == 0, seen
-    finally:
-        mpi.stop_session(job)
-        os.close(terminal)
-    assert b"4 bytes" in seen
-    assert (b"round/s" in seen) is watched, seen
+    arguments = ["-m", "easyddl", "bench", "--sizes", "4", "--rounds", "1"]
+    seen = mpi.shown(2, *arguments, watched=watched)
+    assert "4 bytes" in seen
+    assert ("round/s" in seen) is watched, seen
 
 
 def test_busy_cores(tmp_path):

@@ -4,6 +4,7 @@ import pathlib
 import re
 
 import mpi
+import numpy as np
 import pytest
 
 TUTORIALS = pathlib.Path(__file__).parents[2] / "tutorials"
@@ -17,6 +18,14 @@ def accuracy(output, ranks):
     (found,) = re.findall(r"^Held-out accuracy with (\d+) rank\(s\): (\S+)$", output, re.MULTILINE)
     assert int(found[0]) == ranks
     return float(found[1])
+
+
+def accuracies(output):
+    """What large_batches.py found, by setting: an accuracy of each seed."""
+    found = re.findall(r"^(.+?) +mean .*\((.*)\)$", output, re.MULTILINE)
+    names = ["small batches", "large batches, no warmup", "large batches, warmup"]
+    assert [name for name, _ in found] == names, output
+    return {name: [float(each) for each in text.split()] for name, text in found}
 
 
 def run_plain(script, *arguments, **options):
@@ -66,6 +75,25 @@ def test_mnist_cnn_on_two_ranks(tmp_path):
     assert accuracy(output, 2) >= 0.3, output
     assert output.count("scikit-learn's digits, scaled up") == 1, output
     assert output.count("MNIST cannot be had here") == 1, output
+
+
+def test_large_batches_on_two_ranks(tmp_path):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "picture.png"
+    output = run_replicas(
+        2, "large_batches.py", "--seeds", "1", "--epochs", "2", "--plot", path, cwd=tmp_path
+    )
+    assert [len(found) for found in accuracies(output).values()] == [1, 1, 1], output
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.soak
+def test_warmup_brings_large_batches_back(tmp_path):
+    found = list(accuracies(run_plain("large_batches.py", cwd=tmp_path)).values())
+    small, cold, warm = found
+    error = np.sqrt((np.var(small, ddof=1) + np.var(warm, ddof=1)) / len(small))
+    assert np.mean(small) - np.mean(warm) < 2 * error, found
+    assert np.mean(small) - np.mean(cold) > max(1, 2 * error), found
 
 
 def test_every_tutorial_is_run_by_a_test():

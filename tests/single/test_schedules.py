@@ -2,6 +2,9 @@
 
 import copy
 import math
+import re
+import textwrap
+import types
 from fractions import Fraction
 
 import keras
@@ -11,6 +14,7 @@ from keras.optimizers import schedules
 
 from easyddl import world
 from easyddl.schedules import scale_lr
+from easyddl.warmup import LearningRateWarmup
 
 SIZES = [1, 2, 3, 4, 8]
 FACTORS = {"linear": lambda k: k, "sqrt": lambda k: k**0.5, "none": lambda k: 1}
@@ -184,6 +188,27 @@ def test_unknown_schedule(ranks):
     message = refused(TypeError, Mine())
     assert "Multiply its rates by `ddl.size()`" in message
     assert message.endswith("of type Mine")
+
+
+def test_warmup_is_scaled_already(ranks):
+    ranks(2)
+    message = refused(TypeError, LearningRateWarmup(0.1, 5))
+    assert "itself. Pass it to the optimizer without `scale_lr`" in message
+    assert message.endswith("of type LearningRateWarmup")
+
+
+def test_the_whole_square_root_rule_keeps_the_averages_length(ranks):
+    """As the docstring has it: a step of 4 ranks is one of 4 times the samples."""
+    ranks(4)
+    (example,) = re.findall(r"k = ddl.size\(\).*?\n    \)\n", scale_lr.__doc__, re.DOTALL)
+    ddl = types.SimpleNamespace(size=world.size, scale_lr=scale_lr)
+    found = {"ddl": ddl, "keras": keras}
+    exec(textwrap.dedent("    " + example), found)
+    config = found["optimizer"].get_config()
+    assert config["learning_rate"] == pytest.approx(2e-3)
+    assert config["beta_1"] == pytest.approx(0.6)
+    assert config["beta_2"] == pytest.approx(0.996)
+    assert config["epsilon"] == pytest.approx(5e-8)
 
 
 def test_subclass_of_a_known_schedule(ranks):

@@ -83,7 +83,7 @@ def test_wrong_numbers(arguments, error):
 
 @pytest.mark.parametrize("rate", ["0.1", None, True, np.zeros(2)])
 def test_wrong_rates(rate):
-    with pytest.raises(TypeError, match="must be a number or a Keras learning rate schedule"):
+    with pytest.raises(TypeError, match="`learning_rate` must be a number, or one of Keras's"):
         LearningRateWarmup(rate, 1)
 
 
@@ -129,6 +129,18 @@ def test_only_the_rise_is_corrected():
     doubled = schedules.ExponentialDecay(0.2, 3, 0.5)
     expected = trained(keras.optimizers.SGD(doubled, momentum=0.9))
     np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_velocities_are_left_alone_after_the_rise(monkeypatch):
+    growths, scale = [], momentum.scale
+
+    def counted(optimizer, growth):
+        growths.append(float(growth))
+        scale(optimizer, growth)
+
+    monkeypatch.setattr(momentum, "scale", counted)
+    trained(keras.optimizers.SGD(LearningRateWarmup(0.1, 4, size=5), momentum=0.9))
+    np.testing.assert_allclose(growths, [2 / 1, 3 / 2, 4 / 3, 5 / 4], rtol=1e-6)
 
 
 def test_under_accumulation():

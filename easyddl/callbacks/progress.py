@@ -1,0 +1,180 @@
+"""The callback that shows how training goes."""
+
+import numbers
+import time
+
+import keras
+
+from easyddl import console, fits, gradients, objects, world
+from easyddl.callbacks import hooks, order
+from easyddl.callbacks.pace import Own, Pace, together
+
+_REFRESH = 0.1  # seconds
+
+
+class ProgressCallback(keras.callbacks.Callback):
+    """Shows one progress bar for all ranks, on rank 0, in place of Keras's.
+
+    At the end of an epoch the bar holds:
+
+    - the samples (images, for example) per second: those that all ranks have taken, over the
+      time from the beginning of the epoch to the end of its last step. Validation is not in it.
+      Within an epoch it is rank 0's own samples times the number of ranks.
+    - the slowest rank, and how many times the ranks' mean it was busy. As ranks wait for one
+      another at every step, all of them take equally long; a rank is *busy* while it does not
+      stand still for the exchange of gradients, that is, from when the means of one step are
+      there until its last gradient of the next is: it updates its weights, runs callbacks, gets
+      its data, and computes. 1.00 means that no rank holds up the others. The first step of a
+      fit, which compiles, is left out. It is told where `model.optimizer` exchanges gradients.
+    - the loss and the metrics. With a `DDLCallback` those of all ranks. Within an epoch they are
+      rank 0's own.
+
+    The bar is shown in notebooks, and where a person watches standard error: a terminal, or
+    a pipe to an `mpirun` in one. Elsewhere a line for each epoch is printed there. What `fit`
+    has for `verbose` makes no difference.
+
+    The ranks exchange three numbers at the end of an epoch, and none before. All ranks need
+    this callback, between `DDLCallback` and `DDLGlobalVariablesCallback`; not in a `RankZero`.
+
+    Raises:
+        TypeError: At `fit`, if the class was passed instead of an instance.
+        RuntimeError: On all ranks, if only some have it in their callbacks; or if the model's
+            own `fit` does not call that of `keras.Model`.
+
+    Example:
+    ```python
+    model.fit(x, y, callbacks=[ddl.DDLCallback(), ddl.ProgressCallback(),
+                               ddl.DDLGlobalVariablesCallback()])
+    ```
+    """
+
+    def __init__(self):
+        super().__init__()
+        self._fit = None
+
+    def set_model(self, model=None):
+        order.require_instance(self, "ProgressCallback")
+        super().set_model(model)
+        self._fit = fits.current(model)
+        if self._fit is None:
+            return  # evaluate or predict
+        self._pace = Pace(self._fit.meter)
+        self._measures_waits = gradients.is_hooked(model.optimizer)
+        if self._measures_waits:
+            self._fit.at_end.callback(gradients.measure(model.optimizer, self._fit.meter))
+        for callback in self._fit.callbacks:
+            if isinstance(callback, keras.callbacks.ProgbarLogger):
+                self._fit.at_end.callback(hooks.mute(callback))
+        self._display = (_Bar if _has_viewer() else _Lines)() if world.is_root() else None
+        if self._display is not None:
+            self._fit.at_end.callback(self._display.close)
+
+    def set_params(self, params):
+        # The dict is shared: Keras's own progress bar, the last of the callbacks, reads it too.
+        if params and self._fit is not None:
+            params["verbose"] = 0
+        super().set_params(params)
+
+    def on_train_begin(self, logs=None):
+        if self._fit is None:
+            raise RuntimeError(
+                f"{type(self.model).__name__}.fit() does not call keras.Model.fit(), where "
+                "easyddl measures the steps. Call it there, or leave ProgressCallback out."
+            )
+        if world.size() > 1:
+            world.agree("fit with a ddl.ProgressCallback(), which all ranks need or none")
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if self._display is not None:
+            epochs = self.params.get("epochs")
+            title = f"epoch {epoch + 1}/{epochs}" if epochs else f"epoch {epoch + 1}"
+            self._display.open(title, self.params.get("steps"))
+        self._pace.begin_epoch()
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._pace.end_step()
+        if self._display is not None:
+            self._display.advance(batch + 1, lambda: self._words_so_far(logs))
+
+    def on_epoch_end(self, epoch, logs=None):
+        own = self._pace.now()
+        if not self._measures_waits:
+            own = own._replace(busy=None)
+        ranks = objects.allgather_object(tuple(own)) if world.size() > 1 else [own]
+        if self._display is not None:
+            self._display.end(_words(together([Own(*each) for each in ranks]), logs))
+
+    def _words_so_far(self, logs):
+        own = self._pace.now()
+        every = own._replace(samples=own.samples * world.size(), busy=None)
+        return _words(together([every]), logs)
+
+
+def _words(figures, logs):
+    """An epoch's figures, as one line."""
+    words = [f"{figures.rate:,.{0 if figures.rate >= 100 else 1}f} samples/s"]
+    if figures.slowest is not None:
+        words.append(f"slowest rank {figures.slowest}: {figures.share:.2f}x the mean")
+    for name, value in (logs or {}).items():
+        shown = f"{value:.4g}" if isinstance(value, numbers.Real) else value
+        words.append(f"{name}={shown}")
+    return ", ".join(words)
+
+
+def _bar_class():
+    from tqdm.auto import tqdm
+
+    return tqdm
+
+
+def _has_viewer():
+    """Whether a bar is seen as it moves: in a notebook, or where a person watches."""
+    in_notebook = any(kind.__module__ == "tqdm.notebook" for kind in _bar_class().__mro__)
+    return in_notebook or console.is_watched()
+
+
+class _Bar:
+    """Shows each epoch as a bar, which stays."""
+
+    def __init__(self):
+        self._bar = None
+        self._shown = 0.0
+
+    def open(self, title, steps):
+        """Begins an epoch, of so many steps; `None` if nobody knows."""
+        self.close()
+        self._bar = _bar_class()(total=steps, desc=title, unit="step")
+
+    def advance(self, steps, words):
+        """So many of its steps are taken; `words()` says what else there is to show."""
+        if time.monotonic() - self._shown >= _REFRESH:
+            self._shown = time.monotonic()
+            self._bar.set_postfix_str(words(), refresh=False)
+        self._bar.update(steps - self._bar.n)
+
+    def end(self, words):
+        """The epoch has ended."""
+        self._bar.set_postfix_str(words)
+        self.close()
+
+    def close(self):
+        """Leaves the bar, also that of an epoch that is not done."""
+        if self._bar is not None:
+            self._bar.close()
+        self._bar = None
+
+
+class _Lines:
+    """Prints each epoch as a line at its end."""
+
+    def open(self, title, steps):
+        self._title = title
+
+    def advance(self, steps, words):
+        pass
+
+    def end(self, words):
+        console.say(f"{self._title}: {words}")
+
+    def close(self):
+        pass

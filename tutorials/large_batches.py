@@ -1,0 +1,111 @@
+"""Trains with small batches, and with batches 16 times as large, without and with warmup.
+
+    python tutorials/large_batches.py --plot large_batches.png
+    mpirun -np 8 python tutorials/large_batches.py --plot large_batches.png
+
+The larger batch takes 16 times the learning rate. Right at the start that harms training, and
+some of it never recovers; a rate that rises over the first epochs brings it back to what small
+batches reach. large_batches.md has what to expect.
+
+The ranks share each batch: a job of 8 trains as one process does. It is about batches and rates;
+with real data you would keep the batch of a rank, and the number of ranks would be the factor.
+"""
+
+import argparse
+
+import keras
+import numpy as np
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+
+import easyddl as ddl  # 1
+
+BATCH, FACTOR = 8, 16  # the small batch, and how many times that the large one is
+RATE = 0.006  # what suits the small batch
+SETTINGS = {  # factor, and warmup as a part of all epochs
+    "small batches": (1, 0),
+    "large batches, no warmup": (FACTOR, 0),
+    "large batches, warmup": (FACTOR, 1 / 3),
+}
+
+parser = argparse.ArgumentParser(description="Train with small batches and with large ones.")
+parser.add_argument("--seeds", type=int, default=5)
+parser.add_argument("--first-seed", type=int, default=0)
+parser.add_argument("--epochs", type=int, default=30)
+parser.add_argument("--plot", metavar="FILE.png", help="draw a picture (needs matplotlib)")
+args = parser.parse_args()
+if BATCH % ddl.size():
+    parser.error(f"the ranks share batches of {BATCH}: start 1, 2, 4 or 8, not {ddl.size()}")
+if args.plot:
+    import matplotlib.figure
+
+images, labels = load_digits(return_X_y=True)
+x_train, x_test, y_train, y_test = train_test_split(
+    images.astype("float32") / 16, labels, test_size=0.25, stratify=labels, random_state=0
+)
+whole = len(x_train) // (BATCH * FACTOR) * BATCH * FACTOR  # so that all batches are full
+x_train, y_train = ddl.split_data(x_train[:whole], y_train[:whole])  # 2
+
+
+def train(seed, factor, warmup):
+    """A trained model, and its training error in percent, by epoch."""
+    keras.utils.set_random_seed(seed)
+    steps = whole // (BATCH * factor)  # in an epoch
+    falls = [args.epochs * steps // 2, args.epochs * steps * 4 // 5]
+    rate = keras.optimizers.schedules.PiecewiseConstantDecay(falls, [RATE, RATE / 10, RATE / 100])
+    rate = ddl.LearningRateWarmup(  # 3
+        rate, warmup_epochs=warmup * args.epochs, steps_per_epoch=steps, size=factor
+    )
+    # Weights twice as large as usual make the first steps of a small net as delicate as those of
+    # a large one.
+    start = keras.initializers.VarianceScaling(scale=4 * 2, distribution="uniform")
+    sizes = [(64, "relu"), (64, "relu"), (64, "relu"), (10, "softmax")]
+    layers = [keras.layers.Dense(*size, kernel_initializer=start) for size in sizes]
+    model = keras.Sequential([keras.layers.Input((64,)), *layers])
+    model.compile(
+        keras.optimizers.SGD(rate, momentum=0.9),
+        loss="sparse_categorical_crossentropy",
+        metrics=["accuracy"],
+        steps_per_execution=10,
+    )
+    history = model.fit(
+        x_train,
+        y_train,
+        batch_size=BATCH * factor // ddl.size(),
+        epochs=args.epochs,
+        verbose=0,
+        callbacks=[ddl.DDLCallback(), ddl.DDLGlobalVariablesCallback()],  # 4
+    )
+    return model, 100 * (1 - np.array(history.history["accuracy"]))
+
+
+def plot(errors, accuracies, path):
+    """Draws the training errors: the mean of the seeds, and all of them faintly."""
+    figure = matplotlib.figure.Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for color, (name, curves) in enumerate(errors.items()):
+        label = f"{name}: {np.mean(accuracies[name]):.2f}% held-out accuracy"
+        epochs = np.arange(1, args.epochs + 1)
+        axes.plot(epochs, np.transpose(curves), f"C{color}", alpha=0.25, linewidth=0.8)
+        axes.plot(epochs, np.mean(curves, axis=0), f"C{color}", label=label)
+    axes.set(xlabel="epoch", ylabel="training error [%]", yscale="symlog", ylim=(0, 100))
+    axes.legend()
+    figure.savefig(path, dpi=150)
+
+
+errors = {name: [] for name in SETTINGS}
+accuracies = {name: [] for name in SETTINGS}
+for name, (factor, warmup) in SETTINGS.items():
+    for seed in range(args.first_seed, args.first_seed + args.seeds):
+        model, error = train(seed, factor, warmup)
+        errors[name].append(error)
+        if ddl.is_root():
+            _, accuracy = model.evaluate(x_test, y_test, verbose=0)
+            accuracies[name].append(100 * accuracy)
+    if ddl.is_root():
+        found = " ".join(f"{accuracy:5.1f}" for accuracy in accuracies[name])
+        deviation = np.std(accuracies[name], ddof=1) if args.seeds > 1 else 0
+        print(f"{name:25} mean {np.mean(accuracies[name]):5.2f} +- {deviation:5.2f}  ({found})")
+
+if args.plot and ddl.is_root():
+    plot(errors, accuracies, args.plot)
