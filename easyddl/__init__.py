@@ -16,10 +16,12 @@ from easyddl import fits as _fits
 from easyddl import launcher as _launcher
 from easyddl import lifetime as _lifetime
 from easyddl.callbacks import (
+    BackupAndRestore,
     DDLCallback,
     DDLGlobalVariablesCallback,
     LearningRateScheduleCallback,
     LearningRateWarmupCallback,
+    ModelCheckpoint,
     RankZero,
 )
 from easyddl.collectives import allgather, allreduce, alltoall, broadcast, reduce_scatter
@@ -42,12 +44,14 @@ from easyddl.world import (
 )
 
 __all__ = [
+    "BackupAndRestore",
     "DDLCallback",
     "DDLGlobalVariablesCallback",
     "DistributedOptimizer",
     "LearningRateScheduleCallback",
     "LearningRateWarmup",
     "LearningRateWarmupCallback",
+    "ModelCheckpoint",
     "RankZero",
     "allgather",
     "allgather_object",

@@ -12,6 +12,7 @@ framework, and it offers:
 - `check_model(model)`: raises an error if the model's step cannot exchange gradients.
 - `on_first_batch(model, act)`: calls `act(batch)` with the symbolic structure of the first
   batch of data of a fit, before its first step.
+- `skip_steps(model, steps)`: the first steps of a fit draw their data and train nothing.
 """
 
 import importlib

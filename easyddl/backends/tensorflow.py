@@ -229,5 +229,22 @@ def on_first_batch(model, act):
     model.train_function = first
 
 
+def skip_steps(model, steps):
+    """Has the first steps of a fit draw their data and train nothing."""
+    step = model.train_function
+    left = steps
+
+    def skip(iterator):
+        nonlocal left
+        for _ in range(min(left, model.steps_per_execution)):
+            next(iterator)
+            left -= 1
+        if left == 0:
+            model.train_function = step
+        return model.get_metrics_result()
+
+    model.train_function = skip
+
+
 def _symbolic(spec):
     return keras.KerasTensor(tuple(spec.shape), spec.dtype.name)

@@ -41,7 +41,8 @@ class DDLCallback(keras.callbacks.Callback):
       over the ranks, so that all ranks take the same decisions.
     - The progress bar is shown on rank 0 only.
     - `ModelCheckpoint`, `CSVLogger`, `TensorBoard` and `BackupAndRestore` of Keras, and
-      subclasses of them, act on rank 0 only. Pass them as they are.
+      subclasses of them, act on rank 0 only. Pass them as they are. A subclass that calls
+      collectives says so by a class attribute: `runs_on_all_ranks = True`.
 
     All ranks must take the same number of steps: see `split_data`.
 
@@ -86,7 +87,7 @@ class DDLCallback(keras.callbacks.Callback):
         order.check(fit.callbacks, DDLCallback, DDLGlobalVariablesCallback)
         self._hook(fit)
         for callback in fit.callbacks:
-            if isinstance(callback, _WRITERS):
+            if isinstance(callback, _WRITERS) and not hooks.runs_on_all_ranks(callback):
                 change = hooks.announce if world.is_root() else hooks.mute
                 fit.at_end.callback(change(callback))
 

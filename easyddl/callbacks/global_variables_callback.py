@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from easyddl import backends, collectives, fits, objects, variables, world
+from easyddl import backends, collectives, fits, objects, random_states, variables, world
 from easyddl.callbacks import order
 
 
@@ -64,7 +64,7 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
         self._share_seeds()
 
     def _share_seeds(self):
-        states = [generator.state for generator in _seed_generators(self.model)]
+        states = [generator.state for generator in random_states.seed_generators(self.model)]
         variables.broadcast_variables(states, self.root_rank)
         for state in states:
             seed, counter = np.asarray(state.numpy()).tolist()
@@ -80,11 +80,3 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
 
 def _is_built(model):
     return all(layer.built for layer in model._flatten_layers())
-
-
-def _seed_generators(model):
-    return [
-        generator
-        for layer in model._flatten_layers()
-        for generator in getattr(layer, "_seed_generators", [])
-    ]

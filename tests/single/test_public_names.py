@@ -14,7 +14,7 @@ OBJECTS = "broadcast_object allgather_object root_first"
 TRAINING = (
     "split_data scale_lr DDLCallback DDLGlobalVariablesCallback DistributedOptimizer "
     "broadcast_variables RankZero LearningRateWarmup LearningRateWarmupCallback "
-    "LearningRateScheduleCallback"
+    "LearningRateScheduleCallback ModelCheckpoint BackupAndRestore"
 )
 NAMES = " ".join((WORLD, COLLECTIVES, OBJECTS, TRAINING)).split()
 
