@@ -9,8 +9,8 @@ import subprocess
 import sys
 import time
 
-import pytest
 import atomic_writer
+import pytest
 
 from easyddl import atomic
 
