@@ -8,6 +8,7 @@ This module needs nothing but Python.
 """
 
 import contextlib
+import errno
 import glob
 import os
 import pathlib
@@ -36,28 +37,41 @@ def require_local(name, path):
         )
 
 
-def write_file(path, write):
+def write_file(path, write, size=0):
     """Writes a file that replaces the one of its name, if there is one, when it is whole.
 
     Args:
         path: String. Its final path, on a local or mounted file system.
-        write: Function of a temporary path that writes the file there. The path is in the same
-            directory and ends as the final one does.
+        write: Function of a temporary path that writes the file there. It has the name of the
+            final one, in a directory of its own, where other temporary files may lie as well.
+        size: Integer. About how many bytes it will have.
 
     Raises:
         OSError: If it cannot be written. The file that was there remains.
     """
     folder, name = os.path.split(os.path.abspath(path))
-    temporary = os.path.join(folder, _NEW + name)
+    room = os.path.join(folder, _NEW + name)
+    _require_space(folder, size)
+    _remove(pathlib.Path(room))
     try:
+        os.mkdir(room)
+        temporary = os.path.join(room, name)
         write(temporary)
         _sync(temporary)
         os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.remove(temporary)
-        raise
+    finally:
+        shutil.rmtree(room, ignore_errors=True)
     _sync(folder)
+
+
+def _require_space(folder, size):
+    # Asked before, since not all who write can fail: HDF5 crashes the process on a full disk.
+    state = os.statvfs(folder)
+    free = state.f_bavail * state.f_frsize
+    if state.f_blocks and free < size:  # some file systems cannot tell, and say 0 of 0
+        raise OSError(
+            errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: {size} bytes needed, {free} free", folder
+        )
 
 
 def remove_leftovers(template):
@@ -72,7 +86,7 @@ def remove_leftovers(template):
     )
     folder, name = os.path.split(pattern)
     for path in glob.glob(os.path.join(folder, _NEW + name)):
-        os.remove(path)
+        _remove(pathlib.Path(path))
 
 
 class Generations:

@@ -3,6 +3,7 @@
 import os
 
 import keras
+import numpy as np
 
 from easyddl import atomic, normalization, objects, world
 
@@ -121,7 +122,12 @@ class _SavedAtomically:
         return getattr(self._model, name)
 
     def save(self, filepath, **arguments):
-        atomic.write_file(os.fspath(filepath), lambda p: self._model.save(p, **arguments))
+        self._write(filepath, lambda path: self._model.save(path, **arguments))
 
     def save_weights(self, filepath, **arguments):
-        atomic.write_file(os.fspath(filepath), lambda p: self._model.save_weights(p, **arguments))
+        self._write(filepath, lambda path: self._model.save_weights(path, **arguments))
+
+    def _write(self, filepath, write):
+        variables = [*self._model.weights, *self._model.optimizer.variables]
+        size = sum(np.asarray(variable.numpy()).nbytes for variable in variables)
+        atomic.write_file(os.fspath(filepath), write, size)
