@@ -15,7 +15,7 @@ def rescale(optimizer, rate, steps):
     Args:
         optimizer: A Keras optimizer that is built.
         rate: Float. What a plain rate is multiplied by.
-        steps: Float. What a number of steps is multiplied by.
+        steps: Number. What a number of steps is multiplied by.
     """
     inner = momentum.innermost(optimizer)
     if isinstance(inner._learning_rate, schedules.LearningRateSchedule):

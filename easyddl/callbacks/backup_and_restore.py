@@ -2,6 +2,7 @@
 
 import json
 import zipfile
+from fractions import Fraction
 
 import keras
 import numpy as np
@@ -247,7 +248,8 @@ class BackupAndRestore(keras.callbacks.Callback):
         if size == world.size():
             return 1
         now = self.params.get("steps")
-        return now / steps if now and steps else size / world.size()
+        # Exact: a step that is lost to rounding would be taken twice.
+        return Fraction(now, steps) if now and steps else Fraction(size, world.size())
 
     def _set_initial_epoch(self, epoch):
         fit = fits.current(self.model)
