@@ -11,10 +11,22 @@ SCRIPT = pathlib.Path(__file__).with_name("checkpoint_checks.py")
 JOB = pathlib.Path(__file__).with_name("checkpoint_job.py")
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+ALONE = (
+    "check_it_goes_on_in_the_middle_of_an_epoch",
+    "check_files_of_all_kinds",
+    "check_a_loaded_model_goes_on_with_hooks_in_place",
+)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("check", mpi.checks_of(SCRIPT))
 def test_checkpoints(ranks, check):
     mpi.assert_check(ranks, SCRIPT, check)
+
+
+@pytest.mark.parametrize("check", ALONE)
+def test_checkpoints_of_one_rank(check):
+    mpi.assert_check(1, SCRIPT, check, ALONE)
 
 
 @pytest.mark.parametrize(("ranks", "save_freq", "victim"), [(2, "epoch", "all"), (3, 3, 0)])

@@ -73,7 +73,7 @@ def test_random_numbers_of_a_rank_that_was_not_there():
 def test_random_numbers_of_another_model():
     plain = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     captured = random_states.capture(model_with_dropout())
-    with pytest.raises(ValueError, match="1 seed generators.*with 0"):
+    with pytest.raises(ValueError, match="1 seed generators"):
         random_states.restore(plain, captured)
 
 
