@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import json
 import os
 import pathlib
 import random
@@ -133,7 +132,9 @@ def assert_same_on_all(thing):
     assert all(theirs == everyone[0] for theirs in everyone), everyone
 
 
-def assert_interrupted_alike(folder, make, at, epochs_left, extra=lambda: [], **arguments):
+def assert_interrupted_alike(
+    folder, make, at, epochs_left, extra=lambda: [], steps=STEPS, **arguments
+):
     """A training that is interrupted ends as one that is not: the weights and the metrics."""
 
     def train(name, seed, *callbacks):
@@ -141,7 +142,7 @@ def assert_interrupted_alike(folder, make, at, epochs_left, extra=lambda: [], **
         keras.utils.set_random_seed(seed + RANK)
         model, draws = make(), Draws()
         backup = ddl.BackupAndRestore(folder / name, **arguments)
-        history = fit(model, *extra(), backup, draws, *callbacks)
+        history = fit(model, *extra(), backup, draws, *callbacks, steps=steps)
         return model, history, draws.drawn
 
     whole, history, drawn = train("whole", 3)
@@ -189,13 +190,11 @@ def check_steps_that_are_passed_over_leave_no_trace(folder):
 
 @in_shared_folder
 def check_several_steps_per_execution(folder):
-    # They are counted, and looked at after each execution.
-    keras.utils.set_random_seed(RANK)
-    backup = ddl.BackupAndRestore(folder / "backup", save_freq=3, delete_checkpoint=False)
-    fit(new_model(steps_per_execution=2), backup, epochs=1)
-    COMM.Barrier()
-    state = json.loads((folder / "backup" / "backup-1" / "state.json").read_text())
-    assert (state["epoch"], state["batch"], state["size"]) == (0, 4, SIZE)
+    # Looked at after each execution: saved after 4 and 8 steps, the latter 2 of an epoch's 6.
+    def make():
+        return new_model(sgd(), steps_per_execution=2)
+
+    assert_interrupted_alike(folder, make, (1, 4), [1, 2, 3], steps=6, save_freq=3)
 
 
 @in_shared_folder
