@@ -16,10 +16,12 @@ from easyddl import fits as _fits
 from easyddl import launcher as _launcher
 from easyddl import lifetime as _lifetime
 from easyddl.callbacks import (
+    BackupAndRestore,
     DDLCallback,
     DDLGlobalVariablesCallback,
     LearningRateScheduleCallback,
     LearningRateWarmupCallback,
+    ModelCheckpoint,
     ProgressCallback,
     RankZero,
 )
@@ -45,12 +47,14 @@ from easyddl.world import (
 )
 
 __all__ = [
+    "BackupAndRestore",
     "DDLCallback",
     "DDLGlobalVariablesCallback",
     "DistributedOptimizer",
     "LearningRateScheduleCallback",
     "LearningRateWarmup",
     "LearningRateWarmupCallback",
+    "ModelCheckpoint",
     "ProgressCallback",
     "RankZero",
     "SyncBatchNormalization",

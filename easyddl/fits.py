@@ -128,6 +128,12 @@ def current(model):
     return None
 
 
+def everyone_trains(model):
+    """Whether no rank is out of batches, in the last step of a fit. Such a one is not here."""
+    fit = current(model)
+    return fit is None or fit.attendance is None or not fit.attendance.seen.uneven
+
+
 def _callbacks(callbacks):
     inner = getattr(callbacks, "callbacks", callbacks)  # of a keras CallbackList
     return keras.tree.flatten(inner) if inner else []

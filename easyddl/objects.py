@@ -109,6 +109,49 @@ def root_first():
     _hear_of_root(None)
 
 
+def from_root(function, text):
+    """What a function returns on the root, on all ranks; or the error that it raises there.
+
+    The other ranks wait for it, however long it takes.
+
+    Args:
+        function: Function without arguments, which must not call collectives. Called on the
+            root alone.
+        text: What it does, in words, for ranks that wait.
+
+    Returns:
+        What it has returned, which must be picklable.
+
+    Raises:
+        Exception: On all ranks, what it has raised on the root.
+    """
+    result, problem = None, None
+    if world.is_root():
+        try:
+            with world.activity(text):
+                result = function()
+        except Exception as error:
+            problem = error
+    portable = None if problem is None else _portable(problem)
+    result, heard = broadcast_object((result, portable))
+    if problem is not None:
+        raise problem
+    if heard is not None:
+        raise heard from RuntimeError(f"Rank 0 met it: {text}")
+    return result
+
+
+def _portable(problem):
+    """An exception, or one that says the same if it cannot travel."""
+    try:
+        copy = pickle.loads(pickle.dumps(problem))
+        if type(copy) is type(problem) and str(copy) == str(problem):
+            return problem
+    except Exception:
+        pass  # it has attributes, or a constructor, that pickle cannot serve
+    return RuntimeError(f"{type(problem).__name__}: {problem}")
+
+
 def _hear_of_root(problem):
     problem = broadcast_object(problem)
     if problem is not None and not world.is_root():

@@ -16,6 +16,7 @@ framework, and it offers:
 - `trace_step(model, spec)`: traces the model's step for a rank that has no batch.
 - `once_there_is_a_batch()`: a context in which a compiled step's updates wait for its batch.
 - `scope()`: an object that stands for the graph that is being traced, or `None`.
+- `skip_steps(model, steps)`: the first steps of a fit draw their data and train nothing.
 """
 
 import importlib

@@ -279,6 +279,23 @@ def scope():
     return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 
+def skip_steps(model, steps):
+    """Has the first steps of a fit draw their data and train nothing."""
+    step = model.train_function
+    left = steps
+
+    def skip(iterator):
+        nonlocal left
+        for _ in range(min(left, model.steps_per_execution)):
+            next(iterator)
+            left -= 1
+        if left == 0:
+            model.train_function = step
+        return model.get_metrics_result()
+
+    model.train_function = skip
+
+
 class StepMeter:
     """Measures training steps from inside, where they are compiled.
 

@@ -1,19 +1,23 @@
 """The callbacks of easyddl."""
 
+from easyddl.callbacks.backup_and_restore import BackupAndRestore
 from easyddl.callbacks.ddl_callback import DDLCallback
 from easyddl.callbacks.global_variables_callback import DDLGlobalVariablesCallback
 from easyddl.callbacks.learning_rates import (
     LearningRateScheduleCallback,
     LearningRateWarmupCallback,
 )
+from easyddl.callbacks.model_checkpoint import ModelCheckpoint
 from easyddl.callbacks.progress import ProgressCallback
 from easyddl.callbacks.rank_zero import RankZero
 
 __all__ = [
+    "BackupAndRestore",
     "DDLCallback",
     "DDLGlobalVariablesCallback",
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",
+    "ModelCheckpoint",
     "ProgressCallback",
     "RankZero",
 ]

@@ -52,7 +52,8 @@ class DDLCallback(keras.callbacks.Callback):
       epoch's steps: before its validation, and before checkpoints.
     - The progress bar is shown on rank 0 only.
     - `ModelCheckpoint`, `CSVLogger`, `TensorBoard` and `BackupAndRestore` of Keras, and
-      subclasses of them, act on rank 0 only. Pass them as they are.
+      subclasses of them, act on rank 0 only. Pass them as they are. A subclass that calls
+      collectives says so by a class attribute: `runs_on_all_ranks = True`.
 
     In `model.evaluate()` it makes the results those of all ranks' samples. All ranks must call it
     then. An evaluation without it is this rank's own.
@@ -119,7 +120,7 @@ class DDLCallback(keras.callbacks.Callback):
             order.check(fit.callbacks, DDLCallback, DDLGlobalVariablesCallback)
             self._hook(fit)
             for callback in fit.callbacks:
-                if isinstance(callback, _WRITERS):
+                if isinstance(callback, _WRITERS) and not hooks.runs_on_all_ranks(callback):
                     change = hooks.announce if world.is_root() else hooks.mute
                     fit.at_end.callback(change(callback))
 
@@ -169,13 +170,10 @@ class DDLCallback(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         self._steps += 1
-        if self.check_replicas and self._steps % self.check_replicas == 0 and self._all_train():
+        is_due = self.check_replicas and self._steps % self.check_replicas == 0
+        if is_due and world.size() > 1 and fits.everyone_trains(self.model):
             where = f"after step {self._steps} of epoch {self._epoch + 1} of fit()"
             replicas.check(self.model, where)
-
-    def _all_train(self):
-        """Whether no rank is out of batches: such a one is not here."""
-        return world.size() > 1 and not fits.current(self.model).attendance.seen.uneven
 
     def _end_steps(self, fit):
         """After this rank's last step of an epoch, and before its validation."""

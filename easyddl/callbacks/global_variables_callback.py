@@ -3,7 +3,16 @@
 import keras
 import numpy as np
 
-from easyddl import backends, collectives, fits, objects, state, variables, world
+from easyddl import (
+    backends,
+    collectives,
+    fits,
+    objects,
+    random_states,
+    state,
+    variables,
+    world,
+)
 from easyddl.callbacks import order
 
 
@@ -69,7 +78,7 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
         self._share_seeds()
 
     def _share_seeds(self):
-        pairs = [generator.state for generator in _seed_generators(self.model)]
+        pairs = [generator.state for generator in random_states.seed_generators(self.model)]
         variables.broadcast_variables(pairs, self.root_rank)
         for pair in pairs:
             seed, counter = np.asarray(pair.numpy()).tolist()
@@ -90,11 +99,3 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
 
 def _is_built(model):
     return all(layer.built for layer in model._flatten_layers())
-
-
-def _seed_generators(model):
-    return [
-        generator
-        for layer in model._flatten_layers()
-        for generator in getattr(layer, "_seed_generators", [])
-    ]

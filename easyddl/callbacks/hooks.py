@@ -19,6 +19,11 @@ def do_nothing(*args, **kwargs):
     """Stands in for a hook on the ranks where a callback is silent."""
 
 
+def runs_on_all_ranks(callback):
+    """Whether a callback calls collectives, and so must not be silent on any rank."""
+    return getattr(callback, "runs_on_all_ranks", False)
+
+
 def mute(callback):
     """Makes a callback's hooks do nothing.
 

@@ -18,7 +18,8 @@ class RankZero(keras.callbacks.Callback):
         callback: A Keras callback instance.
 
     Raises:
-        TypeError: If `callback` is no Keras callback instance.
+        TypeError: If `callback` is no Keras callback instance, or one of easyddl's that must run
+            on all ranks, as `ddl.ModelCheckpoint` must.
 
     Example:
     ```python
@@ -32,6 +33,11 @@ class RankZero(keras.callbacks.Callback):
             raise TypeError(
                 "`callback` must be an instance of a Keras callback. "
                 f"Received: callback={callback!r}"
+            )
+        if hooks.runs_on_all_ranks(callback):
+            raise TypeError(
+                "`callback` writes on rank 0 only by itself, with the others waiting: pass it to "
+                f"`fit` unwrapped, on all ranks. Received: callback={callback!r}"
             )
         self.callback = callback
         if not world.is_root():

@@ -15,6 +15,7 @@ from ranks import (
 )
 
 import easyddl as ddl
+from easyddl import objects
 
 
 def check_allgather_object():
@@ -152,3 +153,22 @@ def check_root_first_more_than_once():
         with ddl.root_first():
             mine = np.zeros(1)
         ddl.allreduce(mine)
+
+
+def check_from_root_gives_all_its_result_or_its_error():
+    class Local(Exception):
+        """One that pickle cannot find."""
+
+    def meet(problem):
+        raise problem
+
+    assert objects.from_root(lambda: (ddl.rank(), "x"), "a result") == (0, "x")
+    for problem, there in [(OSError(28, "full"), OSError), (Local("mine"), RuntimeError)]:
+        try:
+            objects.from_root(lambda p=problem: meet(p), "an error")
+        except Exception as error:
+            assert error is problem if ddl.is_root() else type(error) is there, repr(error)
+            assert str(problem) in str(error), repr(error)
+        else:
+            raise AssertionError("nothing was raised")
+    assert_world_works()

@@ -14,7 +14,8 @@ OBJECTS = "broadcast_object allgather_object root_first"
 TRAINING = (
     "split_data scale_lr DDLCallback DDLGlobalVariablesCallback DistributedOptimizer "
     "broadcast_variables RankZero LearningRateWarmup LearningRateWarmupCallback "
-    "LearningRateScheduleCallback ProgressCallback"
+    "LearningRateScheduleCallback ProgressCallback ModelCheckpoint BackupAndRestore "
+    "SyncBatchNormalization sync_batch_norm register_metric"
 )
 NAMES = " ".join((WORLD, COLLECTIVES, OBJECTS, TRAINING)).split()
 

@@ -1,0 +1,97 @@
+"""Checkpoints: what survives, and what training makes of it."""
+
+import json
+import pathlib
+
+import mpi
+import numpy as np
+import pytest
+
+SCRIPT = pathlib.Path(__file__).with_name("checkpoint_checks.py")
+JOB = pathlib.Path(__file__).with_name("checkpoint_job.py")
+
+
+ALONE = (
+    "check_it_goes_on_in_the_middle_of_an_epoch",
+    "check_files_of_all_kinds",
+    "check_a_loaded_model_goes_on_with_hooks_in_place",
+)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("check", mpi.checks_of(SCRIPT))
+def test_checkpoints(ranks, check):
+    mpi.assert_check(ranks, SCRIPT, check)
+
+
+@pytest.mark.parametrize("check", ALONE)
+def test_checkpoints_of_one_rank(check):
+    mpi.assert_check(1, SCRIPT, check, ALONE)
+
+
+@pytest.mark.parametrize(("ranks", "save_freq", "victim"), [(2, "epoch", "all"), (3, 3, 0)])
+def test_a_killed_job_goes_on_bit_by_bit(ranks, save_freq, victim, tmp_path):
+    killed = mpi.run(ranks, JOB, "killed", tmp_path, save_freq, victim, timeout=120)
+    assert killed.returncode != 0 and "is killed after" in killed.stdout, killed.stdout
+    assert list((tmp_path / "backup").glob("backup-*")), killed.stdout
+    again = mpi.run(ranks, JOB, "again", tmp_path, save_freq, timeout=120)
+    said = f"It was killed so:\n{killed.stdout}\nIt went on so:\n{again.stdout}"
+    assert again.returncode == 0 and again.stdout.count("the same bits") == ranks, said
+
+
+class Alone:
+    """The same training in NumPy, by one process, in float64."""
+
+    def __init__(self):
+        numbers = np.random.default_rng(8)
+        self.x = numbers.standard_normal((96, 6)).astype("float32").astype("float64")
+        self.y = (self.x.astype("float32") @ np.arange(6) + numbers.standard_normal(96)).astype(
+            "float32"
+        )
+        self.weights = np.array([1.0] * 6 + [0.0])
+        self.velocity = np.zeros(7)
+
+    def train(self, batches, size, rates):
+        """Makes some steps with batches of a size, each with its rate."""
+        inputs = np.hstack([self.x, np.ones((96, 1))])
+        for batch, rate in zip(batches, rates, strict=True):
+            here = slice(batch * size, (batch + 1) * size)
+            error = inputs[here] @ self.weights - self.y[here]
+            gradient = 2 * inputs[here].T @ error / size
+            self.velocity = 0.9 * self.velocity - rate * gradient
+            self.weights = self.weights + self.velocity
+
+
+def test_it_goes_on_with_half_of_the_ranks(tmp_path):
+    """A training of 4 ranks, on 2: to 1e-5 what one process makes of the same samples."""
+    for ranks in (4, 2):
+        done = mpi.run(ranks, JOB, "resized", tmp_path, timeout=200)
+        assert done.returncode == 0, done.stdout
+    found = json.loads((tmp_path / "found-2.json").read_text())
+
+    # Each rank's batch stays: an epoch has 6 steps of 16 samples, and then 12 of 8.
+    same = Alone()
+    same.train([*range(6)] * 2, 16, [0.04] * 12)
+    same.velocity /= 2  # it holds the rates of past steps
+    same.train([*range(12)] * 2, 8, [0.02] * 24)
+    assert_found(found["same"], same, epochs=[2, 3], iterations=12 + 24, rate=0.02)
+
+    # Each rank's batch is twice as large: nothing changes.
+    doubled = Alone()
+    doubled.train([*range(6)] * 4, 16, [0.04] * 24)
+    assert_found(found["doubled"], doubled, epochs=[2, 3], iterations=24, rate=0.04)
+
+    # A schedule, from the middle of an epoch on: after 9 steps of 16 samples, which are 18 of 8.
+    schedule = Alone()
+    schedule.train([*range(6), 0, 1, 2], 16, [0.04 / (1 + 0.5 * i / 6) for i in range(9)])
+    rest = range(18, 48)
+    schedule.train([i % 12 for i in rest], 8, [0.02 / (1 + 0.5 * i / 12) for i in rest])
+    rate = 0.02 / (1 + 0.5 * 48 / 12)
+    assert_found(found["schedule"], schedule, epochs=[1, 2, 3], iterations=48, rate=rate)
+
+
+def assert_found(found, alone, epochs, iterations, rate):
+    assert (found["epochs"], found["iterations"]) == (epochs, iterations)
+    np.testing.assert_allclose(found["rate"], rate, rtol=1e-6)
+    np.testing.assert_allclose(found["weights"], alone.weights, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found["velocity"], alone.velocity, rtol=1e-4, atol=1e-5)
