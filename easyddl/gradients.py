@@ -1,10 +1,14 @@
 """The hook on an optimizer: gradients are averaged over all ranks before they are applied."""
 
+import math
 import weakref
+
+from keras import ops
 
 from easyddl import backends, world
 from easyddl.denominators import PLAIN
 from easyddl.exchange import Exchange
+from easyddl.step_sum import StepRows
 
 _HOOK = "_easyddl_averager"
 
@@ -21,6 +25,7 @@ class Averager:
     def __init__(self, bucket_bytes=None, weight=None):
         self._bucket_bytes = bucket_bytes
         self._weight = weight or (lambda: None)
+        self._rows = {}  # of variables that their gradients overwrite, by identity
         self._exchanges = {}  # with their variables, by the identities of these
 
     def mean(self, grads, variables):
@@ -35,17 +40,41 @@ class Averager:
         """
         if world.size() == 1 or len(grads) != len(variables):
             return grads  # the optimizer says what is wrong with the lengths
+        if any(map(_is_overwritten, variables)):
+            averaged = [i for i, v in enumerate(variables) if not _is_overwritten(v)]
+            means = self.mean([grads[i] for i in averaged], [variables[i] for i in averaged])
+            result = self.overwriting(grads, variables)
+            for i, mean in zip(averaged, means, strict=True):
+                result[i] = mean
+            return result
         key = tuple(map(id, variables))
         if key not in self._exchanges:
             exchange = Exchange(grads, variables, self._bucket_bytes)
             self._exchanges[key] = variables, exchange
         return self._exchanges[key][1].mean(grads, self._weight())
 
+    def overwriting(self, grads, variables):
+        """The gradients, of which those that take a variable's place are the largest of all ranks'.
+
+        They are the ranges of float8 layers, which have seen no larger number than that.
+        """
+        result = list(grads)
+        for i, (grad, variable) in enumerate(zip(grads, variables, strict=True)):
+            if world.size() == 1 or not _is_overwritten(variable):
+                continue
+            count = math.prod(variable.shape)
+            if id(variable) not in self._rows:
+                self._rows[id(variable)] = StepRows(f"the range {variable.name}", count)
+            rows = self._rows[id(variable)](ops.cast(ops.reshape(grad, (count,)), "float32"))
+            result[i] = ops.cast(ops.reshape(ops.max(rows, axis=0), variable.shape), grad.dtype)
+        return result
+
     def close(self):
         """Ends its exchanges."""
         for _, exchange in self._exchanges.values():
             exchange.close()
         self._exchanges.clear()
+        self._rows.clear()
 
 
 def hook(optimizer, bucket_bytes=None, batch_weight=None):
@@ -116,6 +145,10 @@ def exchanged_steps():
     return world.engine().core.exchanged_steps()
 
 
+def _is_overwritten(variable):
+    return getattr(variable, "overwrite_with_gradient", False)
+
+
 def _variables_of(optimizer, variables):
     return optimizer._trainable_variables if variables is None else list(variables)
 
@@ -147,8 +180,10 @@ def _update_of(optimizer, averager):
         applied[:] = [
             variable
             for grad, variable in zip(grads, variables, strict=False)
-            if grad is not None and not getattr(variable, "overwrite_with_gradient", False)
+            if grad is not None and not _is_overwritten(variable)
         ]
+        if len(grads) == len(variables):
+            grads = averager.overwriting(grads, variables)
         with backends.require().once_there_is_a_batch():
             return original_apply(grads, trainable_variables)
 

@@ -47,6 +47,26 @@ class StepSum:
         return ops.divide_no_nan(self._backward.reduce(upstream * weight), weight)
 
 
+class StepRows:
+    """All ranks' vectors of one length as the rows of a matrix, at one place of a step.
+
+    The rows of ranks that have no batch are zeros.
+
+    Args:
+        what: String. What the vectors are, for errors.
+        length: Integer.
+    """
+
+    def __init__(self, what, length):
+        self._sum = StepSum(what, (world.size(), length))
+
+    def __call__(self, vector):
+        """The matrix, from this rank's float32 vector."""
+        # Each rank adds a row of its own to zeros.
+        place = [[world.rank(), world.size() - 1 - world.rank()], [0, 0]]
+        return self._sum(ops.pad(vector[None], place))
+
+
 class _Way:
     """One sum's way into the engine and back."""
 

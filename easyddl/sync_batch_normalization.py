@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from easyddl import world
-from easyddl.step_sum import StepSum
+from easyddl.step_sum import StepRows
 
 
 @keras.saving.register_keras_serializable("easyddl")
@@ -39,7 +39,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
                 "synchronized by easyddl. Received: synchronized=True"
             )
         super().__init__(**arguments)
-        object.__setattr__(self, "_sum", None)
+        object.__setattr__(self, "_rows", None)
 
     def get_config(self):
         config = super().get_config()
@@ -53,15 +53,13 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
         mean, variance = ops.cast(mean, "float32"), ops.cast(variance, "float32")
         count = ops.reshape(_count(inputs, mask, self._reduction_axes), (1,))
         mine = ops.concatenate([count, mean, variance])
-        # Each rank adds a row of its own to zeros: the sum holds all ranks'.
-        place = [[world.rank(), world.size() - 1 - world.rank()], [0, 0]]
-        rows = self._sum_of(world.size(), mine.shape[0])(ops.pad(mine[None], place))
+        rows = self._rows_of(mine.shape[0])(mine)
         return _joined(ops.stop_gradient(rows[:, :1]), *ops.split(rows[:, 1:], 2, axis=1))
 
-    def _sum_of(self, *shape):
-        if self._sum is None:
-            object.__setattr__(self, "_sum", StepSum(f"the moments of {self.name}", shape))
-        return self._sum
+    def _rows_of(self, length):
+        if self._rows is None:
+            object.__setattr__(self, "_rows", StepRows(f"the moments of {self.name}", length))
+        return self._rows
 
 
 def _count(inputs, mask, axes):

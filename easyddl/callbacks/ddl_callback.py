@@ -28,11 +28,17 @@ from easyddl.normalization import average_moving_statistics
 
 _UNEVEN = ("join", "truncate", "error")
 
-_WRITERS = (
-    keras.callbacks.ModelCheckpoint,
-    keras.callbacks.CSVLogger,
-    keras.callbacks.TensorBoard,
-    keras.callbacks.BackupAndRestore,
+_WRITERS = tuple(
+    getattr(keras.callbacks, name)
+    for name in (
+        "ModelCheckpoint",
+        "CSVLogger",
+        "TensorBoard",
+        "BackupAndRestore",
+        "RemoteMonitor",
+        "OrbaxCheckpoint",  # of Keras 3.13 and later
+    )
+    if hasattr(keras.callbacks, name)
 )
 
 
@@ -51,9 +57,10 @@ class DDLCallback(keras.callbacks.Callback):
     - The moving statistics of `BatchNormalization` are averaged over the ranks at the end of each
       epoch's steps: before its validation, and before checkpoints.
     - The progress bar is shown on rank 0 only.
-    - `ModelCheckpoint`, `CSVLogger`, `TensorBoard` and `BackupAndRestore` of Keras, and
-      subclasses of them, act on rank 0 only. Pass them as they are. A subclass that calls
-      collectives says so by a class attribute: `runs_on_all_ranks = True`.
+    - `ModelCheckpoint`, `BackupAndRestore`, `OrbaxCheckpoint`, `CSVLogger`, `TensorBoard` and
+      `RemoteMonitor` of Keras, and subclasses of them, act on rank 0 only. Pass them as they
+      are. A subclass that calls collectives says so by a class attribute:
+      `runs_on_all_ranks = True`.
 
     In `model.evaluate()` it makes the results those of all ranks' samples. All ranks must call it
     then. An evaluation without it is this rank's own.

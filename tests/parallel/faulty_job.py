@@ -117,6 +117,34 @@ def train(fault):
     model.fit(x, x[:, :10], batch_size=4, epochs=1000, verbose=0, callbacks=callbacks)
 
 
+class Collective(keras.callbacks.Callback):
+    """Waits for all ranks after each step, also for one that is out of batches."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 1:
+            tell()
+        ddl.allreduce(np.ones(3))
+
+
+def train_uneven(fault, victim):
+    """One rank has one batch; another one's data fail when it has waited for a while."""
+    is_short = ddl.rank() == (victim + 1) % ddl.size()
+    signature = (tf.TensorSpec((4, 20), "float32"), tf.TensorSpec((4, 10), "float32"))
+
+    def batches():
+        for i in range(1 if is_short else 10**9):
+            if i == 20 and ddl.rank() == victim and fault != "collective":
+                FAULTS[fault]()
+            yield np.ones((4, 20)), np.ones((4, 10))
+
+    data = tf.data.Dataset.from_generator(batches, output_signature=signature)
+    model = keras.Sequential([keras.layers.Input((20,)), keras.layers.Dense(10)])
+    model.compile("sgd", "mse")
+    mine = [Collective()] if fault == "collective" else []
+    callbacks = [ddl.DDLCallback(), *mine, ddl.DDLGlobalVariablesCallback()]
+    model.fit(data, shuffle=False, verbose=0, callbacks=callbacks)
+
+
 def main():
     fault, victim, *how = sys.argv[1:]
     if how == ["before_mpi"]:
@@ -130,6 +158,8 @@ def main():
         if is_victim:
             FAULTS[fault]()
         time.sleep(60)
+    if how == ["uneven"]:
+        train_uneven(fault, int(victim))
     if how == ["backwards"]:
         train_broken_model(is_victim)
     train(fault if is_victim else None)

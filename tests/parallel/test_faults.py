@@ -81,6 +81,21 @@ def test_a_backward_pass_that_fails_half_way():
     assert "ValueError: on purpose" in output
 
 
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        ("raise_error", "rank 1 on host {host} failed: InvalidArgumentError"),
+        ("kill", f"rank 1 on host {{host}} {DIED}"),
+        ("collective", "allreduce() needs all ranks, and some have no more batches"),
+    ],
+)
+def test_while_a_rank_is_out_of_batches(fault, expected):
+    output = run_faulty(3, fault, 1, "uneven")
+    assert expected.format(host=HOST) in output
+    if fault == "raise_error":
+        assert "ValueError: on purpose" in output
+
+
 def test_on_several_hosts():
     output = run_faulty(3, "kill", 1, env={"EASYDDL_HOSTS": "a,b,b"})
     assert re.search(rf"rank 1 on host b .*{DIED}", output), output

@@ -1,0 +1,12 @@
+import pathlib
+
+import mpi
+import pytest
+
+SCRIPT = pathlib.Path(__file__).with_name("keras_checks.py")
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("check", mpi.checks_of(SCRIPT))
+def test_keras(ranks, check):
+    mpi.assert_check(ranks, SCRIPT, check)
