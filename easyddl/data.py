@@ -66,9 +66,8 @@ def split_data(*arrays, shuffle=False, seed=0, remainder="drop", batch_size=None
             is not a multiple of the number of ranks. `"drop"` leaves out the
             last few, so that all ranks get equally many, and says so on the
             root. `"keep"` leaves out none; the ranks' numbers of samples
-            then differ by at most one. Of a `tf.data.Dataset` or Grain's
-            `IterDataset` of unknown or infinite length none are left out.
-            Defaults to `"drop"`.
+            then differ by at most one. Of a `tf.data.Dataset` of
+            unknown or infinite length none are left out. Defaults to `"drop"`.
         batch_size: Integer. How many samples this rank takes in a step, where
             arrays are passed with `shuffle="epoch"`; `fit` ignores its own
             `batch_size` then. Defaults to 32, as in `fit`.

@@ -34,10 +34,14 @@ OPTIMIZERS = {
     # Of later versions of Keras:
     "Muon": lambda: K.Muon(0.01),
     "ScheduleFreeAdamW": lambda: K.ScheduleFreeAdamW(0.01),
-    "MultiOptimizer": lambda: K.MultiOptimizer(
-        lambda variable, each=(K.SGD(0.1), K.Adam(0.01)): each["bias" in variable.path]
-    ),
+    "MultiOptimizer": lambda: K.MultiOptimizer(choose_between(K.SGD(0.1), K.Adam(0.01))),
 }
+
+
+def choose_between(for_kernels, for_biases):
+    return lambda variable: for_biases if "bias" in variable.path else for_kernels
+
+
 NOT_OPTIMIZERS = {"Optimizer", "OptimizerMap"}
 
 
@@ -145,7 +149,7 @@ def check_swap_ema_weights():
 
 
 class Collector(http.server.BaseHTTPRequestHandler):
-    received = []
+    received = []  # noqa: RUF012
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"])).decode()
@@ -313,14 +317,14 @@ def check_tensor_board_sees_what_all_have():
         history = together(dense(K.SGD(0.1), "float32"), board, validation_data=data(7)).history
         if RANK > 0:
             return
-        from tensorflow.python.summary.summary_iterator import summary_iterator
-        from tensorflow import make_ndarray
+        import tensorflow as tf
+        from tensorboard.compat.proto.event_pb2 import Event
 
         found = [
-            float(make_ndarray(value.tensor))
+            float(tf.make_ndarray(value.tensor))
             for path in sorted((folder / "board" / "validation").iterdir())
-            for event in summary_iterator(str(path))
-            for value in event.summary.value
+            for record in tf.data.TFRecordDataset(str(path))
+            for value in Event.FromString(record.numpy()).summary.value
             if value.tag == "epoch_loss"
         ]
         np.testing.assert_allclose(found, history["val_loss"], rtol=1e-5)
