@@ -70,21 +70,28 @@ class Attendance:
             Boolean: whether the epoch ends here. A rank that is to stop does so one step later, as
             soon as all have learnt of it, so that all stop after the same step.
         """
-        if stop and not self._ends:
-            for exchange in self._exchanges.values():
-                exchange.ask_to_stop(True)
+        self._ask_to_stop(stop)
         seen = self.seen
         self._ends = seen.stop or (seen.uneven and not self._goes_on)
         return self._ends
 
-    def join(self):
+    def _ask_to_stop(self, stop):
+        if stop and not self._ends:
+            for exchange in self._exchanges.values():
+                exchange.ask_to_stop(True)
+
+    def join(self, stop):
         """Takes part in the others' steps, adding nothing, until no rank has a batch.
 
         All ranks must call it after their last step. It waits for as long as others train.
 
+        Args:
+            stop: Boolean. Whether this rank is to stop.
+
         Returns:
             `Seen`.
         """
+        self._ask_to_stop(stop)
         exchanges = list(self._exchanges.values())
         # All at once: a step goes through several of them, and their threads take part in each.
         for exchange in exchanges:

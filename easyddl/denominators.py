@@ -109,7 +109,11 @@ def _samples(x):
 
 
 def _has_losses_of_outputs(model):
-    return len(getattr(model, "outputs", None) or []) > 1 or keras.tree.is_nested(model.loss)
+    if keras.tree.is_nested(model.loss):
+        return True
+    # A Sequential has one, and raises an error while it is not built.
+    is_sequential = isinstance(model, keras.Sequential)
+    return not is_sequential and len(getattr(model, "outputs", None) or []) > 1
 
 
 @contextlib.contextmanager

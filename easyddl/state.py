@@ -10,7 +10,14 @@ def optimizers(model):
     """The optimizers of a model: the one that it was compiled with, and its attributes."""
     found = [getattr(model, "optimizer", None), *vars(model).values()]
     unique = {id(each): each for each in found if isinstance(each, keras.optimizers.Optimizer)}
-    return list(unique.values())
+    inner = {id(each) for optimizer in unique.values() for each in _inside(optimizer)}
+    return [optimizer for key, optimizer in unique.items() if key not in inner]
+
+
+def _inside(optimizer):
+    """The optimizers that another one calls: it hands them what it has been given."""
+    inner = getattr(optimizer, "inner_optimizer", None)
+    return [*([inner] if inner is not None else []), *getattr(optimizer, "optimizers", [])]
 
 
 def take_over(model, root_rank):
@@ -37,6 +44,6 @@ def shared_variables(model):
 
 
 def _accumulators(optimizer):
-    inner = getattr(optimizer, "inner_optimizer", None)
     own = getattr(optimizer, "_accumulated_gradients", None) or []
-    return [each for each in (*own, *(_accumulators(inner) if inner else [])) if each is not None]
+    inner = [each for inside in _inside(optimizer) for each in _accumulators(inside)]
+    return [each for each in (*own, *inner) if each is not None]

@@ -195,6 +195,14 @@ def _results(ranks, script, only, env):
     return by_rank, ended, failed
 
 
+def soak(ranks):
+    """A number of ranks that is left to the soak: others go the same ways."""
+    # Not needed by the scripts of the jobs, which import this module too.
+    import pytest
+
+    return pytest.param(ranks, marks=pytest.mark.soak)
+
+
 def assert_check(ranks, script, check, only=(), **env):
     """Runs a script's job, once for all of its checks, and asserts that one passed.
 

@@ -185,7 +185,7 @@ class DDLCallback(keras.callbacks.Callback):
     def _end_steps(self, fit):
         """After this rank's last step of an epoch, and before its validation."""
         fit.meet_without_batch()
-        seen = fit.attendance.join()
+        seen = fit.attendance.join(stop=self.model.stop_training)
         if seen.uneven:
             self._level_out(seen.missed)
         average_moving_statistics(self.model, weight=self._steps)

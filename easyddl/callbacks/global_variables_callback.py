@@ -53,10 +53,10 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
         self._share_initial_epoch()
         fit = fits.current(self.model)
         if not _is_built(self.model):
-            fit.at_first_batch(self._build_and_share)
+            _require(fit, self.model).at_first_batch(self._build_and_share)
             return
         self._share_variables()
-        if world.size() > 1:
+        if fit is not None and world.size() > 1:
             fit.at_first_batch(lambda spec: None)
 
     def _share_initial_epoch(self):
@@ -87,14 +87,24 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
             pair.assign(np.array([(seed + distance) % 2**32, counter], pair.dtype))
 
     def on_train_batch_end(self, batch, logs=None):
-        attendance = fits.current(self.model).attendance
-        if attendance is not None and world.size() > 1:
-            self.model.stop_training = attendance.after_step(self.model.stop_training)
+        fit = fits.current(self.model)
+        if fit is not None and fit.attendance is not None and world.size() > 1:
+            self.model.stop_training = fit.attendance.after_step(self.model.stop_training)
 
     def on_epoch_end(self, epoch, logs=None):
         if world.size() > 1:
             stop = np.array(bool(self.model.stop_training))
             self.model.stop_training = bool(collectives.allreduce(stop, op="max"))
+
+
+def _require(fit, model):
+    if fit is None:
+        raise RuntimeError(
+            f"{type(model).__name__}.fit() does not call keras.Model.fit(), and the model is not "
+            "built: begin it with keras.Input(...), or call it once on a batch of data, so that "
+            "its variables can be given to all ranks."
+        )
+    return fit
 
 
 def _is_built(model):

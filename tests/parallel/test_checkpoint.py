@@ -18,7 +18,7 @@ ALONE = (
 )
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, mpi.soak(3)])
 @pytest.mark.parametrize("check", mpi.checks_of(SCRIPT))
 def test_checkpoints(ranks, check):
     mpi.assert_check(ranks, SCRIPT, check)

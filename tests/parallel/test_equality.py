@@ -15,13 +15,13 @@ SOME = (
 )
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [mpi.soak(2), 3])
 @pytest.mark.parametrize("check", mpi.checks_of(SCRIPT))
 def test_k_ranks_equal_one_process(ranks, check):
     mpi.assert_check(ranks, SCRIPT, check)
 
 
-@pytest.mark.parametrize("ranks", [4, pytest.param(8, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("ranks", [4, mpi.soak(8)])
 @pytest.mark.parametrize("check", SOME)
 def test_more_ranks_equal_one_process(ranks, check):
     mpi.assert_check(ranks, SCRIPT, check, only=SOME)

@@ -7,7 +7,7 @@ HERE = pathlib.Path(__file__).parent
 SCRIPT = HERE / "progress_checks.py"
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [mpi.soak(1), 2, mpi.soak(3)])
 @pytest.mark.parametrize("check", mpi.checks_of(SCRIPT))
 def test_progress(ranks, check):
     mpi.assert_check(ranks, SCRIPT, check)

@@ -6,7 +6,7 @@ import pytest
 SCRIPT = pathlib.Path(__file__).with_name("replicas_checks.py")
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, mpi.soak(3)])
 @pytest.mark.parametrize("check", mpi.checks_of(SCRIPT))
 def test_replicas(ranks, check):
     mpi.assert_check(ranks, SCRIPT, check)

@@ -48,7 +48,7 @@ def test_digits_on_one_process_reads_95_percent():
     assert accuracy(output, 1) >= 0.95, output
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.soak), 8])
+@pytest.mark.parametrize("ranks", [2, mpi.soak(4), 8])
 def test_digits_on_many_ranks_reads_95_percent(ranks):
     output = run_replicas(ranks, "digits.py")
     assert accuracy(output, ranks) >= 0.95, output
