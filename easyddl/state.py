@@ -14,6 +14,18 @@ def optimizers(model):
     return [optimizer for key, optimizer in unique.items() if key not in inner]
 
 
+def accumulated_steps(model):
+    """How many steps the optimizers have taken that gather gradients over several.
+
+    Returns:
+        Integer; `None` if none of them does.
+    """
+    # Keras's `iterations` counts updates there, and `_iterations` all steps.
+    all_of_them = [each for outer in optimizers(model) for each in (outer, *_inside(outer))]
+    counts = [int(each._iterations.numpy()) for each in all_of_them if _accumulators(each)]
+    return max(counts) if counts else None
+
+
 def _inside(optimizer):
     """The optimizers that another one calls: it hands them what it has been given."""
     inner = getattr(optimizer, "inner_optimizer", None)

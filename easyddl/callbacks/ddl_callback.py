@@ -186,22 +186,27 @@ class DDLCallback(keras.callbacks.Callback):
         """After this rank's last step of an epoch, and before its validation."""
         fit.meet_without_batch()
         seen = fit.attendance.join(stop=self.model.stop_training)
-        if seen.uneven:
-            self._level_out(seen.missed)
+        # Steps that only accumulate exchange nothing, and so tell nothing of each other.
+        accumulated = state.accumulated_steps(self.model)
+        if seen.uneven or accumulated is not None:
+            mine = -seen.missed if accumulated is None else accumulated
+            self._level_out(objects.allgather_object(mine))
         average_moving_statistics(self.model, weight=self._steps)
         self.model.stop_training = seen.stop
 
-    def _level_out(self, missed):
+    def _level_out(self, steps):
         """Brings together ranks that have taken different numbers of steps."""
-        missed = objects.allgather_object(missed)
-        if self.uneven == "error":
-            short = ", ".join(str(rank) for rank, steps in enumerate(missed) if steps)
+        most = max(steps)
+        short = [str(rank) for rank, each in enumerate(steps) if each < most]
+        if short and self.uneven == "error":
             raise RuntimeError(
-                f"Ranks {short} of {world.size()} ran out of batches in epoch {self._epoch + 1} of "
-                "model.fit() before the others did. Give all ranks as many, or pass "
-                'DDLCallback(uneven="join") to train on all of them. Received: uneven="error"'
+                f"Ranks {', '.join(short)} of {world.size()} ran out of batches in epoch "
+                f"{self._epoch + 1} of model.fit() before the others did. Give all ranks as many, "
+                'or pass DDLCallback(uneven="join") to train on all of them. '
+                'Received: uneven="error"'
             )
-        state.take_over(self.model, root_rank=missed.index(0))
+        if short:
+            state.take_over(self.model, root_rank=steps.index(most))
 
     def on_test_begin(self, logs=None):
         evaluation, fit = evaluations.current(self.model), fits.current(self.model)

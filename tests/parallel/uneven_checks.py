@@ -264,6 +264,25 @@ def check_accumulated_gradients_are_not_lost():
                 np.testing.assert_allclose(weight, want, rtol=1e-5, atol=1e-6)
 
 
+def check_what_is_accumulated_is_the_mean_of_all():
+    # No update at all: the steps exchange nothing, and each rank has more of them than the last.
+    optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps=100)
+    model = new_model(optimizer, [keras.layers.Dense(1, use_bias=False)])
+    parts = [batches_of(SIZE * SIZE, seed=rank)[rank][: rank + 1] for rank in range(SIZE)]
+    fit(model, parts[RANK])
+    kernel = model.get_weights()[0]
+    sums = [
+        sum(2 * x.T @ (x @ kernel - y) / len(x) for x, y in part) for part in parts
+    ]  # of the gradients of the mean squared error
+    found = optimizer._accumulated_gradients[0].numpy()
+    # Keras has divided them by the number of steps already, or will.
+    ratio = found / np.mean(sums, axis=0)
+    np.testing.assert_allclose(ratio, ratio.mean(), rtol=1e-4)
+    assert np.isclose(ratio.mean(), 1) or np.isclose(ratio.mean(), 0.01), ratio
+    assert COMM.allgather(int(optimizer._iterations.numpy())) == [SIZE] * SIZE
+    assert_replicas_are_equal(model)
+
+
 def check_two_optimizers():
     class Twins(keras.Model):
         """A generator and a discriminator, as far as their optimizers go."""
