@@ -16,7 +16,7 @@ namespace easyddl {
 // channel. A rank that waits in a later one then knows that it waits in vain.
 class Farewell {
  public:
-  static constexpr size_t kChannels = 64;
+  static constexpr size_t kChannels = 1024;
 
   // Collective over `world`.
   explicit Farewell(MPI_Comm world);

@@ -6,6 +6,7 @@ import functools
 import os
 import pathlib
 import warnings
+import weakref
 
 import keras
 import numpy as np
@@ -151,6 +152,8 @@ class Exchange:
         then puts off one layer's gradient until most others are there, and all buckets behind
         that one set off late. So those of a bucket wait for those of two buckets before.
         """
+        if len(self._buckets) < 3:
+            return
         graph = tf.compat.v1.get_default_graph()
         made = {id(op): place for place, op in enumerate(graph.get_operations())}
         ops = [[gradients[i].op for i in bucket] for bucket in self._buckets]
@@ -195,9 +198,18 @@ class Exchange:
         return means, count
 
 
+_data_operations_of = weakref.WeakKeyDictionary()  # by graph, which may be large
+
+
 def _data_operations():
     """What brings the batch into the graph: its arguments, or an iterator."""
     graph = tf.compat.v1.get_default_graph()
+    if graph not in _data_operations_of:
+        _data_operations_of[graph] = _find_data_operations(graph)
+    return _data_operations_of[graph]
+
+
+def _find_data_operations(graph):
     handles = (tf.resource, tf.variant)
     arguments = [x.op for x in getattr(graph, "inputs", []) if x.dtype not in handles]
     return [

@@ -3,18 +3,17 @@
 import contextlib
 import functools
 import os
-import pathlib
 import random
 import resource
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 import warnings
 
 import keras
 import numpy as np
+from checkpoint_job import Interrupt
+from fit_checks import fails, in_shared_folder
 from mpi import run_checks
 from mpi4py import MPI
 
@@ -66,21 +65,6 @@ def fit(model, *callbacks, epochs=EPOCHS, steps=STEPS, **arguments):
     )
 
 
-class Interrupt(keras.callbacks.Callback):
-    """Ends a fit as a fault does, which all ranks survive."""
-
-    def __init__(self, epoch, batch=1):
-        super().__init__()
-        self.at = epoch, batch
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self.epoch = epoch
-
-    def on_train_batch_begin(self, batch, logs=None):
-        if (self.epoch, batch) == self.at:
-            raise KeyError("interrupted")
-
-
 class Draws(keras.callbacks.Callback):
     """Draws Python's and NumPy's random numbers, as a data pipeline does."""
 
@@ -91,29 +75,6 @@ class Draws(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
         seed = np.asarray(keras.random.uniform((2,))).tolist()
         self.drawn[epoch] = random.random(), np.random.random(), seed
-
-
-def fails(action):
-    """The exception that this rank met."""
-    try:
-        action()
-    except Exception as error:
-        return error
-    raise AssertionError("nothing was raised")
-
-
-def in_shared_folder(check):
-    """Gives a check one folder for all ranks."""
-
-    @functools.wraps(check)
-    def wrapped():
-        folder = COMM.bcast(tempfile.mkdtemp() if RANK == 0 else None)
-        check(pathlib.Path(folder))
-        COMM.Barrier()
-        if RANK == 0:
-            shutil.rmtree(folder)
-
-    return wrapped
 
 
 def state_of(model):

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 import tqdm
+from fit_checks import fails
 from mpi import run_checks
 from mpi4py import MPI
 
@@ -286,15 +287,6 @@ def check_keras_shows_its_own_without_it():
         model.fit(*data(), verbose=2, callbacks=[ddl.DDLCallback(), logger])
     assert ("loss" in out.getvalue()) == (RANK == 0)
     assert "train_step" not in vars(model)
-
-
-def fails(action):
-    """The exception that each rank raised."""
-    try:
-        action()
-    except Exception as error:
-        return error
-    raise AssertionError("nothing was raised")
 
 
 def check_a_class_in_place_of_an_instance():

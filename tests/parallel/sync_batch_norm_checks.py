@@ -151,6 +151,16 @@ def check_ranks_without_batches():
     assert_replicas_are_equal(model)
 
 
+def check_many_layers():
+    keras.utils.set_random_seed(5)
+    # Each takes two channels of the engine.
+    layers = [ddl.SyncBatchNormalization() for _ in range(33)]
+    model = keras.Sequential([keras.layers.Input((5,)), *layers, keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    train_together(model, batches(True))
+    assert_replicas_are_equal(model)
+
+
 def check_conversion():
     inner = keras.Sequential(
         [keras.layers.Input((4,)), keras.layers.BatchNormalization(name="inside")]
