@@ -44,20 +44,22 @@ class Fit:
         self.attendance = None
         self._acts = []  # at the first batch
         self._has_met = False
-        self._has_validation = False
+        self._validation_freq = None  # of the ranks that validate
         self._steps = _steps(model)
         self._exchanges = _exchanges()
 
     def ask_who_validates(self):
         """Hears whether any rank has data to validate with. All ranks must ask together."""
-        mine = self.arguments.get("validation_data") is not None
-        mine = mine or bool(self.arguments.get("validation_split"))
-        self._has_validation = any(objects.allgather_object(mine))
+        given = self.arguments.get("validation_data") is not None
+        given = given or bool(self.arguments.get("validation_split"))
+        mine = self.arguments.get("validation_freq", 1) if given else None
+        everyones = [each for each in objects.allgather_object(mine) if each is not None]
+        self._validation_freq = everyones[0] if everyones else None
 
     def anyone_validates(self, epoch):
         """Whether any rank validates after an epoch."""
-        frequency = self.arguments.get("validation_freq", 1)
-        return self._has_validation and self.model._should_eval(epoch, frequency)
+        frequency = self._validation_freq
+        return frequency is not None and self.model._should_eval(epoch, frequency)
 
     def at_first_batch(self, act):
         """Has `act` called before the first step, on all ranks together.

@@ -18,7 +18,8 @@ Farewell::Farewell(MPI_Comm world)
 
 size_t Farewell::add_channel() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (channels_ == kChannels) throw Error("More than " + std::to_string(kChannels) + " channels are not supported.");
+  if (channels_ == kChannels)
+    throw Error("More than " + std::to_string(kChannels) + " channels are not supported.");
   return channels_++;
 }
 

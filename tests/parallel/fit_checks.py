@@ -158,6 +158,11 @@ def check_validation_on_the_root_only():
     history = fit(new_model(), validation_data=validation, epochs=2).history
     assert len(history["val_loss"]) == 2
     assert COMM.allgather(history) == [history] * SIZE
+    # The others do not know how often.
+    arguments = {"validation_freq": 2, "validation_data": validation} if RANK == 0 else {}
+    history = fit(new_model(), epochs=4, **arguments).history
+    assert len(history["val_loss"]) == 2
+    assert COMM.allgather(history) == [history] * SIZE
 
 
 def check_early_stopping_is_one_decision():
