@@ -21,12 +21,13 @@ def test_k_ranks_equal_one_process(ranks, check):
     mpi.assert_check(ranks, SCRIPT, check)
 
 
-@pytest.mark.parametrize("ranks", [4, mpi.soak(8)])
+@pytest.mark.parametrize("ranks", [mpi.soak(4), mpi.soak(8)])
 @pytest.mark.parametrize("check", SOME)
 def test_more_ranks_equal_one_process(ranks, check):
     mpi.assert_check(ranks, SCRIPT, check, only=SOME)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("check", SOME)
 def test_with_a_bucket_for_every_gradient(check):
     mpi.assert_check(2, SCRIPT, check, only=SOME, EASYDDL_BUCKET_BYTES="1")
