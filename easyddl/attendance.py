@@ -1,6 +1,8 @@
 """Who takes part in the steps of a fit: a rank that is out of batches joins the others' steps."""
 
+import collections
 import dataclasses
+import functools
 
 _under_way = []
 
@@ -36,7 +38,8 @@ class Attendance:
 
     def __init__(self, uneven="join"):
         self._exchanges = {}
-        self.sums = {}  # what the step adds up besides gradients, by place
+        self._sums = {}  # what the step adds up besides gradients, by place and shape
+        self._places = None  # of what it has added up so far, within a step
         self._goes_on = uneven == "join"
         self._ends = False
 
@@ -50,6 +53,40 @@ class Attendance:
     def add(self, exchange):
         """Notes that the steps go through an exchange of the engine's."""
         self._exchanges[exchange.number] = exchange
+
+    def attended(self, train_step):
+        """A `train_step(data)` that adds up tensors by way of the exchanges: see `sum_in_step`."""
+
+        @functools.wraps(train_step)
+        def step(data):
+            self._places = collections.Counter()
+            try:
+                return train_step(data)
+            finally:
+                self._places = None
+
+        return step
+
+    @property
+    def is_in_step(self):
+        """Whether a step is being traced or, in eager mode, taken."""
+        return self._places is not None
+
+    def sum_in_step(self, shape, make):
+        """What adds up tensors of a shape at this place of the step.
+
+        A step that is traced again, by one rank alone, finds what the ranks have registered when
+        they traced it first.
+
+        Args:
+            shape: Tuple.
+            make: Function of the number of the place that registers a new one.
+        """
+        place = self._places[shape]
+        self._places[shape] += 1
+        if (place, shape) not in self._sums:
+            self._sums[place, shape] = make(place)
+        return self._sums[place, shape]
 
     @property
     def seen(self):
@@ -105,9 +142,9 @@ class Attendance:
         return seen
 
 
-def current_sums(default):
-    """Where the innermost fit keeps what its step adds up; `default` outside of all fits."""
-    return _under_way[-1].sums if _under_way else default
+def current():
+    """That of the innermost fit under way, or `None`."""
+    return _under_way[-1] if _under_way else None
 
 
 def require_all(what):

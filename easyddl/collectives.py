@@ -173,10 +173,10 @@ def allreduce(x, op="mean"):
     order that depends on the layout of the ranks alone, so that all ranks get the same bits,
     in every run.
 
-    Inside of a compiled step, such as a `train_step` of your own, it takes tensors that have no
-    values yet: floating-point ones of a known shape, with `"mean"` and `"sum"`. They are computed
-    in float32; gradients pass through; and ranks that have no batch in the step add nothing and
-    do not count. All ranks must trace the same calls.
+    Inside of a `train_step` of your own, and in a `tf.function`, it takes floating-point tensors
+    of a known shape, with `"mean"` and `"sum"`. They are computed in float32; gradients pass
+    through; and ranks that have no batch in the step add nothing and do not count. All ranks must
+    make the same calls.
 
     Args:
         x: NumPy array, number, or tensor of the active Keras backend, of the same shape and
@@ -198,8 +198,7 @@ def allreduce(x, op="mean"):
     total = ddl.allreduce(np.array([1.0, 2.0]), op="sum")  # [k, 2k] on k ranks
     ```
     """
-    door = backends.door_of(x)
-    if door is not None and door.is_symbolic(x):
+    if in_step.serves(x):
         return in_step.allreduce(x, op)
 
     def prepare(argument):

@@ -95,15 +95,29 @@ class Fit:
                 act(spec)
         return spec
 
+    def wrap_train_step(self, wrap):
+        """Has the model take its steps by another function, for as long as the fit lasts.
+
+        Args:
+            wrap: Function of the model's `train_step` that returns another one. To be called in
+                a callback's `set_model`: Keras compiles the step after that.
+        """
+        model, name = self.model, "train_step"
+        own = vars(model).get(name)
+        object.__setattr__(model, name, wrap(model.train_step))
+        if own is None:
+            self.at_end.callback(object.__delattr__, model, name)
+        else:
+            self.at_end.callback(object.__setattr__, model, name, own)
+        # Keras would take the one that it has compiled in an earlier fit.
+        model.train_function = None
+        self.at_end.callback(setattr, model, "train_function", None)
+
     @functools.cached_property
     def meter(self):
         """What measures its steps: a `StepMeter`, to be asked for in a callback's `set_model`."""
-        meter, model = backends.require().StepMeter(), self.model
-        object.__setattr__(model, "train_step", meter.counted(model.train_step))
-        self.at_end.callback(object.__delattr__, model, "train_step")
-        # Keras compiles the step after `set_model`, but not if there is one of an earlier fit.
-        model.train_function = None
-        self.at_end.callback(setattr, model, "train_function", None)
+        meter = backends.require().StepMeter()
+        self.wrap_train_step(meter.counted)
         return meter
 
     def took_steps_alone(self):

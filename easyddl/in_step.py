@@ -1,6 +1,5 @@
-"""`allreduce` inside of a compiled step, where there are no values yet."""
+"""`allreduce` inside of a step, which ranks without batches join."""
 
-import collections
 import math
 import weakref
 
@@ -9,40 +8,51 @@ from keras import ops
 from easyddl import attendance, backends
 from easyddl.step_sum import StepSum
 
-_calls = weakref.WeakKeyDictionary()  # by graph: how many were traced
-_of_custom_loops = {}
+_custom_steps = weakref.WeakKeyDictionary()  # by the graph that a custom loop traces
+
+
+def serves(x):
+    """Whether a tensor is to be reduced as a part of the step: that of a fit, or a traced one."""
+    door = backends.door_of(x)
+    if door is None:
+        return False
+    under_way = attendance.current()
+    in_step = under_way is not None and under_way.is_in_step
+    return door.is_symbolic(x) or (in_step and door.is_float(x))
 
 
 def allreduce(x, op):
-    """The sum or the mean of a symbolic tensor over all ranks that have a batch.
-
-    A step that is traced again, by one rank alone, finds what the ranks have registered when they
-    traced it first: by the place of the call among those of the step, and the shape.
+    """The sum or the mean of a tensor over all ranks that have a batch.
 
     Args:
-        x: Symbolic floating-point tensor of a known shape.
+        x: Floating-point tensor of a known shape, which may be symbolic.
         op: `"sum"` or `"mean"`.
     """
     if op not in ("sum", "mean"):
         raise ValueError(
-            'Inside of a compiled step `op` must be "sum" or "mean". Call it outside of '
-            f"tf.function for others. Received: op={op!r}"
+            'Inside of a step `op` must be "sum" or "mean". Call it outside of the step, and of '
+            f"tf.function, for others. Received: op={op!r}"
         )
     if None in tuple(x.shape):
         raise ValueError(
-            "Inside of a compiled step the shape of `x` must be known, since the ranks agree on it "
+            "Inside of a step the shape of `x` must be known, since the ranks agree on it "
             f"beforehand: reduce the batch first, as by a mean. Received: x of shape {x.shape}"
         )
-    graph = backends.require().scope()
-    places = _calls.setdefault(graph, collections.Counter())
     shape = tuple(x.shape)
-    key = (places[shape], shape)
-    places[shape] += 1
-    sums = attendance.current_sums(_of_custom_loops)
-    if key not in sums:
-        sums[key] = StepSum(f"allreduce {key[0] + 1} in the step", (math.prod(shape) + 1,))
     flat = ops.cast(ops.reshape(x, (-1,)), "float32")
     # With them travels how many they are.
-    total = sums[key](ops.concatenate([flat, ops.ones((1,), "float32")]))
+    total = _sum_at_this_place(shape)(ops.concatenate([flat, ops.ones((1,), "float32")]))
     result = total[:-1] / total[-1] if op == "mean" else total[:-1]
     return ops.cast(ops.reshape(result, shape), x.dtype)
+
+
+def _sum_at_this_place(shape):
+    def make(place):
+        return StepSum(f"allreduce {place + 1} in the step", (math.prod(shape) + 1,))
+
+    under_way = attendance.current()
+    if under_way is not None and under_way.is_in_step:
+        return under_way.sum_in_step(shape, make)
+    sums = _custom_steps.setdefault(backends.require().scope(), [])
+    sums.append(make(len(sums)))
+    return sums[-1]

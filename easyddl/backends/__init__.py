@@ -5,7 +5,7 @@ framework, and it offers:
 
 - `configure()`: shares the machine's cores and GPUs among its ranks, before the framework
   takes all of them. Called at import.
-- `is_tensor(x)`, `is_symbolic(x)`, `to_numpy(x)`, `from_numpy(array)`.
+- `is_tensor(x)`, `is_symbolic(x)`, `is_float(x)`, `to_numpy(x)`, `from_numpy(array)`.
 - `Exchange(number, buckets, shapes)`: a list of gradients' way into the engine. Its
   `reduce(gradients, weight)` averages them over all ranks, inside a compiled step too; its
   `zeros(dtype, shape)` stands in for a gradient that this rank does not have.

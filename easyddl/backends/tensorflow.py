@@ -74,6 +74,11 @@ def is_symbolic(x):
     return isinstance(x, tf.Tensor) and not hasattr(x, "numpy")
 
 
+def is_float(x):
+    """Whether a tensor or variable holds floating-point numbers."""
+    return tf.as_dtype(x.dtype).is_floating
+
+
 def to_numpy(x):
     """The values of a tensor or variable."""
     x = tf.convert_to_tensor(x)

@@ -142,10 +142,8 @@ class DDLCallback(keras.callbacks.Callback):
             fit.at_end.callback(momentum.hook(optimizer))
         if world.size() > 1:
             fit.at_end.callback(reports.hook(model, lambda: self._end_steps(fit)))
-        # A step that was compiled by an earlier fit does not hold the exchange, and one
-        # compiled by this fit must not be found by a later one.
-        model.train_function = None
-        fit.at_end.callback(setattr, model, "train_function", None)
+        # Compiled anew: a step of an earlier fit does not hold the exchange.
+        fit.wrap_train_step(fit.attendance.attended)
         global_batch.watch(self, fit)
 
     def on_train_begin(self, logs=None):

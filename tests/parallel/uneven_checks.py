@@ -360,10 +360,13 @@ def check_collectives_inside_of_the_step():
 
     # Batches of different sizes too: a step is traced again for some.
     parts = [batches_of(2 * SIZE + 1, seed=rank, size=2 + rank)[rank] for rank in range(SIZE)]
-    model, alone = make(CentredOverAll), make(Centred)
-    fit(model, parts[RANK], epochs=2)
+    alone = make(Centred)
     fit_alone(alone, parts, epochs=2)
-    assert_equal_to_one_process(model, alone)
+    for eagerly in (False, True):
+        model = make(CentredOverAll)
+        model.run_eagerly = eagerly
+        fit(model, parts[RANK], epochs=2)
+        assert_equal_to_one_process(model, alone)
 
 
 def check_bad_collectives_inside_of_the_step():
