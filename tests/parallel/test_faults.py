@@ -84,14 +84,14 @@ def test_a_backward_pass_that_fails_half_way():
 @pytest.mark.parametrize(
     ("fault", "expected"),
     [
-        ("raise_error", "rank 1 on host {host} failed: InvalidArgumentError"),
-        ("kill", f"rank 1 on host {{host}} {DIED}"),
-        ("collective", "allreduce() needs all ranks, and some have no more batches"),
+        ("raise_error", f"rank 1 on host {HOST} failed: InvalidArgumentError"),
+        ("kill", f"rank 1 on host {HOST} .*{DIED}"),
+        ("collective", r"allreduce\(\) needs all ranks, and some have no more batches"),
     ],
 )
 def test_while_a_rank_is_out_of_batches(fault, expected):
     output = run_faulty(3, fault, 1, "uneven")
-    assert expected.format(host=HOST) in output
+    assert re.search(expected, output), output
     if fault == "raise_error":
         assert "ValueError: on purpose" in output
 

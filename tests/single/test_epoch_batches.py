@@ -140,7 +140,7 @@ def seen_in_fit(data, **arguments):
     record.seen.clear()
 
     def begin(epoch, logs):
-        epochs.begin(fits.current(model).data, epoch)
+        epochs.begin(fits.current(model).arguments["x"], epoch)
 
     tell = keras.callbacks.LambdaCallback(on_epoch_begin=begin)
     model.fit(data, verbose=0, callbacks=[tell], **arguments)
