@@ -80,7 +80,9 @@ def again(folder, save_freq):
 
 
 class Interrupt(keras.callbacks.Callback):
-    def __init__(self, epoch, batch):
+    """Ends a fit as a fault does, which all ranks survive."""
+
+    def __init__(self, epoch, batch=1):
         super().__init__()
         self.at = epoch, batch
 
