@@ -158,8 +158,7 @@ def require_all(what):
     if _under_way and _under_way[-1].seen.uneven:
         raise RuntimeError(
             f"{what} needs all ranks, and some have no more batches in this epoch of model.fit(). "
-            "Call it at the end of an epoch, give all ranks as many batches, or pass "
-            'DDLCallback(uneven="truncate").'
+            "Call it at the end of an epoch, or give all ranks as many batches."
         )
 
 
