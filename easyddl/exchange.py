@@ -9,7 +9,8 @@ import time
 import keras
 import numpy as np
 
-from easyddl import attendance, backends, buckets, channels, collectives, cost, world
+from easyddl import buckets, collectives, cost, world
+from easyddl.ways import Way
 
 _VARIABLE = "EASYDDL_BUCKET_BYTES"
 
@@ -41,7 +42,7 @@ class Exchange:
         self._indices = np.flatnonzero(anywhere).tolist()
         self._specs = specs
         self._names = names
-        self._number = None
+        self._way = None
         if self._indices:
             self._open(bucket_bytes or measured_bucket_bytes())
 
@@ -51,12 +52,8 @@ class Exchange:
         dtypes = [dtype for dtype, _ in specs]
         plan = buckets.plan(sizes, dtypes, bucket_bytes)
         what = f"the exchange of {len(specs)} gradients ({self._names[self._indices[0]]} and on)"
-        self._number, self._channel = channels.lease()
-        self._engine = world.engine().core.Exchange(
-            self._channel, what, [(dtypes[b[0]], [sizes[i] for i in b]) for b in plan]
-        )
         shapes = [shape for _, shape in specs]
-        self._door = backends.require().Exchange(self._engine.number, plan, shapes)
+        self._way = Way(what, plan, sizes, dtypes, shapes)
 
     def mean(self, grads, weight=None):
         """The mean of each gradient over all ranks.
@@ -77,26 +74,21 @@ class Exchange:
                     "registered the gradients that they exchange. Train such a variable from "
                     "the first step on, or in a fit (or with an optimizer) of its own."
                 )
-        if not self._indices:
+        if self._way is None:
             return grads
-        attendance.note(self._engine)
         present = [
-            self._door.zeros(*self._specs[i]) if grads[i] is None else grads[i]
+            self._way.zeros(*self._specs[i]) if grads[i] is None else grads[i]
             for i in self._indices
         ]
         result = list(grads)
-        for i, mean in zip(self._indices, self._door.reduce(present, weight), strict=True):
+        for i, mean in zip(self._indices, self._way.reduce(present, weight), strict=True):
             result[i] = mean
         return result
 
     def close(self):
         """Ends it. The engine's part of it serves another."""
-        # A forked child that drops an optimizer has none of the engine's threads to end.
-        if self._number is None or not world.is_started():
-            return
-        self._engine.close()
-        if self._engine.is_sound:
-            channels.release(self._number)
+        if self._way is not None:
+            self._way.close()
 
 
 def _spec(grad, variable):

@@ -51,8 +51,17 @@ def shared_variables(model):
     """The weights and optimizer variables that are the same on all ranks after each step."""
     own = [a for each in optimizers(model) for a in _accumulators(each)]
     left_out = {id(variable) for variable in (*own, *moving_statistics(model))}
-    everything = [*model.weights, *(v for each in optimizers(model) for v in each.variables)]
-    return [variable for variable in everything if id(variable) not in left_out]
+    return [variable for variable in all_variables(model) if id(variable) not in left_out]
+
+
+def all_variables(model):
+    """The weights of a model, and the variables of its optimizers."""
+    return [*model.weights, *(v for each in optimizers(model) for v in each.variables)]
+
+
+def is_built(model):
+    """Whether all layers of a model have their variables."""
+    return all(layer.built for layer in model._flatten_layers())
 
 
 def _accumulators(optimizer):

@@ -1,10 +1,12 @@
 """A sum over all ranks inside of a step, through which gradients pass."""
 
+import math
 import weakref
 
 from keras import ops
 
-from easyddl import attendance, backends, channels, denominators, world
+from easyddl import denominators, world
+from easyddl.ways import Way
 
 
 class StepSum:
@@ -19,8 +21,11 @@ class StepSum:
 
     def __init__(self, what, shape):
         world.agree(f"the sum of {what} of shape {tuple(shape)}")
-        self._forward = _Way(f"the sum of {what}", shape)
-        self._backward = _Way(f"the gradients of the sum of {what}", shape)
+        self._forward = _way(f"the sum of {what}", shape)
+        self._backward = _way(f"the gradients of the sum of {what}", shape)
+        # What is dropped gives back what it has leased. Not at exit: all goes then.
+        for way in (self._forward, self._backward):
+            weakref.finalize(self, way.close).atexit = False
 
     def __call__(self, x):
         """The sum of all ranks' `x`, a float32 tensor."""
@@ -32,7 +37,7 @@ class StepSum:
                     (upstream,) = arguments
                 return self._gradient(upstream)
 
-            return self._forward.reduce(x), gradient
+            return self._forward.reduce([x])[0], gradient
 
         # Registered at once, in the order that all ranks call it in.
         self._backward.take_part()
@@ -43,8 +48,13 @@ class StepSum:
         # of this rank's samples: these must have been weighed by their own ranks' instead.
         weight = denominators.current()
         if weight is None:
-            return self._backward.reduce(upstream)
-        return ops.divide_no_nan(self._backward.reduce(upstream * weight), weight)
+            return self._backward.reduce([upstream])[0]
+        return ops.divide_no_nan(self._backward.reduce([upstream * weight])[0], weight)
+
+
+def _way(what, shape):
+    """That of one float32 tensor, which is added up."""
+    return Way(what, [[0]], [4 * math.prod(shape)], ["float32"], [tuple(shape)], op="sum")
 
 
 class StepRows:
@@ -65,32 +75,3 @@ class StepRows:
         # Each rank adds a row of its own to zeros.
         place = [[world.rank(), world.size() - 1 - world.rank()], [0, 0]]
         return self._sum(ops.pad(vector[None], place))
-
-
-class _Way:
-    """One sum's way into the engine and back."""
-
-    def __init__(self, what, shape):
-        number, channel = channels.lease()
-        size = 4
-        for length in shape:
-            size *= length
-        self._engine = world.engine().core.Exchange(channel, what, [("float32", [size])], op="sum")
-        self._door = backends.require().Exchange(self._engine.number, [[0]], [tuple(shape)])
-        weakref.finalize(self, _close, self._engine, number).atexit = False
-
-    def take_part(self):
-        attendance.note(self._engine)
-
-    def reduce(self, x):
-        self.take_part()
-        (result,) = self._door.reduce([x])
-        return result
-
-
-def _close(engine, number):
-    # A forked child has none of the engine's threads to end.
-    if world.is_started():
-        engine.close()
-        if engine.is_sound:
-            channels.release(number)

@@ -22,6 +22,7 @@ from easyddl import (
 from easyddl.callbacks.model_checkpoint import check_save_freq
 from easyddl.collectives import as_bytes, contiguous
 from easyddl.schedules import factor_of
+from easyddl.state import is_built
 
 _VARIABLES, _STATE = "variables.npz", "state.json"
 _UNREADABLE = (OSError, json.JSONDecodeError, zipfile.BadZipFile, KeyError)
@@ -120,12 +121,12 @@ class BackupAndRestore(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         self._begin()
-        is_built = all(layer.built for layer in self.model._flatten_layers())
+        built = is_built(self.model)
         world.agree(
             f"BackupAndRestore with save_freq={self.save_freq!r}, rescale={self.rescale!r}, "
-            f"delete_checkpoint={bool(self.delete_checkpoint)}, model built: {is_built}"
+            f"delete_checkpoint={bool(self.delete_checkpoint)}, model built: {built}"
         )
-        if not is_built:
+        if not built:
             raise ValueError(
                 "BackupAndRestore must know the model's variables before `fit`. Begin the model "
                 "with `keras.Input(...)`, or call it once on a batch of data. "

@@ -52,7 +52,7 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
         collectives.check_root(self.root_rank)
         self._share_initial_epoch()
         fit = fits.current(self.model)
-        if not _is_built(self.model):
+        if not state.is_built(self.model):
             _require(fit, self.model).at_first_batch(self._build_and_share)
             return
         self._share_variables()
@@ -73,8 +73,7 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
         optimizer = self.model.optimizer
         if not optimizer.built:
             optimizer.build(self.model.trainable_variables)
-        of_optimizers = [v for each in state.optimizers(self.model) for v in each.variables]
-        variables.broadcast_variables([*self.model.weights, *of_optimizers], self.root_rank)
+        variables.broadcast_variables(state.all_variables(self.model), self.root_rank)
         self._share_seeds()
 
     def _share_seeds(self):
@@ -105,7 +104,3 @@ def _require(fit, model):
             "its variables can be given to all ranks."
         )
     return fit
-
-
-def _is_built(model):
-    return all(layer.built for layer in model._flatten_layers())

@@ -1,0 +1,47 @@
+"""A way of tensors into the engine and back, at one place of a step."""
+
+from easyddl import attendance, backends, channels, world
+
+
+class Way:
+    """A channel, an exchange of the engine's that goes through it, and the backend's door to it.
+
+    All ranks must make it together.
+
+    Args:
+        what: String. What goes this way, for errors.
+        plan: List of lists of indices. Which tensors travel together, in which order.
+        sizes: List of integers. The bytes of each tensor.
+        dtypes: List of strings. The dtype of each.
+        shapes: List of tuples. The shape of each.
+        op: `"mean"`, which is weighted, or `"sum"`.
+    """
+
+    def __init__(self, what, plan, sizes, dtypes, shapes, op="mean"):
+        self._number, channel = channels.lease()
+        self._engine = world.engine().core.Exchange(
+            channel, what, [(dtypes[b[0]], [sizes[i] for i in b]) for b in plan], op
+        )
+        self._door = backends.require().Exchange(self._engine.number, plan, shapes)
+
+    def take_part(self):
+        """Tells the fit under way that its steps go this way."""
+        attendance.note(self._engine)
+
+    def reduce(self, tensors, weight=None):
+        """The mean or the sum of each tensor over all ranks."""
+        self.take_part()
+        return self._door.reduce(tensors, weight)
+
+    def zeros(self, dtype, shape):
+        """What stands in for a tensor that this rank does not have."""
+        return self._door.zeros(dtype, shape)
+
+    def close(self):
+        """Ends it. The engine's part of it serves another."""
+        # A forked child that drops it has none of the engine's threads to end.
+        if not world.is_started():
+            return
+        self._engine.close()
+        if self._engine.is_sound:
+            channels.release(self._number)
