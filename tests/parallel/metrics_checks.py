@@ -369,8 +369,8 @@ def check_callbacks_between_see_what_all_have():
 def decide(folder, x, y, held_out, batch, wrap):
     """Trains with the callbacks that decide by the validation, and tells when they did."""
     model = new_model(1, None, "mse", [], optimizer=keras.optimizers.SGD(0.4))
-    stop = keras.callbacks.EarlyStopping("val_loss", patience=4)
-    plateau = keras.callbacks.ReduceLROnPlateau("val_loss", factor=0.5, patience=1)
+    stop = keras.callbacks.EarlyStopping("val_loss", patience=4, min_delta=0.01)
+    plateau = keras.callbacks.ReduceLROnPlateau("val_loss", factor=0.5, patience=1, min_delta=0.01)
     best = keras.callbacks.ModelCheckpoint(
         str(folder / "best-{epoch}.weights.h5"), save_best_only=True, save_weights_only=True,
         monitor="val_loss",
