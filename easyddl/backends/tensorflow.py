@@ -11,8 +11,11 @@ import weakref
 import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow.compiler.tf2xla.ops import gen_xla_ops
+from tensorflow.python.ops import control_flow_util
 
 from easyddl import launcher, world
+from easyddl.backends import xla
 
 
 def configure():
@@ -99,7 +102,8 @@ def from_numpy(array):
 class Exchange:
     """The way of a list of gradients into the engine and back, at every step.
 
-    In a graph there is one asynchronous operation a bucket. A bucket leaves as soon as its
+    Where XLA compiles the step there is one custom call for all of them: see `ext/xla_ffi.cpp`.
+    In other graphs there is one asynchronous operation a bucket. A bucket leaves as soon as its
     gradients are there, while the backward pass computes those of the next; and the optimizer
     updates its variables as soon as it is back.
 
@@ -130,6 +134,8 @@ class Exchange:
             order = [i for bucket in self._buckets for i in bucket]
             means, _ = self._operation(0, order, gradients, 0, weight)
             return _at(order, means)
+        if _is_compiled_by_xla():
+            return self._custom_call(gradients, weight)
         self._keep_in_order(gradients)
         results, counts = {}, []
         # A rank that has no batch must not begin the step, not even with gradients that do not
@@ -170,6 +176,24 @@ class Exchange:
                 for other in earlier:
                     if made[id(other)] < made[id(op)]:
                         op._add_control_input(other)
+
+    def _custom_call(self, gradients, weight):
+        _register_with_xla()
+        order = [i for bucket in self._buckets for i in bucket]
+        arrays = [tf.ensure_shape(gradients[i], self._shapes[i]) for i in order]
+        types = [(array.dtype.name, tuple(array.shape)) for array in arrays]
+        means = gen_xla_ops.xla_call_module(
+            [weight, *arrays],
+            version=5,
+            module=xla.module(self._number, types),
+            Sout=[shape for _, shape in types],
+            Tout=[array.dtype for array in arrays],
+            platforms=["CPU"],
+            dim_args_spec=[],
+            function_list=[],
+            has_token_input_output=False,
+        )
+        return _at(order, means)
 
     def _dense(self, gradient):
         if not isinstance(gradient, tf.IndexedSlices):
@@ -257,14 +281,26 @@ def _library():
     return library
 
 
+def _is_compiled_by_xla():
+    """Whether the graph that is traced is, or will be inside of, one with `jit_compile=True`."""
+    return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+
+
+@functools.cache
+def _register_with_xla():
+    failure = xla.library().easyddl_register_with_tensorflow()
+    if failure is not None:
+        raise NotImplementedError(
+            f"easyddl cannot exchange gradients inside of a step that the XLA of TensorFlow "
+            f"{tf.__version__} compiles: {failure.decode()}. Compile the model with "
+            "jit_compile=False, or install a later TensorFlow."
+        )
+
+
 def check_model(model):
     """Raises an error if the model's step cannot hold an exchange."""
-    if model.jit_compile and not model.run_eagerly:
-        raise NotImplementedError(
-            "easyddl cannot exchange gradients inside of a step that XLA compiles yet. Compile "
-            f"the model with jit_compile=False. Received: model {model.name!r} with "
-            f"jit_compile={model.jit_compile}"
-        )
+    if model.jit_compile and not model.run_eagerly and world.size() > 1:
+        _register_with_xla()
 
 
 def on_first_batch(model, act):

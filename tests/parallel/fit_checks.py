@@ -385,11 +385,6 @@ def check_different_gradients():
     assert "exchange of gradients" in str(error), error
 
 
-def check_jit_compile_is_refused():
-    error = fails(lambda: fit(new_model(jit_compile=True)))
-    assert isinstance(error, NotImplementedError) and "jit_compile=False" in str(error)
-
-
 def check_run_eagerly_and_several_steps_per_execution():
     for arguments in ({"run_eagerly": True}, {"steps_per_execution": 3}):
         keras.utils.set_random_seed(RANK)
