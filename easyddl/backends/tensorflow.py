@@ -350,20 +350,17 @@ def skip_steps(model, steps):
 
 
 class StepMeter:
-    """Measures training steps from inside, where they are compiled.
+    """Counts what training steps take, from inside, where they are compiled.
 
     Attributes:
         samples: How many samples they have taken.
         steps: How many steps that were.
-        waited: Seconds for which they stood still for exchanges: from when the last gradient of
-            a step was there until the last mean was.
     """
 
     def __init__(self):
         with tf.init_scope():
             self._samples = tf.Variable(0, dtype=tf.int64, trainable=False)
             self._steps = tf.Variable(0, dtype=tf.int64, trainable=False)
-            self._waited = tf.Variable(0.0, dtype=tf.float64, trainable=False)
 
     @property
     def samples(self):
@@ -372,10 +369,6 @@ class StepMeter:
     @property
     def steps(self):
         return int(self._steps)
-
-    @property
-    def waited(self):
-        return float(self._waited)
 
     def counted(self, train_step):
         """A `train_step(data)` that counts what it takes."""
@@ -388,20 +381,6 @@ class StepMeter:
             return train_step(data)
 
         return step
-
-    def timed(self, mean):
-        """A `mean(gradients, ...)` over all ranks that measures how long it is waited for."""
-
-        @functools.wraps(mean)
-        def exchange(gradients, *args):
-            with tf.control_dependencies([g for g in gradients if g is not None]):
-                begin = tf.timestamp()
-            means = mean(gradients, *args)
-            with tf.control_dependencies([m for m in means if m is not None]):
-                self._waited.assign_add(tf.timestamp() - begin)
-            return means
-
-        return exchange
 
 
 def _length(data):
