@@ -128,6 +128,7 @@ class Exchange {
   GpuLoad load_of(size_t bucket) const;
   std::string refusal(size_t first, Place place) const;
   StreamOrder& order_for(size_t first, const std::vector<Piece>& arrays);
+  void count_in(size_t arrays);
   void read_weight(Request& request);
   void reduce_on_gpu(const std::vector<Piece>& arrays, int64_t handed_in,
                      const StreamOrder::Ticket* ticket);
@@ -156,6 +157,7 @@ class Exchange {
   Place place_ = Place::unknown;
   std::condition_variable place_known_;
   StreamOrder* order_ = nullptr;  // borrowed, once this rank has handed in arrays on a GPU
+  size_t next_on_gpu_ = 0;        // the bucket to be handed in next, on a GPU
   GpuLevel* gpu_ = nullptr;       // the channel's, if the arrays lie on GPUs
   // Of the step under way, the thread's own.
   ControlWord mine_;

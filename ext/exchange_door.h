@@ -23,7 +23,9 @@ struct ExchangeDoor {
 
   // The same for arrays that lie on a GPU, from a thread that queues work on `stream`. It only
   // queues more: the arrays are read once the stream has come to where it is now, and the stream
-  // then waits for the results. Only the first call of an exchange waits for the other ranks.
+  // then waits for the results. So buckets must come in their order: a stream that waits for one
+  // never comes to another that travels before it. Only the first call of an exchange waits for the
+  // other ranks: they must begin their exchanges in one order.
   //
   // `gpu_weight` points to the weight on that GPU, or is null where `weight` tells it. Returns
   // why the stream does not wait, and will not find the results; empty where it does. `done` is

@@ -3,6 +3,7 @@
 // A framework queues its work ahead, so nobody may wait on its thread; and what it queues after
 // an exchange reads the results. StreamOrder keeps that order; GpuLevel does the work. The control
 // word stays the hosts', and goes before the data, because the weights are NCCL's to multiply by.
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -34,12 +35,13 @@ std::string Exchange::submit_on_gpu(size_t first, std::vector<Piece> arrays,
   const int64_t handed_in = Trace::on() != nullptr ? Trace::now() : 0;
   try {
     StreamOrder& order = order_for(first, arrays);
-    const auto ticket = order.enter(first, gpu_weight, static_cast<CudaStream>(stream));
+    const auto ticket = order.enter(gpu_weight, static_cast<CudaStream>(stream));
     std::unique_lock<std::mutex> lock(mutex_);
     if (!failure_.empty()) {
       order.give_back(ticket);
       throw Error(failure_);
     }
+    count_in(arrays.size());
     waiting_[first].push_back(
         {std::move(arrays), weight, done, handed_in, ticket, gpu_weight != nullptr});
     came_.notify_one();
@@ -59,14 +61,28 @@ StreamOrder& Exchange::order_for(size_t first, const std::vector<Piece>& arrays)
   const std::lock_guard<std::mutex> lock(mutex_);
   const std::string refused = refusal(first, Place::gpu);
   if (!refused.empty()) throw Error(refused);
+  // A stream that waits for a bucket never comes to one that travels before it.
+  if (first != next_on_gpu_) {
+    throw Error("Bucket " + std::to_string(first) + " of " + what_ +
+                " was handed in where bucket " + std::to_string(next_on_gpu_) +
+                " was to come. On GPUs buckets must come in their order.");
+  }
   const int gpu = gpu_of_first(arrays);
-  if (order_ == nullptr) order_ = StreamOrder::borrow(gpu, buckets_.size());
+  if (order_ == nullptr) order_ = StreamOrder::borrow(gpu);
   if (order_->gpu() != gpu) {
     throw Error("The arrays of " + what_ + " lie on GPU " + std::to_string(gpu) +
                 ", and before on GPU " + std::to_string(order_->gpu()) +
                 ". Each rank must train on one.");
   }
   return *order_;
+}
+
+// So many arrays have been handed in.
+void Exchange::count_in(size_t arrays) {
+  while (arrays > 0) {
+    arrays -= std::min(arrays, buckets_[next_on_gpu_].bytes.size());
+    next_on_gpu_ = (next_on_gpu_ + 1) % buckets_.size();
+  }
 }
 
 GpuLoad Exchange::load_of(size_t bucket) const {

@@ -10,7 +10,6 @@ namespace easyddl {
 namespace {
 
 constexpr unsigned kReached = 0;  // CU_STREAM_WAIT_VALUE_GEQ: compares as numbers that wrap around
-constexpr size_t kLeastBuckets = 64;
 
 std::mutex g_mutex;
 
@@ -22,14 +21,13 @@ std::vector<StreamOrder*>& free_orders() {
 }  // namespace
 
 // All memory is had now, while none of its streams waits: later it might wait for these.
-StreamOrder::StreamOrder(int gpu, size_t buckets)
-    : gpu_(gpu), context_(context_of(gpu)), last_(buckets, 0) {
+StreamOrder::StreamOrder(int gpu) : gpu_(gpu), context_(context_of(gpu)) {
   const CurrentContext current(context_);
   static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t), "the GPU writes it too");
-  uint8_t* memory = pinned_.at_least((buckets + 1) * sizeof(uint32_t) + kSlots * sizeof(float));
-  words_ = reinterpret_cast<std::atomic<uint32_t>*>(memory);
-  for (size_t i = 0; i <= buckets; ++i) new (&words_[i]) std::atomic<uint32_t>(0);
-  weights_ = reinterpret_cast<float*>(words_ + buckets + 1);
+  uint8_t* memory = pinned_.at_least(2 * sizeof(uint32_t) + kSlots * sizeof(float));
+  word_ = new (memory) std::atomic<uint32_t>(0);
+  new (memory + sizeof(uint32_t)) std::atomic<uint32_t>(0);  // to try with
+  weights_ = reinterpret_cast<float*>(memory + 2 * sizeof(uint32_t));
   for (size_t slot = kSlots; slot > 0; --slot) {
     marks_.emplace_back();
     free_.push_back(slot - 1);
@@ -37,14 +35,12 @@ StreamOrder::StreamOrder(int gpu, size_t buckets)
   words_hold_streams_ = can_wait_for_words();
 }
 
-StreamOrder* StreamOrder::borrow(int gpu, size_t buckets) {
+StreamOrder* StreamOrder::borrow(int gpu) {
   const std::lock_guard<std::mutex> lock(g_mutex);
   std::vector<StreamOrder*>& free = free_orders();
-  const auto fits = [&](const StreamOrder* each) {
-    return each->gpu_ == gpu && each->last_.size() >= buckets;
-  };
+  const auto fits = [&](const StreamOrder* each) { return each->gpu_ == gpu; };
   const auto found = std::find_if(free.begin(), free.end(), fits);
-  if (found == free.end()) return new StreamOrder(gpu, std::max(buckets, kLeastBuckets));
+  if (found == free.end()) return new StreamOrder(gpu);
   StreamOrder* const order = *found;
   free.erase(found);
   return order;
@@ -59,22 +55,22 @@ void StreamOrder::give_back(StreamOrder* order) {
 bool StreamOrder::can_wait_for_words() {
   if (!cuda().StreamWaitValue32 || !cuda().StreamWriteValue32) return false;
   const GpuStream stream;
-  const CudaAddress spare = pinned_.seen_at(words_ + last_.size());
+  const CudaAddress spare = pinned_.seen_at(word_ + 1);
   if (cuda().StreamWriteValue32(stream.get(), spare, 1, 0) != kCudaSuccess) return false;
   const bool waits = cuda().StreamWaitValue32(stream.get(), spare, 1, kReached) == kCudaSuccess;
   EASYDDL_CUDA(StreamSynchronize, stream.get());
   return waits;
 }
 
-StreamOrder::Ticket StreamOrder::enter(size_t bucket, const float* weight, CudaStream stream) {
+StreamOrder::Ticket StreamOrder::enter(const float* weight, CudaStream stream) {
   const CurrentContext current(context_);
-  Ticket ticket{bucket, 0, 0, stream};
+  Ticket ticket{0, 0, stream};
   {
     std::unique_lock<std::mutex> lock(mutex_);
     slot_is_free_.wait(lock, [this] { return !free_.empty(); });
     ticket.slot = free_.back();
     free_.pop_back();
-    ticket.number = ++last_[bucket];
+    ticket.number = ++last_;
   }
   if (weight != nullptr) {
     EASYDDL_CUDA(MemcpyDtoHAsync, &weights_[ticket.slot], address(weight), sizeof(float), stream);
@@ -86,11 +82,10 @@ StreamOrder::Ticket StreamOrder::enter(size_t bucket, const float* weight, CudaS
 void StreamOrder::hold(const Ticket& ticket) {
   const CurrentContext current(context_);
   if (words_hold_streams_) {
-    EASYDDL_CUDA(StreamWaitValue32, ticket.stream, pinned_.seen_at(&words_[ticket.bucket]),
-                 ticket.number, kReached);
+    EASYDDL_CUDA(StreamWaitValue32, ticket.stream, pinned_.seen_at(word_), ticket.number, kReached);
     return;
   }
-  auto* wait = new Wait{this, ticket.bucket, ticket.number};
+  auto* wait = new Wait{this, ticket.number};
   const auto run = [](void* data) {
     const std::unique_ptr<Wait> mine(static_cast<Wait*>(data));
     mine->order->wait_on_host(*mine);
@@ -100,11 +95,11 @@ void StreamOrder::hold(const Ticket& ticket) {
 
 void StreamOrder::wait_on_host(const Wait& wait) {
   std::unique_lock<std::mutex> lock(mutex_);
-  called_.wait(lock, [&] { return is_called(wait.bucket, wait.number); });
+  called_.wait(lock, [&] { return is_called(wait.number); });
 }
 
-bool StreamOrder::is_called(size_t bucket, uint32_t number) const {
-  return static_cast<int32_t>(words_[bucket].load(std::memory_order_acquire) - number) >= 0;
+bool StreamOrder::is_called(uint32_t number) const {
+  return static_cast<int32_t>(word_->load(std::memory_order_acquire) - number) >= 0;
 }
 
 bool StreamOrder::has_come(const Ticket& ticket) const { return marks_[ticket.slot].has_come(); }
@@ -118,13 +113,12 @@ void StreamOrder::hold_up(CudaStream stream, const Ticket& ticket) const {
 // Without words `call` must follow, once the stream's work is done.
 void StreamOrder::call_after(CudaStream stream, const Ticket& ticket) {
   if (!words_hold_streams_) return;
-  EASYDDL_CUDA(StreamWriteValue32, stream, pinned_.seen_at(&words_[ticket.bucket]), ticket.number,
-               0);
+  EASYDDL_CUDA(StreamWriteValue32, stream, pinned_.seen_at(word_), ticket.number, 0);
 }
 
 void StreamOrder::call(const Ticket& ticket) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  words_[ticket.bucket].store(ticket.number, std::memory_order_release);
+  word_->store(ticket.number, std::memory_order_release);
   called_.notify_all();
 }
 
