@@ -283,7 +283,7 @@ TEST(ranks_whose_exchanges_differ_are_told_so) {
   Outcome outcome;
   exchange.submit(0, gradients.pieces(0), 1, outcome.done());
   const std::string error = outcome.wait(1)[0];
-  EXPECT_CONTAINS(error, "Rank 0 called the first weights of one model.");
+  EXPECT_CONTAINS(error, "Rank 0 called the first step of one model.");
   for (const std::string& theirs : ranks::gather(error)) EXPECT_EQUAL(theirs, error);
   exchange.close();
   EXPECT(exchange.is_sound());
