@@ -104,7 +104,7 @@ class Fit:
         """
         model, name = self.model, "train_step"
         own = vars(model).get(name)
-        object.__setattr__(model, name, wrap(model.train_step))
+        object.__setattr__(model, name, backends.require().uncompiled(wrap(model.train_step)))
         if own is None:
             self.at_end.callback(object.__delattr__, model, name)
         else:
@@ -183,9 +183,12 @@ def _install_fit():
             return original(self, *args, **kwargs)  # which says what is wrong
         del arguments["self"]
         arguments = epochs.in_order(arguments)
-        if _is_shared(_callbacks(arguments.get("callbacks"))):
+        is_shared = _is_shared(_callbacks(arguments.get("callbacks")))
+        if is_shared:
             arguments = validation_split.made_global(arguments)
         under_way = Fit(self, arguments)
+        if is_shared:
+            under_way.at_end.callback(backends.require().begin_without_batch(self))
         _under_way.append(under_way)
         try:
             with under_way.at_end:

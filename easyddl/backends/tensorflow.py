@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from easyddl import launcher, world
+from easyddl import cores, launcher, world
 
 
 def configure():
@@ -45,23 +45,12 @@ def _pin_gpu():
 
 def _share_cores():
     if "TF_NUM_INTRAOP_THREADS" not in os.environ:
-        threads = compute_threads()
+        threads = cores.compute_threads()
         if tf.config.threading.get_intra_op_parallelism_threads() == 0:
             tf.config.threading.set_intra_op_parallelism_threads(threads)
         if tf.config.threading.get_inter_op_parallelism_threads() == 0:
             # Two at least: one may wait in an exchange while the other computes.
             tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
-
-
-def compute_threads():
-    """The cores that this rank may use without taking another's."""
-    cores = os.sched_getaffinity(0)
-    try:
-        bound = cores != os.sched_getaffinity(os.getppid())
-    except OSError:
-        bound = False
-    # A launcher that binds ranks to cores has divided them already.
-    return len(cores) if bound else max(1, len(cores) // launcher.local_size())
 
 
 def is_tensor(x):
@@ -91,9 +80,29 @@ def to_numpy(x):
     return np.asarray(x.numpy())
 
 
-def from_numpy(array):
-    """A tensor of the same dtype."""
+def from_numpy(array, like):
+    """A tensor of the same dtype, where `like` is one too."""
     return tf.convert_to_tensor(array)
+
+
+def infers_shapes(x):
+    """Keras infers shapes in a graph like any other."""
+    return False
+
+
+def is_variable(x):
+    """Whether `x` is a variable of the framework's own."""
+    return isinstance(x, tf.Variable)
+
+
+def assign(variable, value):
+    """Gives a variable of the framework's own the values of an array."""
+    variable.assign(value)
+
+
+def uncompiled(function, wholly=False):
+    """The function itself: a graph is traced by calling it."""
+    return function
 
 
 class Exchange:
@@ -120,6 +129,15 @@ class Exchange:
     def zeros(self, dtype, shape):
         """What a rank without a gradient takes part with."""
         return tf.zeros(shape, dtype)
+
+    def watch(self, variables, weight):
+        """In a graph gradients set off when they are there in any case."""
+
+    def stop(self):
+        """Nothing sets off but by `reduce`."""
+
+    def close(self):
+        """TensorFlow's tensors are its own."""
 
     def reduce(self, gradients, weight=None):
         """The mean of each gradient over all ranks, by weight; or what else the exchange makes."""
@@ -233,6 +251,25 @@ def once_there_is_a_batch():
     if tf.executing_eagerly():
         return contextlib.nullcontext()
     return tf.control_dependencies(_data_operations())
+
+
+def begin_without_batch(model):
+    """Does nothing: Keras asks the data for their structure, not for a batch."""
+    return lambda: None
+
+
+def random_state():
+    """`None`: Keras's layers draw by seeds of their own."""
+    return None
+
+
+def set_random_state(captured):
+    """Nothing is captured."""
+
+
+def random_state_of_another_rank(captured, distance):
+    """Nothing is captured."""
+    return None
 
 
 def _at(indices, values):

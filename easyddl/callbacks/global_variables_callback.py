@@ -52,7 +52,8 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
         collectives.check_root(self.root_rank)
         self._share_initial_epoch()
         fit = fits.current(self.model)
-        if not state.is_built(self.model):
+        # Keras may have built it on the ranks that have batches, and not on others.
+        if not all(objects.allgather_object(state.is_built(self.model))):
             _require(fit, self.model).at_first_batch(self._build_and_share)
             return
         self._share_variables()
@@ -77,6 +78,7 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
         self._share_seeds()
 
     def _share_seeds(self):
+        random_states.share_framework_state(self.root_rank)
         pairs = [generator.state for generator in random_states.seed_generators(self.model)]
         variables.broadcast_variables(pairs, self.root_rank)
         for pair in pairs:
