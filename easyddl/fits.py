@@ -117,7 +117,7 @@ class Fit:
     def meter(self):
         """What measures its steps: a `StepMeter`, to be asked for in a callback's `set_model`."""
         meter = backends.require().StepMeter()
-        self.wrap_train_step(meter.counted)
+        meter.watch(self)
         return meter
 
     def took_steps_alone(self):

@@ -81,7 +81,7 @@ Exchange::Exchange(Channel& channel, std::string what, std::vector<Bucket> bucke
 Exchange::~Exchange() { close(); }
 
 void Exchange::submit(size_t first, std::vector<Piece> arrays, double weight, Done done) {
-  const int64_t handed_in = Trace::on() != nullptr ? Trace::now() : 0;
+  const int64_t handed_in = Trace::now();
   std::unique_lock<std::mutex> lock(mutex_);
   std::string failure = failure_;
   if (first >= buckets_.size()) {
@@ -118,9 +118,15 @@ Seen Exchange::seen() {
   return seen_;
 }
 
+double Exchange::waited() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return static_cast<double>(waited_) * 1e-9;
+}
+
 void Exchange::forget() {
   const std::lock_guard<std::mutex> lock(mutex_);
   seen_ = {};
+  taken_ = 0;
   asks_to_stop_ = false;
 }
 
@@ -226,6 +232,7 @@ ControlWord Exchange::exchange_control(const std::string& text) {
 
 void Exchange::reduce(std::vector<Piece> arrays, int64_t handed_in) {
   check(arrays);
+  last_handed_in_ = std::max(last_handed_in_, handed_in);
   weigh(arrays);
   travel(arrays, handed_in);
   if (!step_has_batches_) return;  // all have joined: there was no step
@@ -282,20 +289,20 @@ void Exchange::travel(std::vector<Piece> arrays, int64_t handed_in) {
     const int ranks = channel_.size();
     take_in(ControlWord::from_floats(floats, op_ == Op::mean ? ranks : 1));
   }
-  if (handed_in != 0) trace_bucket(pieces.bytes(), handed_in, begun);
+  if (handed_in != 0 && Trace::on() != nullptr) trace_bucket(pieces.bytes(), handed_in, begun);
 }
 
 void Exchange::take_in(const ControlWord& all) {
   const std::lock_guard<std::mutex> lock(mutex_);
   step_has_batches_ = all.any_active();
-  seen_.stop = seen_.stop || all.any_stops();
+  if (all.any_stops() && seen_.stop == 0) seen_.stop = taken_ + 1;
   if (!step_has_batches_) {
     joining_ = false;
     all_joined_.notify_all();
     return;
   }
   if (mine_.active == 0) ++seen_.missed;
-  if (!all.all_active(channel_.size())) seen_.uneven = true;
+  if (!all.all_active(channel_.size()) && seen_.uneven == 0) seen_.uneven = taken_ + 1;
   divisor_ = 1;
   if (op_ != Op::mean || all.weight <= 0) return;
   if (!all.any_plain()) divisor_ = all.weight / channel_.size() / usual_weight_;
@@ -307,6 +314,9 @@ void Exchange::end_bucket() {
   if (++next_ < buckets_.size()) return;
   next_ = 0;
   ++step_;
+  ++taken_;
+  if (last_handed_in_ != 0) waited_ += Trace::now() - last_handed_in_;
+  last_handed_in_ = 0;
   if (op_ == Op::mean) g_exchanged_steps.fetch_add(1);
 }
 

@@ -32,8 +32,12 @@ using Done = std::function<void(const std::string& error)>;
 // What a rank has learnt of the others from the control words of the steps.
 struct Seen {
   uint64_t missed = 0;  // steps that others took while this rank had no batch
-  bool uneven = false;  // whether any rank had none in a step that others took
-  bool stop = false;    // whether any rank has asked all to stop
+  // The first step, counted from 1 since `forget`, in which any rank had none while others did,
+  // and in which any has asked all to stop. The same on all ranks; 0 for none yet. A rank may
+  // hand in steps before it has heard of the one before: it goes by which step told, not by when
+  // it heard.
+  uint64_t uneven = 0;
+  uint64_t stop = 0;
 };
 
 // A list of gradients, cut into buckets that are averaged over all ranks, in a fixed order, by a
@@ -78,6 +82,10 @@ class Exchange {
 
   // What the steps have told, since `forget`.
   Seen seen();
+
+  // For how many seconds all steps together were waited for: from when the last array of a step
+  // was handed in until it was back.
+  double waited();
   void forget();
 
   // Fails what has been handed in and not yet begun, and ends the thread.
@@ -91,7 +99,7 @@ class Exchange {
     std::vector<Piece> arrays;
     double weight;
     Done done;
-    int64_t handed_in;  // when, if that is traced
+    int64_t handed_in;  // when, by Trace::now()
   };
 
   void run();
@@ -122,9 +130,12 @@ class Exchange {
   bool joining_ = false;
   bool asks_to_stop_ = false;
   Seen seen_;
+  uint64_t taken_ = 0;   // steps, since `forget`
+  int64_t waited_ = 0;   // nanoseconds
   std::string failure_;  // why nothing travels any more
   // Of the step under way, the thread's own.
   ControlWord mine_;
+  int64_t last_handed_in_ = 0;    // when its last array so far was; 0 if this rank has none
   double usual_weight_ = 0;       // all ranks' mean in the step before; 0 if there was none
   double share_ = 1;              // by what this rank's gradients are multiplied
   double divisor_ = 1;            // by what the mean over the ranks is divided

@@ -271,8 +271,11 @@ void define_exchange(py::module_& m) {
             const Seen seen = exchange.seen();
             return py::make_tuple(seen.missed, seen.uneven, seen.stop);
           },
-          "Since `forget`: how many steps others took while this rank had no batch; whether any "
-          "rank had none in a step of others; whether any has asked all to stop.")
+          "Since `forget`: how many steps others took while this rank had no batch; the first "
+          "step, from 1, in which any rank had none in a step of others; the first in which any "
+          "has asked all to stop. 0 for none.")
+      .def_property_readonly("waited", &Exchange::waited,
+                             "For how many seconds all its steps together were waited for.")
       .def("forget", &Exchange::forget, "Begins anew with what the steps tell.")
       .def("close", &Exchange::close, py::call_guard<py::gil_scoped_release>(),
            "Ends its thread. Returns once nothing of it is under way.");
