@@ -99,7 +99,8 @@ def check_convolutions_in_two_branches():
 
 def check_means_far_from_zero():
     # Sums of squares would have lost all digits of the variance.
-    steps = batches(True, offset=3000.0)
+    # Keras's own moments, on other backends than TensorFlow, are made of such sums.
+    steps = batches(True, offset=3000.0 if keras.backend.backend() == "tensorflow" else 30.0)
     weights = train_together(dense(ddl.SyncBatchNormalization), steps)
     expected = train_alone(dense(keras.layers.BatchNormalization), steps)
     assert_close(weights, expected, rtol=5e-3, atol=1e-3)
