@@ -128,7 +128,10 @@ class Fit:
 
 def _steps(model):
     optimizer = getattr(model, "optimizer", None)
-    return int(optimizer.iterations.numpy()) if getattr(optimizer, "built", False) else 0
+    if not getattr(optimizer, "built", False):
+        return 0
+    # With accumulation it is no variable, but what is computed of one.
+    return int(keras.ops.convert_to_numpy(optimizer.iterations))
 
 
 def _exchanges():

@@ -197,6 +197,8 @@ def symbolic_batch(spec):
 def trace_step(model, spec):
     """Traces a model's step for batches of a structure, and computes nothing."""
     synced(model)
+    # Of metrics too: what was built while tracing would be of no use afterwards.
+    model._symbolic_build(data_batch=symbolic_batch(spec))
     state = model._get_jax_state(
         trainable_variables=True,
         non_trainable_variables=True,
