@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import inspect
+import threading
 
 import keras
 
@@ -34,6 +35,8 @@ class Fit:
         callbacks: List of the user's callbacks, in their order.
         at_end: `contextlib.ExitStack` of what to undo when fit ends, in whatever way.
         attendance: `Attendance`, where a `DDLCallback` is among the callbacks; else `None`.
+        steps: Integer. How often this rank has called its train function in this epoch, where a
+            `DDLCallback` is among the callbacks.
     """
 
     def __init__(self, model, arguments):
@@ -42,6 +45,8 @@ class Fit:
         self.callbacks = _callbacks(arguments.get("callbacks"))
         self.at_end = contextlib.ExitStack()
         self.attendance = None
+        self.steps = 0
+        self._thread = threading.get_ident()
         self._acts = []  # at the first batch
         self._has_met = False
         self._validation_freq = None  # of the ranks that validate
@@ -112,6 +117,37 @@ class Fit:
         # Keras would take the one that it has compiled in an earlier fit.
         model.train_function = None
         self.at_end.callback(setattr, model, "train_function", None)
+
+    def is_here(self):
+        """Whether this is the thread that takes the steps: callbacks may be called in others."""
+        return threading.get_ident() == self._thread
+
+    def begin_epoch(self):
+        """Called as an epoch begins."""
+        self.steps = 0
+        self._wait = lambda: None
+
+    def watch_steps(self):
+        """Counts the steps of each epoch, and has all ranks end it after the same one.
+
+        Where Keras waits for neither the step nor the callbacks, ranks hear at different times
+        that the epoch is to end. So all of them go on for one step after that which has told so.
+        To be called in the first callback's `on_train_begin`.
+        """
+        model = self.model
+        step = model.train_function
+
+        @functools.wraps(step)
+        def watched(*arguments):
+            result = step(*arguments)
+            self._wait()  # for the step before, while this one is under way
+            self._wait = backends.require().begun(result)
+            done = self.steps * model.steps_per_execution
+            self.steps += 1
+            model.stop_training = self.attendance.by_step(done, model.stop_training)
+            return result
+
+        model.train_function = watched
 
     @functools.cached_property
     def meter(self):

@@ -19,6 +19,8 @@ from easyddl.backends import xla
 from easyddl.backends.jax_trainer import (
     StepMeter,
     begin_without_batch,
+    begun,
+    finish,
     on_first_batch,
     skip_steps,
     symbolic_batch,
@@ -29,6 +31,8 @@ from easyddl.backends.jax_trainer import (
 __all__ = [
     "StepMeter",
     "begin_without_batch",
+    "begun",
+    "finish",
     "on_first_batch",
     "skip_steps",
     "symbolic_batch",

@@ -99,20 +99,13 @@ def _wrap_made(model, name, wrap):
 
 def _held(model, step):
     """A step that keeps the state where data end, which Keras has taken from the variables."""
-    has_logs = False
 
     def held(state, data):
-        nonlocal has_logs
         try:
-            logs, new_state = step(state, data)
+            return step(state, data)
         except StopIteration:
-            if has_logs or len(state) == 3:
-                _hold(model, state)
-                raise
-            # An epoch of `fit` that has no logs ends with an error.
-            logs, new_state = {}, state
-        has_logs = True
-        return logs, new_state
+            _hold(model, state)
+            raise
 
     return held
 
@@ -125,6 +118,16 @@ def _hold(model, state):
 def synced(model):
     """Has a model's variables hold the values that they have after the last step."""
     model.jax_state_sync()
+
+
+def begun(result):
+    """A function that waits until the step is done that has returned this."""
+    logs, state = result
+    # The state is given away to the next step, and cannot be waited for then.
+    arrays = [leaf for leaf in jax.tree.leaves(logs) if isinstance(leaf, jax.Array)]
+    if not arrays:
+        jax.block_until_ready(state)
+    return lambda: jax.block_until_ready(arrays)
 
 
 def finish(model):
@@ -156,7 +159,7 @@ def on_first_batch(model, act):
         try:
             batch, data = _first(data)
         except StopIteration:
-            return step(state, data)
+            return {}, state  # a fit that ends its first epoch without any logs fails
         return step(_changed(model, state, lambda: act(_spec(batch))), data)
 
     model.train_function = first
@@ -226,7 +229,7 @@ def skip_steps(model, steps):
         state = _changed(model, state, lambda: logs.update(model.get_metrics_result()))
         return logs, state
 
-    model.train_function = skip
+    model.train_function = _held(model, skip)
 
 
 class StepMeter:
