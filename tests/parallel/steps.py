@@ -21,3 +21,12 @@ def gradients_of(compute, variables):
     with tf.GradientTape() as tape:
         value = compute()
     return value, tape.gradient(value, variables)
+
+
+def in_a_graph(function):
+    """A function that is compiled, where a custom loop would have it so: else itself."""
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        return tf.function(function)
+    return function
