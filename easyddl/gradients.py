@@ -148,21 +148,6 @@ def is_hooked(optimizer):
     return hasattr(optimizer, _HOOK)
 
 
-def measure(optimizer, meter):
-    """Has a `StepMeter` measure how long an optimizer's exchanges are waited for.
-
-    Args:
-        optimizer: A hooked optimizer.
-        meter: `StepMeter` of the backend.
-
-    Returns:
-        Function that takes that back.
-    """
-    averager = getattr(optimizer, _HOOK)
-    averager.mean = meter.timed(averager.mean)
-    return lambda: delattr(averager, "mean")
-
-
 def exchanged_steps():
     """How many steps of gradients this process has exchanged."""
     return world.engine().core.exchanged_steps()

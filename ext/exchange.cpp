@@ -92,6 +92,7 @@ void Exchange::submit(size_t first, std::vector<Piece> arrays, double weight, Do
     return done(failure);
   }
   waiting_[first].push_back({std::move(arrays), weight, std::move(done), handed_in});
+  last_handed_in_ = std::chrono::steady_clock::now();
   if (first == next_) came_.notify_one();
 }
 
@@ -111,6 +112,11 @@ bool Exchange::wait_for_all(std::chrono::milliseconds time) {
 void Exchange::ask_to_stop(bool stop) {
   const std::lock_guard<std::mutex> lock(mutex_);
   asks_to_stop_ = stop;
+}
+
+std::chrono::nanoseconds Exchange::waited() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return waited_;
 }
 
 Seen Exchange::seen() {
@@ -307,6 +313,7 @@ void Exchange::end_bucket() {
   if (++next_ < buckets_.size()) return;
   next_ = 0;
   ++step_;
+  if (mine_.active != 0) waited_ += std::chrono::steady_clock::now() - last_handed_in_;
   if (op_ == Op::mean) g_exchanged_steps.fetch_add(1);
 }
 

@@ -76,6 +76,10 @@ class Exchange {
   // Whether this rank asks all to stop, from its next step on.
   void ask_to_stop(bool stop);
 
+  // For how long steps have stood still for it: from when the last array of a step was handed in
+  // until all results were there.
+  std::chrono::nanoseconds waited();
+
   // What the steps have told, since `forget`.
   Seen seen();
   void forget();
@@ -122,6 +126,8 @@ class Exchange {
   bool joining_ = false;
   bool asks_to_stop_ = false;
   Seen seen_;
+  std::chrono::steady_clock::time_point last_handed_in_;
+  std::chrono::nanoseconds waited_{0};
   std::string failure_;  // why nothing travels any more
   // Of the step under way, the thread's own.
   ControlWord mine_;

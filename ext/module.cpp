@@ -263,6 +263,12 @@ void define_exchange(py::module_& m) {
             }
           },
           "Returns once all ranks have joined.")
+      .def_property_readonly(
+          "waited",
+          [](Exchange& exchange) {
+            return std::chrono::duration<double>(exchange.waited()).count();
+          },
+          "Seconds for which steps have stood still for it.")
       .def("ask_to_stop", &Exchange::ask_to_stop, py::arg("stop"),
            "Whether this rank asks all to stop, from its next step on.")
       .def_property_readonly(

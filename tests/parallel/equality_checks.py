@@ -1,6 +1,7 @@
 """k ranks that take n samples a step end with the weights of one process that takes k * n."""
 
 import contextlib
+import functools
 
 import keras
 import numpy as np
@@ -193,6 +194,10 @@ def check_custom_loop_in_a_graph():
         import tensorflow as tf
 
         assert_custom_loop_is_equal(tf.function)
+
+
+def check_custom_loop_compiled_by_xla():
+    assert_custom_loop_is_equal(functools.partial(tf.function, jit_compile=True))
 
 
 def assert_custom_loop_is_equal(wrap):

@@ -320,6 +320,9 @@ def check_two_optimizers():
         keras.utils.set_random_seed(4)
         model = Twins()
         model.compile(keras.optimizers.SGD(0.1), keras.optimizers.Adam(0.01))
+        if model.jit_compile:  # XLA lets no step make variables
+            model.first.build(model.one.trainable_variables)
+            model.second.build(model.two.trainable_variables)
         return model
 
     parts = batches_of(2 * SIZE + 1)
