@@ -30,3 +30,14 @@ def in_a_graph(function):
 
         return tf.function(function)
     return function
+
+
+def backend_variable(array):
+    """A variable of the framework's own, not of Keras's."""
+    if BACKEND == "torch":
+        import torch
+
+        return torch.as_tensor(array)
+    import tensorflow as tf
+
+    return tf.Variable(array)
