@@ -106,6 +106,11 @@ class Attendance:
         # Of the engine's these two are steps.
         return Seen(max(missed), any(uneven), any(stop))
 
+    @property
+    def waited(self):
+        """Seconds for which the steps so far have stood still for the exchanges."""
+        return sum(exchange.waited for exchange in self._exchanges.values())
+
     def after_step(self, stop):
         """Called when a step has ended, and all callbacks have seen it.
 

@@ -70,11 +70,6 @@ class Exchange:
         if self._way is not None:
             self._way.take_part()
 
-    @property
-    def waited(self):
-        """For how many seconds the means were waited for, in all steps together."""
-        return 0.0 if self._way is None else self._way.waited
-
     def mean(self, grads, weight=None):
         """The mean of each gradient over all ranks.
 

@@ -1,4 +1,6 @@
-"""Beginning a fit without a batch, where Keras builds a model before it calls its callbacks."""
+"""Beginning a fit where Keras builds a model by the first batch before it calls its callbacks."""
+
+import queue
 
 
 class _NoBatch(Exception):
@@ -26,6 +28,8 @@ def put_off_without_batch(model):
             return original(iterator=_watched(iterator))
         except _NoBatch:
             return None
+        finally:
+            _forget(iterator)
 
     object.__setattr__(model, name, build)
     return lambda: object.__delattr__(model, name)
@@ -38,3 +42,20 @@ def _watched(iterator):
         yield each
     if not has_batches:
         raise _NoBatch
+
+
+def _forget(iterator):
+    """Drops what the workers of a `PyDataset` have read ahead meanwhile.
+
+    Keras would begin the first epoch with it, and each rank with another number of batches, which
+    the others have read too where the data are dealt out anew in each epoch.
+    """
+    enqueuer = getattr(getattr(iterator, "data_adapter", None), "enqueuer", None)
+    if enqueuer is None:
+        return
+    enqueuer.stop()
+    while True:
+        try:
+            enqueuer.ready_queue.get_nowait()
+        except queue.Empty:
+            return

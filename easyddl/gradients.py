@@ -62,11 +62,6 @@ class Averager:
                 exchange.watch(self._weight)
         return self._exchanges[key][1]
 
-    @property
-    def waited(self):
-        """For how many seconds the means were waited for, in all steps together."""
-        return sum(exchange.waited for _, exchange in self._exchanges.values())
-
     def register(self, grads, variables):
         """Registers a list of variables whose mean may be asked for in a later step only.
 
@@ -151,21 +146,6 @@ def _weight_of(batch_weight, accumulates):
 def is_hooked(optimizer):
     """Whether an optimizer averages gradients."""
     return hasattr(optimizer, _HOOK)
-
-
-def measure(optimizer, meter):
-    """Has a `StepMeter` measure how long an optimizer's exchanges are waited for.
-
-    Args:
-        optimizer: A hooked optimizer.
-        meter: `StepMeter` of the backend.
-
-    Returns:
-        Function that takes that back.
-    """
-    averager = getattr(optimizer, _HOOK)
-    averager.mean = meter.timed(averager.mean, lambda: averager.waited)
-    return lambda: delattr(averager, "mean")
 
 
 def exchanged_steps():

@@ -39,11 +39,6 @@ class Way:
         """Tells the fit under way that its steps go this way."""
         attendance.note(self._engine, self._leads)
 
-    @property
-    def waited(self):
-        """For how many seconds its results were waited for, in all steps together."""
-        return self._engine.waited
-
     def reduce(self, tensors, weight=None):
         """The mean or the sum of each tensor over all ranks."""
         self.take_part()

@@ -81,7 +81,7 @@ Exchange::Exchange(Channel& channel, std::string what, std::vector<Bucket> bucke
 Exchange::~Exchange() { close(); }
 
 void Exchange::submit(size_t first, std::vector<Piece> arrays, double weight, Done done) {
-  const int64_t handed_in = Trace::now();
+  const int64_t handed_in = Trace::on() != nullptr ? Trace::now() : 0;
   std::unique_lock<std::mutex> lock(mutex_);
   std::string failure = failure_;
   if (first >= buckets_.size()) {
@@ -92,6 +92,7 @@ void Exchange::submit(size_t first, std::vector<Piece> arrays, double weight, Do
     return done(failure);
   }
   waiting_[first].push_back({std::move(arrays), weight, std::move(done), handed_in});
+  last_handed_in_ = std::chrono::steady_clock::now();
   if (first == next_) came_.notify_one();
 }
 
@@ -113,14 +114,14 @@ void Exchange::ask_to_stop(bool stop) {
   asks_to_stop_ = stop;
 }
 
+std::chrono::nanoseconds Exchange::waited() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return waited_;
+}
+
 Seen Exchange::seen() {
   const std::lock_guard<std::mutex> lock(mutex_);
   return seen_;
-}
-
-double Exchange::waited() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return static_cast<double>(waited_) * 1e-9;
 }
 
 void Exchange::forget() {
@@ -232,7 +233,6 @@ ControlWord Exchange::exchange_control(const std::string& text) {
 
 void Exchange::reduce(std::vector<Piece> arrays, int64_t handed_in) {
   check(arrays);
-  last_handed_in_ = std::max(last_handed_in_, handed_in);
   weigh(arrays);
   travel(arrays, handed_in);
   if (!step_has_batches_) return;  // all have joined: there was no step
@@ -289,7 +289,7 @@ void Exchange::travel(std::vector<Piece> arrays, int64_t handed_in) {
     const int ranks = channel_.size();
     take_in(ControlWord::from_floats(floats, op_ == Op::mean ? ranks : 1));
   }
-  if (handed_in != 0 && Trace::on() != nullptr) trace_bucket(pieces.bytes(), handed_in, begun);
+  if (handed_in != 0) trace_bucket(pieces.bytes(), handed_in, begun);
 }
 
 void Exchange::take_in(const ControlWord& all) {
@@ -315,8 +315,7 @@ void Exchange::end_bucket() {
   next_ = 0;
   ++step_;
   ++taken_;
-  if (last_handed_in_ != 0) waited_ += Trace::now() - last_handed_in_;
-  last_handed_in_ = 0;
+  if (mine_.active != 0) waited_ += std::chrono::steady_clock::now() - last_handed_in_;
   if (op_ == Op::mean) g_exchanged_steps.fetch_add(1);
 }
 

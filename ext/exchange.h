@@ -80,12 +80,12 @@ class Exchange {
   // Whether this rank asks all to stop, from its next step on.
   void ask_to_stop(bool stop);
 
+  // For how long steps have stood still for it: from when the last array of a step was handed in
+  // until all results were there.
+  std::chrono::nanoseconds waited();
+
   // What the steps have told, since `forget`.
   Seen seen();
-
-  // For how many seconds all steps together were waited for: from when the last array of a step
-  // was handed in until it was back.
-  double waited();
   void forget();
 
   // Fails what has been handed in and not yet begun, and ends the thread.
@@ -99,7 +99,7 @@ class Exchange {
     std::vector<Piece> arrays;
     double weight;
     Done done;
-    int64_t handed_in;  // when, by Trace::now()
+    int64_t handed_in;  // when, if that is traced
   };
 
   void run();
@@ -130,12 +130,12 @@ class Exchange {
   bool joining_ = false;
   bool asks_to_stop_ = false;
   Seen seen_;
-  uint64_t taken_ = 0;   // steps, since `forget`
-  int64_t waited_ = 0;   // nanoseconds
+  uint64_t taken_ = 0;  // steps, since `forget`
+  std::chrono::steady_clock::time_point last_handed_in_;
+  std::chrono::nanoseconds waited_{0};
   std::string failure_;  // why nothing travels any more
   // Of the step under way, the thread's own.
   ControlWord mine_;
-  int64_t last_handed_in_ = 0;    // when its last array so far was; 0 if this rank has none
   double usual_weight_ = 0;       // all ranks' mean in the step before; 0 if there was none
   double share_ = 1;              // by what this rank's gradients are multiplied
   double divisor_ = 1;            // by what the mean over the ranks is divided

@@ -263,6 +263,12 @@ void define_exchange(py::module_& m) {
             }
           },
           "Returns once all ranks have joined.")
+      .def_property_readonly(
+          "waited",
+          [](Exchange& exchange) {
+            return std::chrono::duration<double>(exchange.waited()).count();
+          },
+          "Seconds for which steps have stood still for it.")
       .def("ask_to_stop", &Exchange::ask_to_stop, py::arg("stop"),
            "Whether this rank asks all to stop, from its next step on.")
       .def_property_readonly(
@@ -274,8 +280,6 @@ void define_exchange(py::module_& m) {
           "Since `forget`: how many steps others took while this rank had no batch; the first "
           "step, from 1, in which any rank had none in a step of others; the first in which any "
           "has asked all to stop. 0 for none.")
-      .def_property_readonly("waited", &Exchange::waited,
-                             "For how many seconds all its steps together were waited for.")
       .def("forget", &Exchange::forget, "Begins anew with what the steps tell.")
       .def("close", &Exchange::close, py::call_guard<py::gil_scoped_release>(),
            "Ends its thread. Returns once nothing of it is under way.");

@@ -224,6 +224,13 @@ def assert_check(ranks, script, check, only=(), **env):
     assert not (failed and check == last), ended
 
 
+def _compile_by_xla():
+    """Has `jit_compile="auto"`, Keras's default, mean what it does on a GPU."""
+    from keras.src.trainers import trainer
+
+    trainer.Trainer._resolve_auto_jit_compile = lambda model: True
+
+
 def run_checks(namespace):
     """Called at the end of a script of checks: runs them all, on every rank."""
     # The verdict travels by MPI itself, not by what is tested.
@@ -232,6 +239,8 @@ def run_checks(namespace):
     easyddl.init()
     from mpi4py import MPI
 
+    if os.environ.get("EASYDDL_TEST_JIT_COMPILE"):
+        _compile_by_xla()
     folder = os.environ.get("EASYDDL_TEST_RESULTS", tempfile.gettempdir())
     results = {}
     comm = MPI.COMM_WORLD.Dup()

@@ -238,17 +238,10 @@ class StepMeter:
     Attributes:
         samples: How many samples they have taken.
         steps: How many steps that were.
-        waited: Seconds for which they stood still for exchanges: from when the last gradient of
-            a step was there until the last mean was.
     """
 
     def __init__(self):
         self.samples = self.steps = 0
-        self._waits = []
-
-    @property
-    def waited(self):
-        return sum(waited() for waited in self._waits)
 
     def watch(self, fit):
         """Measures the steps of a fit. To be called in a callback's `set_model`."""
@@ -268,18 +261,6 @@ class StepMeter:
     def _count(self, batch):
         self.samples += _length(batch)
         self.steps += 1
-
-    def timed(self, mean, waited):
-        """A `mean(gradients, ...)` over all ranks whose waits are counted.
-
-        Args:
-            mean: The function.
-            waited: Function without arguments: for how many seconds the engine had its results
-                waited for.
-        """
-        before = waited()
-        self._waits.append(lambda: waited() - before)
-        return mean
 
 
 class _Counting:

@@ -11,8 +11,11 @@ import weakref
 import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow.compiler.tf2xla.ops import gen_xla_ops
+from tensorflow.python.ops import control_flow_util
 
 from easyddl import cores, launcher, world
+from easyddl.backends import xla
 
 
 def configure():
@@ -108,7 +111,8 @@ def uncompiled(function, wholly=False):
 class Exchange:
     """The way of a list of gradients into the engine and back, at every step.
 
-    In a graph there is one asynchronous operation a bucket. A bucket leaves as soon as its
+    Where XLA compiles the step there is one custom call for all of them: see `ext/xla_ffi.cpp`.
+    In other graphs there is one asynchronous operation a bucket. A bucket leaves as soon as its
     gradients are there, while the backward pass computes those of the next; and the optimizer
     updates its variables as soon as it is back.
 
@@ -148,6 +152,8 @@ class Exchange:
             order = [i for bucket in self._buckets for i in bucket]
             means, _ = self._operation(0, order, gradients, 0, weight)
             return _at(order, means)
+        if _is_compiled_by_xla():
+            return self._custom_call(gradients, weight)
         self._keep_in_order(gradients)
         results, counts = {}, []
         # A rank that has no batch must not begin the step, not even with gradients that do not
@@ -188,6 +194,24 @@ class Exchange:
                 for other in earlier:
                     if made[id(other)] < made[id(op)]:
                         op._add_control_input(other)
+
+    def _custom_call(self, gradients, weight):
+        _register_with_xla()
+        order = [i for bucket in self._buckets for i in bucket]
+        arrays = [tf.ensure_shape(gradients[i], self._shapes[i]) for i in order]
+        types = [(array.dtype.name, tuple(array.shape)) for array in arrays]
+        means = gen_xla_ops.xla_call_module(
+            [weight, *arrays],
+            version=5,
+            module=xla.module(self._number, types),
+            Sout=[shape for _, shape in types],
+            Tout=[array.dtype for array in arrays],
+            platforms=["CPU"],
+            dim_args_spec=[],
+            function_list=[],
+            has_token_input_output=False,
+        )
+        return _at(order, means)
 
     def _dense(self, gradient):
         if not isinstance(gradient, tf.IndexedSlices):
@@ -294,14 +318,26 @@ def _library():
     return library
 
 
+def _is_compiled_by_xla():
+    """Whether the graph that is traced is, or will be inside of, one with `jit_compile=True`."""
+    return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+
+
+@functools.cache
+def _register_with_xla():
+    failure = xla.library().easyddl_register_with_tensorflow()
+    if failure is not None:
+        raise NotImplementedError(
+            f"easyddl cannot exchange gradients inside of a step that the XLA of TensorFlow "
+            f"{tf.__version__} compiles: {failure.decode()}. Compile the model with "
+            "jit_compile=False, or install a later TensorFlow."
+        )
+
+
 def check_model(model):
     """Raises an error if the model's step cannot hold an exchange."""
-    if model.jit_compile and not model.run_eagerly:
-        raise NotImplementedError(
-            "easyddl cannot exchange gradients inside of a step that XLA compiles yet. Compile "
-            f"the model with jit_compile=False. Received: model {model.name!r} with "
-            f"jit_compile={model.jit_compile}"
-        )
+    if model.jit_compile and not model.run_eagerly and world.size() > 1:
+        _register_with_xla()
 
 
 def on_first_batch(model, act):
@@ -380,20 +416,17 @@ def skip_steps(model, steps):
 
 
 class StepMeter:
-    """Measures training steps from inside, where they are compiled.
+    """Counts what training steps take, from inside, where they are compiled.
 
     Attributes:
         samples: How many samples they have taken.
         steps: How many steps that were.
-        waited: Seconds for which they stood still for exchanges: from when the last gradient of
-            a step was there until the last mean was.
     """
 
     def __init__(self):
         with tf.init_scope():
             self._samples = tf.Variable(0, dtype=tf.int64, trainable=False)
             self._steps = tf.Variable(0, dtype=tf.int64, trainable=False)
-            self._waited = tf.Variable(0.0, dtype=tf.float64, trainable=False)
 
     @property
     def samples(self):
@@ -402,10 +435,6 @@ class StepMeter:
     @property
     def steps(self):
         return int(self._steps)
-
-    @property
-    def waited(self):
-        return float(self._waited)
 
     def watch(self, fit):
         """Measures the steps of a fit. To be called in a callback's `set_model`."""
@@ -422,20 +451,6 @@ class StepMeter:
             return train_step(data)
 
         return step
-
-    def timed(self, mean, waited):
-        """A `mean(gradients, ...)` over all ranks that measures how long it is waited for."""
-
-        @functools.wraps(mean)
-        def exchange(gradients, *args):
-            with tf.control_dependencies([g for g in gradients if g is not None]):
-                begin = tf.timestamp()
-            means = mean(gradients, *args)
-            with tf.control_dependencies([m for m in means if m is not None]):
-                self._waited.assign_add(tf.timestamp() - begin)
-            return means
-
-        return exchange
 
 
 def _length(data):

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import hashlib
 import os
-import time
 
 import keras
 import ml_dtypes
@@ -292,18 +291,15 @@ def random_state_of_another_rank(captured, distance):
 
 
 class StepMeter:
-    """Measures training steps on the host.
+    """Counts training steps on the host.
 
     Attributes:
         samples: How many samples they have taken.
         steps: How many steps that were.
-        waited: Seconds for which they stood still for exchanges: from when the last gradient of
-            a step was there until the last mean was.
     """
 
     def __init__(self):
         self.samples = self.steps = 0
-        self.waited = 0.0
 
     def watch(self, fit):
         """Measures the steps of a fit. To be called in a callback's `set_model`."""
@@ -320,21 +316,6 @@ class StepMeter:
             return train_step(data)
 
         return step
-
-    def timed(self, mean, waited):
-        """A `mean(gradients, ...)` over all ranks that measures how long it is waited for."""
-
-        @functools.wraps(mean)
-        def exchange(gradients, *args):
-            if any(g is not None and g.is_cuda for g in gradients):
-                torch.cuda.synchronize()  # what computes them may have been begun only
-            begin = time.perf_counter()
-            try:
-                return mean(gradients, *args)
-            finally:
-                self.waited += time.perf_counter() - begin
-
-        return exchange
 
 
 def _length(data):

@@ -19,3 +19,36 @@ def library():
     loaded.easyddl_register_with_tensorflow.restype = ctypes.c_char_p
     loaded.easyddl_connect_xla(core.exchange_door())
     return loaded
+
+
+_TYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}
+
+
+def module(number, types):
+    """The custom call as a program in StableHLO, of which TensorFlow makes an operation.
+
+    Its arguments are the weight of this rank's batch and the arrays of all buckets, its results
+    the reduced arrays.
+
+    Args:
+        number: Integer. The engine's number of the exchange.
+        types: List of pairs of a dtype's name and a shape, one for each array.
+    """
+    arrays = [f"tensor<{''.join(f'{n}x' for n in shape)}{_TYPES[dtype]}>" for dtype, shape in types]
+    names = [f"%a{i}" for i in range(len(arrays))]
+    arguments = ", ".join(f"{name}: {array}" for name, array in zip(names, arrays, strict=True))
+    listed = ", ".join(arrays)
+    results = ", ".join(f"%0#{i}" for i in range(len(arrays))) if len(arrays) > 1 else "%0"
+    count = f":{len(arrays)}" if len(arrays) > 1 else ""
+    return f"""
+module {{
+  func.func @main(%weight: tensor<f32>, {arguments}) -> ({listed}) {{
+    %0{count} = stablehlo.custom_call @{CALL}(%weight, {", ".join(names)}) {{
+      api_version = 4 : i32,
+      has_side_effect = true,
+      backend_config = {{exchange = {number} : i64, first = 0 : i64}}
+    }} : (tensor<f32>, {listed}) -> ({listed})
+    return {results} : {listed}
+  }}
+}}
+"""

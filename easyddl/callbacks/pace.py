@@ -27,31 +27,37 @@ class Pace:
 
     Args:
         meter: The fit's `StepMeter`.
+        attendance: The fit's `Attendance`; `None` if its steps exchange nothing.
     """
 
-    def __init__(self, meter):
+    def __init__(self, meter, attendance):
         self._meter = meter
+        self._attendance = attendance
         self._last = None  # when the last step ended; `None` before the first
 
     def begin_epoch(self):
         """Called as an epoch begins."""
         self._begin = time.perf_counter()
         self._samples = self._meter.samples
-        self._since = None if self._last is None else (self._begin, self._meter.waited)
+        self._since = None if self._last is None else (self._begin, self._waited())
         self._last = self._begin
 
     def end_step(self):
         """Called as a step ends."""
         self._last = time.perf_counter()
         if self._since is None:
-            self._since = self._last, self._meter.waited
+            self._since = self._last, self._waited()
+
+    def _waited(self):
+        return 0.0 if self._attendance is None else self._attendance.waited
 
     def now(self):
         """The epoch so far: `Own`."""
         busy = None
-        if self._since is not None and self._since[0] < self._last:
+        measured = self._since is not None and self._since[0] < self._last
+        if self._attendance is not None and measured:
             begin, waited = self._since
-            busy = self._last - begin - (self._meter.waited - waited)
+            busy = self._last - begin - (self._waited() - waited)
         return Own(self._meter.samples - self._samples, self._last - self._begin, busy)
 
 

@@ -6,7 +6,7 @@ import time
 
 import keras
 
-from easyddl import console, fits, gradients, objects, world
+from easyddl import console, fits, objects, world
 from easyddl.callbacks import hooks, order
 from easyddl.callbacks.pace import Own, Pace, together
 
@@ -26,7 +26,7 @@ class ProgressCallback(keras.callbacks.Callback):
       stand still for the exchange of gradients, that is, from when the means of one step are
       there until its last gradient of the next is: it updates its weights, runs callbacks, gets
       its data, and computes. 1.00 means that no rank holds up the others. The first step of a
-      fit, which compiles, is left out. It is told where `model.optimizer` exchanges gradients.
+      fit, which compiles, is left out. It is told where there is a `DDLCallback`.
     - the loss and the metrics. With a `DDLCallback` those of all ranks. Within an epoch they are
       rank 0's own.
 
@@ -62,10 +62,7 @@ class ProgressCallback(keras.callbacks.Callback):
         self._fit = fits.current(model)
         if self._fit is None:
             return  # evaluate or predict
-        self._pace = Pace(self._fit.meter)
-        self._measures_waits = gradients.is_hooked(model.optimizer)
-        if self._measures_waits:
-            self._fit.at_end.callback(gradients.measure(model.optimizer, self._fit.meter))
+        self._pace = Pace(self._fit.meter, self._fit.attendance)
         for callback in self._fit.callbacks:
             if isinstance(callback, keras.callbacks.ProgbarLogger):
                 self._fit.at_end.callback(hooks.mute(callback))
@@ -103,8 +100,6 @@ class ProgressCallback(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         own = self._pace.now()
-        if not self._measures_waits:
-            own = own._replace(busy=None)
         ranks = objects.allgather_object(tuple(own)) if world.size() > 1 else [own]
         if self._display is not None:
             self._display.end(_words(together([Own(*each) for each in ranks]), logs))

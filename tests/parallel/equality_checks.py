@@ -1,6 +1,7 @@
 """k ranks that take n samples a step end with the weights of one process that takes k * n."""
 
 import contextlib
+import functools
 
 import keras
 import numpy as np
@@ -195,6 +196,10 @@ def check_custom_loop_in_a_graph():
         assert_custom_loop_is_equal(tf.function)
     if BACKEND == "jax":
         assert_custom_loop_is_equal(None, train_by_pure_functions)
+
+
+def check_custom_loop_compiled_by_xla():
+    assert_custom_loop_is_equal(functools.partial(tf.function, jit_compile=True))
 
 
 def train_by_pure_functions(model, optimizer, x, y, size):

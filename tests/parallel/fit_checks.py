@@ -385,13 +385,6 @@ def check_different_gradients():
     assert "exchange of gradients" in str(error), error
 
 
-def check_jit_compile_is_refused():
-    if BACKEND != "tensorflow":
-        return
-    error = fails(lambda: fit(new_model(jit_compile=True)))
-    assert isinstance(error, NotImplementedError) and "jit_compile=False" in str(error)
-
-
 def check_run_eagerly_and_several_steps_per_execution():
     for arguments in ({"run_eagerly": True}, {"steps_per_execution": 3}):
         if BACKEND == "torch" and "steps_per_execution" in arguments:

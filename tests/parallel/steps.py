@@ -70,3 +70,21 @@ def stateful(train_step):
         return logs, new
 
     return step
+def in_a_graph(function):
+    """A function that is compiled, where a custom loop would have it so: else itself."""
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        return tf.function(function)
+    return function
+
+
+def backend_variable(array):
+    """A variable of the framework's own, not of Keras's."""
+    if BACKEND == "torch":
+        import torch
+
+        return torch.as_tensor(array)
+    import tensorflow as tf
+
+    return tf.Variable(array)

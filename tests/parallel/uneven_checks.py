@@ -322,6 +322,9 @@ def check_two_optimizers():
         model = Twins()
         model.compile(keras.optimizers.SGD(0.1), keras.optimizers.Adam(0.01))
         model.run_eagerly = BACKEND == "jax"  # whose state is that of one optimizer
+        if model.jit_compile:  # XLA lets no step make variables
+            model.first.build(model.one.trainable_variables)
+            model.second.build(model.two.trainable_variables)
         return model
 
     parts = batches_of(2 * SIZE + 1)

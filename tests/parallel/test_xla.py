@@ -1,0 +1,35 @@
+"""TensorFlow's steps as XLA compiles them, which it does on GPUs by itself."""
+
+import pathlib
+
+import mpi
+import pytest
+
+EQUALITY, UNEVEN, NORMALIZATION, FIT = (
+    pathlib.Path(__file__).with_name(f"{name}_checks.py")
+    for name in ("equality", "uneven", "sync_batch_norm", "fit")
+)
+BY_XLA = {"EASYDDL_TEST_JIT_COMPILE": "1"}
+
+
+@pytest.mark.parametrize("check", mpi.checks_of(EQUALITY))
+def test_k_ranks_equal_one_process(check):
+    mpi.assert_check(2, EQUALITY, check, **BY_XLA)
+
+
+@pytest.mark.parametrize("ranks", [mpi.soak(2), 3])
+@pytest.mark.parametrize("check", mpi.checks_of(UNEVEN))
+def test_uneven(ranks, check):
+    mpi.assert_check(ranks, UNEVEN, check, **BY_XLA)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("check", mpi.checks_of(NORMALIZATION))
+def test_sync_batch_norm(check):
+    mpi.assert_check(2, NORMALIZATION, check, **BY_XLA)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("check", mpi.checks_of(FIT))
+def test_fit(check):
+    mpi.assert_check(2, FIT, check, **BY_XLA)
