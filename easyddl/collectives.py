@@ -43,7 +43,7 @@ class _Argument:
     def like(self, array):
         """The result `array` as what the caller passed."""
         if self.door is not None:
-            return self.door.from_numpy(array)
+            return self.door.from_numpy(array, self.kind)
         if isinstance(self.kind, np.ndarray):
             return array
         if array.ndim > 0:

@@ -42,6 +42,7 @@ class Exchange:
         self._indices = np.flatnonzero(anywhere).tolist()
         self._specs = specs
         self._names = names
+        self._variables = variables
         self._way = None
         if self._indices:
             self._open(bucket_bytes or measured_bucket_bytes())
@@ -54,6 +55,20 @@ class Exchange:
         what = f"the exchange of {len(specs)} gradients ({self._names[self._indices[0]]} and on)"
         shapes = [shape for _, shape in specs]
         self._way = Way(what, plan, sizes, dtypes, shapes)
+
+    def watch(self, weight):
+        """Has gradients set off before `mean` is called, where the backend can tell of them.
+
+        Args:
+            weight: Function without arguments: what will be passed to `mean`.
+        """
+        if self._way is not None:
+            self._way.watch([self._variables[i] for i in self._indices], weight)
+
+    def take_part(self):
+        """Tells the fit under way that its steps go this way, whether or not this one does."""
+        if self._way is not None:
+            self._way.take_part()
 
     def mean(self, grads, weight=None):
         """The mean of each gradient over all ranks.

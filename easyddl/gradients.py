@@ -1,5 +1,6 @@
 """The hook on an optimizer: gradients are averaged over all ranks before they are applied."""
 
+import functools
 import math
 import weakref
 
@@ -20,11 +21,14 @@ class Averager:
         bucket_bytes: Integer, or `None` for a size that is measured.
         weight: Function without arguments: what this rank's batch counts for in the step that is
             being traced or run. `None` where nothing tells.
+        as_they_come: Boolean. Whether the gradients are those that a backward pass computes, so
+            that they may set off before the last of them is there.
     """
 
-    def __init__(self, bucket_bytes=None, weight=None):
+    def __init__(self, bucket_bytes=None, weight=None, as_they_come=True):
         self._bucket_bytes = bucket_bytes
         self._weight = weight or (lambda: None)
+        self._as_they_come = as_they_come
         self._rows = {}  # of variables that their gradients overwrite, by identity
         self._exchanges = {}  # with their variables, by the identities of these
 
@@ -47,11 +51,28 @@ class Averager:
             for i, mean in zip(averaged, means, strict=True):
                 result[i] = mean
             return result
+        return self._exchange_of(grads, variables).mean(grads, self._weight())
+
+    def _exchange_of(self, grads, variables):
         key = tuple(map(id, variables))
         if key not in self._exchanges:
             exchange = Exchange(grads, variables, self._bucket_bytes)
             self._exchanges[key] = variables, exchange
-        return self._exchanges[key][1].mean(grads, self._weight())
+            if self._as_they_come:
+                exchange.watch(self._weight)
+        return self._exchanges[key][1]
+
+    def register(self, grads, variables):
+        """Registers a list of variables whose mean may be asked for in a later step only.
+
+        Ranks that have fewer steps must have done so too.
+
+        Args:
+            grads: List of gradient tensors.
+            variables: The variables they belong to.
+        """
+        if world.size() > 1 and variables:
+            self._exchange_of(grads, variables).take_part()
 
     def overwriting(self, grads, variables):
         """The gradients, of which those that take a variable's place are the largest of all ranks'.
@@ -96,10 +117,12 @@ def hook(optimizer, bucket_bytes=None, batch_weight=None):
     if is_hooked(optimizer):
         return lambda: None
     accumulates = getattr(optimizer, "gradient_accumulation_steps", None)
-    averager = Averager(bucket_bytes, _weight_of(batch_weight, accumulates))
+    averager = Averager(bucket_bytes, _weight_of(batch_weight, accumulates), not accumulates)
     replaced = (_update_of if accumulates else _apply_of)(optimizer, averager)
-    for name, function in {**replaced, _HOOK: averager}.items():
-        object.__setattr__(optimizer, name, function)
+    uncompiled = backends.require().uncompiled
+    for name, function in replaced.items():
+        object.__setattr__(optimizer, name, uncompiled(function))
+    object.__setattr__(optimizer, _HOOK, averager)
     # An optimizer that is dropped gives back what it has leased. Not at exit: all goes then.
     weakref.finalize(optimizer, averager.close).atexit = False
 
@@ -139,15 +162,29 @@ def _variables_of(optimizer, variables):
 
 
 def _apply_of(optimizer, averager):
-    original = optimizer.apply
+    original, original_stateless = optimizer.apply, optimizer.stateless_apply
+    mean = backends.require().uncompiled(lambda *args: averager.mean(*args), wholly=True)
+    are_means = False  # because `stateless_apply` calls `apply`, as that of most optimizers does
 
     def apply(grads, trainable_variables=None):
+        if are_means:
+            return original(grads, trainable_variables)
         grads = list(grads)
         variables = _variables_of(optimizer, trainable_variables)
         with backends.require().once_there_is_a_batch():
-            return original(averager.mean(grads, variables), trainable_variables)
+            return original(mean(grads, variables), trainable_variables)
 
-    return {"apply": apply}
+    def stateless_apply(optimizer_variables, grads, trainable_variables):
+        # Before it branches, as `LossScaleOptimizer` does: all ranks must come here.
+        nonlocal are_means
+        means = mean(list(grads), _variables_of(optimizer, None)) if optimizer.built else grads
+        are_means = True
+        try:
+            return original_stateless(optimizer_variables, means, trainable_variables)
+        finally:
+            are_means = False
+
+    return {"apply": apply, "stateless_apply": stateless_apply}
 
 
 def _update_of(optimizer, averager):
@@ -157,22 +194,28 @@ def _update_of(optimizer, averager):
     when the optimizer updates, between accumulation and clipping, does for all of its steps.
     """
     original_apply, original_clip = optimizer.apply, optimizer._clip_gradients
+    uncompiled = functools.partial(backends.require().uncompiled, wholly=True)
+    mean = uncompiled(lambda *args: averager.mean(*args))
+    register = uncompiled(averager.register)
+    overwriting = uncompiled(averager.overwriting)
     applied = []
 
     def apply(grads, trainable_variables=None):
         grads = list(grads)
         variables = _variables_of(optimizer, trainable_variables)
-        applied[:] = [
-            variable
+        pairs = [
+            (grad, variable)
             for grad, variable in zip(grads, variables, strict=False)
             if grad is not None and not _is_overwritten(variable)
         ]
+        applied[:] = [variable for _, variable in pairs]
         if len(grads) == len(variables):
-            grads = averager.overwriting(grads, variables)
+            register([grad for grad, _ in pairs], list(applied))
+            grads = overwriting(grads, variables)
         with backends.require().once_there_is_a_batch():
             return original_apply(grads, trainable_variables)
 
     def clip(grads):
-        return original_clip(averager.mean(list(grads), list(applied)))
+        return original_clip(mean(list(grads), list(applied)))
 
     return {"apply": apply, "_clip_gradients": clip}

@@ -5,6 +5,8 @@ import random
 import numpy as np
 from keras.src.random.seed_generator import global_seed_generator
 
+from easyddl import backends, objects, world
+
 
 def seed_generators(model):
     """The seed generators of a model's layers, such as those of its `Dropout` layers."""
@@ -30,6 +32,7 @@ def capture(model):
         "generators": [np.asarray(state.numpy()).tolist() for state in _states(model)],
         "numpy": {**numbers, "state": key},
         "python": random.getstate(),
+        "framework": backends.require().random_state(),
     }
 
 
@@ -55,6 +58,8 @@ def restore(model, captured):
     if "python" in captured:
         version, words, gauss = captured["python"]
         random.setstate((version, tuple(words), gauss))
+    if captured.get("framework") is not None:
+        backends.require().set_random_state(captured["framework"])
 
 
 def of_another_rank(captured, distance):
@@ -68,7 +73,25 @@ def of_another_rank(captured, distance):
         distance: Integer. By how many ranks the other one is further.
     """
     seeds = [[(seed + distance) % 2**32, count] for seed, count in captured["generators"]]
-    return {"generators": seeds}
+    framework = captured.get("framework")
+    if framework is not None:
+        framework = backends.require().random_state_of_another_rank(framework, distance)
+    return {"generators": seeds, "framework": framework}
+
+
+def share_framework_state(root_rank):
+    """Gives the framework's own generators states that differ by rank, and follow from the root's.
+
+    All ranks must call it.
+
+    Args:
+        root_rank: Integer. The rank whose numbers stay what they were.
+    """
+    door = backends.require()
+    roots = objects.broadcast_object(door.random_state(), root_rank)
+    if roots is not None:
+        distance = (world.rank() - root_rank) % world.size()
+        door.set_random_state(door.random_state_of_another_rank(roots, distance))
 
 
 def _states(model):

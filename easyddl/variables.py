@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from easyddl import collectives, world
+from easyddl import backends, collectives, world
 
 
 def broadcast_variables(variables, root_rank=0):
@@ -42,7 +42,7 @@ def broadcast_variables(variables, root_rank=0):
     received = collectives.broadcast_arrays(values, root_rank, signature)
     if world.rank() != root_rank:
         for variable, value in zip(variables, received, strict=True):
-            variable.assign(value)
+            _assign(variable, value)
 
 
 def average_variables(variables, what, weight=1.0):
@@ -69,9 +69,20 @@ def average_variables(variables, what, weight=1.0):
 
 
 def _value(variable):
+    door = backends.door_of(variable)
+    if door is not None and door.is_variable(variable):
+        return door.to_numpy(variable)
     if not hasattr(variable, "assign") or not hasattr(variable, "numpy"):
         raise TypeError(
             "`variables` must be a list of variables, as `model.weights` is. "
             f"Received an item of type {type(variable).__name__}"
         )
     return np.asarray(variable.numpy())
+
+
+def _assign(variable, value):
+    door = backends.door_of(variable)
+    if door is not None and door.is_variable(variable):
+        door.assign(variable, value)
+    else:
+        variable.assign(value)

@@ -19,14 +19,25 @@ class Way:
 
     def __init__(self, what, plan, sizes, dtypes, shapes, op="mean"):
         self._number, channel = channels.lease()
+        self._leads = op == "mean"
         self._engine = world.engine().core.Exchange(
             channel, what, [(dtypes[b[0]], [sizes[i] for i in b]) for b in plan], op
         )
-        self._door = backends.require().Exchange(self._engine.number, plan, shapes)
+        self._door = backends.require().Exchange(self._engine.number, plan, shapes, op)
+
+    def watch(self, variables, weight):
+        """Has gradients set off before `reduce` is called, where the backend can tell of them.
+
+        Args:
+            variables: List of the variables that they belong to.
+            weight: Function without arguments: what this rank's batch counts for in the step that
+                is under way.
+        """
+        self._door.watch(variables, weight)
 
     def take_part(self):
         """Tells the fit under way that its steps go this way."""
-        attendance.note(self._engine)
+        attendance.note(self._engine, self._leads)
 
     def reduce(self, tensors, weight=None):
         """The mean or the sum of each tensor over all ranks."""
@@ -42,6 +53,8 @@ class Way:
         # A forked child that drops it has none of the engine's threads to end.
         if not world.is_started():
             return
+        self._door.stop()
         self._engine.close()
+        self._door.close()
         if self._engine.is_sound:
             channels.release(self._number)

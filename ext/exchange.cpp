@@ -169,6 +169,7 @@ Seen Exchange::seen() {
 void Exchange::forget() {
   const std::lock_guard<std::mutex> lock(mutex_);
   seen_ = {};
+  taken_ = 0;
   asks_to_stop_ = false;
 }
 
@@ -405,14 +406,14 @@ void Exchange::travel(std::vector<Piece> arrays, int64_t handed_in) {
 void Exchange::take_in(const ControlWord& all) {
   const std::lock_guard<std::mutex> lock(mutex_);
   step_has_batches_ = all.any_active();
-  seen_.stop = seen_.stop || all.any_stops();
+  if (all.any_stops() && seen_.stop == 0) seen_.stop = taken_ + 1;
   if (!step_has_batches_) {
     joining_ = false;
     all_joined_.notify_all();
     return;
   }
   if (mine_.active == 0) ++seen_.missed;
-  if (!all.all_active(channel_.size())) seen_.uneven = true;
+  if (!all.all_active(channel_.size()) && seen_.uneven == 0) seen_.uneven = taken_ + 1;
   divisor_ = 1;
   if (op_ != Op::mean || all.weight <= 0) return;
   if (!all.any_plain()) divisor_ = all.weight / channel_.size() / usual_weight_;
@@ -424,6 +425,7 @@ void Exchange::end_bucket() {
   if (++next_ < buckets_.size()) return;
   next_ = 0;
   ++step_;
+  ++taken_;
   if (mine_.active != 0) waited_ += std::chrono::steady_clock::now() - last_handed_in_;
   if (op_ == Op::mean) g_exchanged_steps.fetch_add(1);
 }

@@ -35,8 +35,12 @@ using Done = std::function<void(const std::string& error)>;
 // What a rank has learnt of the others from the control words of the steps.
 struct Seen {
   uint64_t missed = 0;  // steps that others took while this rank had no batch
-  bool uneven = false;  // whether any rank had none in a step that others took
-  bool stop = false;    // whether any rank has asked all to stop
+  // The first step, counted from 1 since `forget`, in which any rank had none while others did,
+  // and in which any has asked all to stop. The same on all ranks; 0 for none yet. A rank may
+  // hand in steps before it has heard of the one before: it goes by which step told, not by when
+  // it heard.
+  uint64_t uneven = 0;
+  uint64_t stop = 0;
 };
 
 // A list of gradients, cut into buckets that are averaged over all ranks, in a fixed order, by a
@@ -157,6 +161,7 @@ class Exchange {
   bool joining_ = false;
   bool asks_to_stop_ = false;
   Seen seen_;
+  uint64_t taken_ = 0;  // steps, since `forget`
   std::chrono::steady_clock::time_point last_handed_in_;
   std::chrono::nanoseconds waited_{0};
   std::string failure_;  // why nothing travels any more

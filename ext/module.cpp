@@ -20,6 +20,7 @@
 #include "gpu_api.h"
 #include "process.h"
 #include "signature.h"
+#include "ticket.h"
 #include "timeline.h"
 #include "trace.h"
 #include "wait.h"
@@ -338,8 +339,9 @@ void define_exchange(py::module_& m) {
             const Seen seen = exchange.seen();
             return py::make_tuple(seen.missed, seen.uneven, seen.stop);
           },
-          "Since `forget`: how many steps others took while this rank had no batch; whether any "
-          "rank had none in a step of others; whether any has asked all to stop.")
+          "Since `forget`: how many steps others took while this rank had no batch; the first "
+          "step, from 1, in which any rank had none in a step of others; the first in which any "
+          "has asked all to stop. 0 for none.")
       .def("forget", &Exchange::forget, "Begins anew with what the steps tell.")
       .def("close", &Exchange::close, py::call_guard<py::gil_scoped_release>(),
            "Ends its thread. Returns once nothing of it is under way.");
@@ -351,6 +353,40 @@ void define_exchange(py::module_& m) {
   m.def(
       "exchange_door", [] { return reinterpret_cast<uintptr_t>(&exchange_door()); },
       "The address of what leads frameworks' own libraries to the exchanges.");
+}
+
+// For frameworks whose tensors are known to Python alone, by their addresses.
+void define_submit(py::module_& m) {
+  using Arrays = std::vector<std::tuple<uintptr_t, uintptr_t, size_t>>;
+  py::class_<Ticket>(m, "Ticket", "Arrays that have been handed in, to be waited for.")
+      .def(
+          "wait",
+          [](const Ticket& ticket) {
+            for (;;) {
+              {
+                const py::gil_scoped_release nogil;
+                if (ticket.wait_for(kIdlePeriod)) return;
+              }
+              check_signals();
+            }
+          },
+          "Returns once the arrays hold the result; an error says why they do not.");
+  m.def(
+      "submit",
+      [](int64_t exchange, size_t first, const Arrays& arrays, double weight) {
+        std::vector<Piece> pieces;
+        for (const auto& [in, out, bytes] : arrays) {
+          pieces.push_back(
+              {reinterpret_cast<const uint8_t*>(in), reinterpret_cast<uint8_t*>(out), bytes});
+        }
+        Ticket ticket;
+        const py::gil_scoped_release nogil;
+        exchange_door().submit(exchange, first, std::move(pieces), weight, ticket.done());
+        return ticket;
+      },
+      py::arg("exchange"), py::arg("first"), py::arg("arrays"), py::arg("weight"),
+      "Hands in arrays of whole buckets, from bucket `first` on: where each is read, where its "
+      "result goes, and its bytes. This memory must stay until the ticket is done.");
 }
 
 void define_trace(py::module_& m) {
@@ -408,6 +444,7 @@ PYBIND11_MODULE(_core, m) {
   define_world(m);
   define_channel(m);
   define_exchange(m);
+  define_submit(m);
   define_trace(m);
   define_bench(m);
   m.def(

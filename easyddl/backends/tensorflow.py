@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.python.ops import control_flow_util
 
-from easyddl import launcher, world
+from easyddl import cores, launcher, world
 from easyddl.backends import xla
 
 
@@ -48,23 +48,12 @@ def _pin_gpu():
 
 def _share_cores():
     if "TF_NUM_INTRAOP_THREADS" not in os.environ:
-        threads = compute_threads()
+        threads = cores.compute_threads()
         if tf.config.threading.get_intra_op_parallelism_threads() == 0:
             tf.config.threading.set_intra_op_parallelism_threads(threads)
         if tf.config.threading.get_inter_op_parallelism_threads() == 0:
             # Two at least: one may wait in an exchange while the other computes.
             tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
-
-
-def compute_threads():
-    """The cores that this rank may use without taking another's."""
-    cores = os.sched_getaffinity(0)
-    try:
-        bound = cores != os.sched_getaffinity(os.getppid())
-    except OSError:
-        bound = False
-    # A launcher that binds ranks to cores has divided them already.
-    return len(cores) if bound else max(1, len(cores) // launcher.local_size())
 
 
 def is_tensor(x):
@@ -94,9 +83,29 @@ def to_numpy(x):
     return np.asarray(x.numpy())
 
 
-def from_numpy(array):
-    """A tensor of the same dtype."""
+def from_numpy(array, like):
+    """A tensor of the same dtype, where `like` is one too."""
     return tf.convert_to_tensor(array)
+
+
+def infers_shapes(x):
+    """Keras infers shapes in a graph like any other."""
+    return False
+
+
+def is_variable(x):
+    """Whether `x` is a variable of the framework's own."""
+    return isinstance(x, tf.Variable)
+
+
+def assign(variable, value):
+    """Gives a variable of the framework's own the values of an array."""
+    variable.assign(value)
+
+
+def uncompiled(function, wholly=False):
+    """The function itself: a graph is traced by calling it."""
+    return function
 
 
 class Exchange:
@@ -113,7 +122,7 @@ class Exchange:
         shapes: List of tuples. The shape of each gradient.
     """
 
-    def __init__(self, number, buckets, shapes):
+    def __init__(self, number, buckets, shapes, op="mean"):
         self._number = number
         self._buckets = buckets
         self._shapes = shapes
@@ -124,6 +133,15 @@ class Exchange:
     def zeros(self, dtype, shape):
         """What a rank without a gradient takes part with."""
         return tf.zeros(shape, dtype)
+
+    def watch(self, variables, weight):
+        """In a graph gradients set off when they are there in any case."""
+
+    def stop(self):
+        """Nothing sets off but by `reduce`."""
+
+    def close(self):
+        """TensorFlow's tensors are its own."""
 
     def reduce(self, gradients, weight=None):
         """The mean of each gradient over all ranks, by weight; or what else the exchange makes."""
@@ -259,6 +277,25 @@ def once_there_is_a_batch():
     return tf.control_dependencies(_data_operations())
 
 
+def begin_without_batch(model):
+    """Does nothing: Keras asks the data for their structure, not for a batch."""
+    return lambda: None
+
+
+def random_state():
+    """`None`: Keras's layers draw by seeds of their own."""
+    return None
+
+
+def set_random_state(captured):
+    """Nothing is captured."""
+
+
+def random_state_of_another_rank(captured, distance):
+    """Nothing is captured."""
+    return None
+
+
 def _at(indices, values):
     """The values in the order of their indices."""
     return [value for _, value in sorted(zip(indices, values, strict=True), key=lambda p: p[0])]
@@ -327,9 +364,38 @@ def trace_step(model, spec):
     tf.function(model.train_step, autograph=False).get_concrete_function(spec)
 
 
-def scope():
-    """What tensors can be used together: the graph that is traced, or `None` outside of one."""
-    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+def differentiable(forward, backward):
+    """A function of a tensor, with a function of the upstream gradient that makes its own."""
+    return tf.custom_gradient(lambda x: (forward(x), backward))
+
+
+def unless(condition, act):
+    """Calls `act`, which changes nothing where `condition` holds, where it does not."""
+    keras.ops.cond(condition, lambda: None, act)
+
+
+def scope_of(x):
+    """What tensors can be used together: those of a graph, or `None` outside of one."""
+    return x.graph if is_symbolic(x) else None
+
+
+def is_current(x):
+    """Whether a tensor noted earlier can be used where the code is now."""
+    here = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    return scope_of(x) is here
+
+
+def begun(result):
+    """A step is done when Keras's trainer goes on."""
+    return lambda: None
+
+
+def finish(model):
+    """A step is done when Keras's trainer goes on."""
+
+
+def synced(model):
+    """Variables hold their values at any time."""
 
 
 def skip_steps(model, steps):
@@ -370,7 +436,11 @@ class StepMeter:
     def steps(self):
         return int(self._steps)
 
-    def counted(self, train_step):
+    def watch(self, fit):
+        """Measures the steps of a fit. To be called in a callback's `set_model`."""
+        fit.wrap_train_step(self._counted)
+
+    def _counted(self, train_step):
         """A `train_step(data)` that counts what it takes."""
 
         @functools.wraps(train_step)

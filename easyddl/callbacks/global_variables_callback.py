@@ -37,6 +37,8 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
         RuntimeError: On all ranks, if their models differ.
     """
 
+    async_safe = True  # see `on_train_batch_end`
+
     def __init__(self, root_rank=0):
         super().__init__()
         self.root_rank = root_rank
@@ -52,7 +54,8 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
         collectives.check_root(self.root_rank)
         self._share_initial_epoch()
         fit = fits.current(self.model)
-        if not state.is_built(self.model):
+        # Keras may have built it on the ranks that have batches, and not on others.
+        if not all(objects.allgather_object(state.is_built(self.model))):
             _require(fit, self.model).at_first_batch(self._build_and_share)
             return
         self._share_variables()
@@ -77,6 +80,7 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
         self._share_seeds()
 
     def _share_seeds(self):
+        random_states.share_framework_state(self.root_rank)
         pairs = [generator.state for generator in random_states.seed_generators(self.model)]
         variables.broadcast_variables(pairs, self.root_rank)
         for pair in pairs:
@@ -86,9 +90,15 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
             pair.assign(np.array([(seed + distance) % 2**32, counter], pair.dtype))
 
     def on_train_batch_end(self, batch, logs=None):
-        fit = fits.current(self.model)
-        if fit is not None and fit.attendance is not None and world.size() > 1:
-            self.model.stop_training = fit.attendance.after_step(self.model.stop_training)
+        # Not by `self.model`, which has all of JAX's variables take their values.
+        model = self._model
+        fit = fits.current(model)
+        if fit is None or fit.attendance is None or world.size() == 1:
+            return
+        # Where Keras does not wait for its callbacks, the fit sees to it after the next step.
+        if fit.is_here():
+            backends.require().finish(model)
+            model.stop_training = fit.attendance.after_step(model.stop_training)
 
     def on_epoch_end(self, epoch, logs=None):
         if world.size() > 1:

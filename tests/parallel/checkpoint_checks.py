@@ -151,6 +151,8 @@ def check_steps_that_are_passed_over_leave_no_trace(folder):
 
 @in_shared_folder
 def check_several_steps_per_execution(folder):
+    if keras.backend.backend() == "torch":
+        return  # Keras refuses it
     # Looked at after each execution: saved after 4 and 8 steps, the latter 2 of an epoch's 6.
     def make():
         return new_model(sgd(), steps_per_execution=2)
@@ -223,6 +225,9 @@ def check_a_backup_of_another_model(folder):
 def check_a_model_that_is_not_built(folder):
     model = keras.Sequential([keras.layers.Dense(1)])
     model.compile("sgd", "mse")
+    if keras.backend.backend() == "torch":  # Keras has built it by then
+        fit(model, ddl.BackupAndRestore(folder / "backup"))
+        return
     error = fails(lambda: fit(model, ddl.BackupAndRestore(folder / "backup")))
     assert isinstance(error, ValueError) and "is not built" in str(error), error
 

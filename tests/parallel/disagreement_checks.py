@@ -6,8 +6,8 @@ No rank is left waiting, all know what happened, and the next collective is righ
 import itertools
 
 import numpy as np
-import tensorflow as tf
 from ranks import assert_same_on_all, assert_world_works, error_of
+from steps import BACKEND
 
 import easyddl as ddl
 
@@ -35,14 +35,18 @@ def bad_inputs():
     for dtype in ("complex64", "complex128", "uint16", "uint32", "uint64"):
         words = ("Cannot compute with this dtype", f"x with dtype {dtype}")
         yield allreduce(GOOD.astype(dtype), "sum"), good, TypeError, words
-    for x, dtype in (
+    no_numbers = [
         (np.array(["a", "b"]), "<U1"),
         (np.array([b"a"]), "|S1"),
         (np.array([1, None]), "object"),
         (np.array(["2020-01-01"], "M8[D]"), "datetime64"),
-        (tf.constant(["a"]), "object"),
         (2**70, "object"),
-    ):
+    ]
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        no_numbers.append((tf.constant(["a"]), "object"))
+    for x, dtype in no_numbers:
         words = ("`x` must hold numbers", "broadcast_object", dtype)
         yield allreduce(x, "max"), good, TypeError, words
         yield lambda x=x: ddl.broadcast(x), lambda: ddl.broadcast(GOOD), TypeError, words
@@ -144,6 +148,10 @@ def check_different_mistakes_at_once():
 
 
 def check_symbolic_tensor():
+    if BACKEND != "tensorflow":
+        return
+    import tensorflow as tf
+
     @tf.function
     def step(x):
         return ddl.allgather(x)

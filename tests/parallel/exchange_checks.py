@@ -8,7 +8,6 @@ import warnings
 
 import keras
 import numpy as np
-import tensorflow as tf
 from fit_checks import (
     COMM,
     RANK,
@@ -20,7 +19,10 @@ from fit_checks import (
     fit,
     new_model,
 )
+from keras import ops
 from mpi import run_checks
+from ranks import numpy_dtype
+from steps import BACKEND, gradients_of, in_a_graph
 
 import easyddl as ddl
 from easyddl import channels, gradients
@@ -43,6 +45,11 @@ def mean_of(size, dtype="float32", seed=0):
     return (np.sum(all_ranks, axis=0, dtype="float32") / np.float32(SIZE)).astype(dtype)
 
 
+def tensor(array):
+    """An array, or a number, as a tensor of its dtype."""
+    return ops.convert_to_tensor(array, dtype=np.asarray(array).dtype.name)
+
+
 def new_variables(sizes=SIZES):
     return [keras.Variable(np.zeros(n, "float32"), name=f"v{n}") for n in sizes]
 
@@ -55,7 +62,7 @@ def distributed(**arguments):
 def apply_in_a_graph(optimizer, variables, make_gradients):
     """Applies what a function of the step returns, in a step that is traced once."""
 
-    @tf.function
+    @in_a_graph
     def step(number):
         optimizer.apply(make_gradients(number), variables)
 
@@ -74,10 +81,10 @@ def check_buckets_of_every_size():
     for bucket_bytes in (1, 100, 5000, 10**9):
         variables = new_variables()
         optimizer = distributed(bucket_bytes=bucket_bytes)
-        tables = [tf.constant(np.stack([mine(n, seed=s) for s in range(3)])) for n in SIZES]
+        tables = [tensor(np.stack([mine(n, seed=s) for s in range(3)])) for n in SIZES]
         step = apply_in_a_graph(optimizer, variables, lambda i, t=tables: [x[i] for x in t])
         for number in range(3):
-            step(tf.constant(number))
+            step(tensor(number))
         assert_applied(variables, seeds=range(3))
 
 
@@ -88,7 +95,7 @@ def check_gradients_that_follow_from_one_another():
         variables = [keras.Variable(np.zeros(7, "float32")) for _ in range(5)]
 
         def make(number, places=places):
-            gradients, last_made = [None] * 5, tf.constant(mine(7))
+            gradients, last_made = [None] * 5, tensor(mine(7))
             for place in places:
                 last_made = gradients[place] = last_made * 2.0
             return gradients
@@ -102,13 +109,13 @@ def check_gradients_that_follow_from_one_another():
 def check_the_velocity_rises_with_the_rate():
     optimizer = keras.optimizers.SGD(ddl.LearningRateWarmup(0.1, 3), momentum=0.9)
     variables = new_variables([7])
-    table = tf.constant(np.stack([mine(7, seed=seed) for seed in range(6)]))
+    table = tensor(np.stack([mine(7, seed=seed) for seed in range(6)]))
     optimizer = ddl.DistributedOptimizer(optimizer)
     step = apply_in_a_graph(optimizer, variables, lambda number: [table[number]])
     # As papers have it: the rate stays outside of the velocity.
     velocity, weight = np.zeros(7), np.zeros(7)
     for number in range(6):
-        step(tf.constant(number))
+        step(tensor(number))
         velocity = 0.9 * velocity + mean_of(7, seed=number)
         weight -= 0.1 * (1 + (SIZE - 1) * min(1, number / 3)) * velocity
     np.testing.assert_allclose(variables[0].numpy(), weight, rtol=1e-4, atol=1e-6)
@@ -131,7 +138,7 @@ def check_eager_mode():
         variables = new_variables()
         optimizer = distributed(bucket_bytes=bucket_bytes)
         for seed in range(3):
-            optimizer.apply([tf.constant(mine(n, seed=seed)) for n in SIZES], variables)
+            optimizer.apply([tensor(mine(n, seed=seed)) for n in SIZES], variables)
         assert_applied(variables, seeds=range(3))
 
 
@@ -139,14 +146,15 @@ def check_half_precision_is_summed_in_single():
     for dtype in ("float16", "bfloat16"):
         size = 3001
         variable = keras.Variable(np.zeros(size, "float32"), dtype="float32", name="v")
-        gradient = tf.cast(tf.constant(mine(size) * 1000.0), dtype)
+        gradient = ops.cast(tensor(mine(size) * np.float32(1000)), dtype)
         average = gradients.Averager()
         [mean] = average.mean([gradient], [variable])
         assert mean.dtype == gradient.dtype
-        parts = [tf.cast(tf.cast(gradient_of(rank, size) * 1000.0, dtype), tf.float32).numpy()
-                 for rank in range(SIZE)]  # fmt: skip
-        want = tf.cast(np.sum(parts, axis=0, dtype="float32") / np.float32(SIZE), dtype)
-        np.testing.assert_array_equal(mean.numpy(), want.numpy())
+        half = numpy_dtype(dtype)
+        parts = [(gradient_of(rank, size) * 1000).astype(half) for rank in range(SIZE)]
+        total = np.sum([part.astype("float32") for part in parts], axis=0, dtype="float32")
+        want = (total / np.float32(SIZE)).astype(half)
+        np.testing.assert_array_equal(ops.convert_to_numpy(mean), want)
         average.close()
 
 
@@ -154,17 +162,17 @@ def check_several_dtypes_at_once():
     kinds = ["float32", "float16", "float64", "float32", "float16"]
     variables = [keras.Variable(np.zeros(50, kind), dtype=kind, name=kind) for kind in kinds]
     average = gradients.Averager(bucket_bytes=100)
-    values = [tf.constant(mine(50, kind, seed)) for seed, kind in enumerate(kinds)]
-    means = tf.function(lambda: average.mean(values, variables))()
+    values = [tensor(mine(50, kind, seed)) for seed, kind in enumerate(kinds)]
+    means = in_a_graph(lambda: average.mean(values, variables))()
     for seed, (kind, mean) in enumerate(zip(kinds, means, strict=True)):
-        assert mean.dtype == kind
+        assert keras.backend.standardize_dtype(mean.dtype) == kind
         np.testing.assert_allclose(mean, mean_of(50, kind, seed), rtol=1e-3)
     average.close()
 
 
 def check_constant_gradients():
     variables = new_variables()
-    constants = [tf.constant(mine(n)) for n in SIZES]
+    constants = [tensor(mine(n)) for n in SIZES]
     step = apply_in_a_graph(distributed(bucket_bytes=1), variables, lambda i: constants)
     step(0)
     step(0)
@@ -176,9 +184,9 @@ def check_gradients_that_nobody_uses():
     variables = new_variables([3, 4, 5])
     average = gradients.Averager(bucket_bytes=1)
 
-    @tf.function
+    @in_a_graph
     def step():
-        return average.mean([tf.constant(mine(n)) for n in (3, 4, 5)], variables)[1]
+        return average.mean([tensor(mine(n)) for n in (3, 4, 5)], variables)[1]
 
     for _ in range(3):
         np.testing.assert_allclose(step(), mean_of(4))
@@ -189,7 +197,7 @@ def check_gradients_that_nobody_uses():
 def check_gradients_that_are_absent_everywhere():
     variables = new_variables([3, 4, 5])
     average = gradients.Averager(bucket_bytes=1)
-    means = average.mean([None, tf.constant(mine(4)), None], variables)
+    means = average.mean([None, tensor(mine(4)), None], variables)
     assert means[0] is None and means[2] is None
     np.testing.assert_allclose(means[1], mean_of(4))
     assert average.mean([None, None], variables[:2]) == [None, None]
@@ -201,9 +209,9 @@ def check_gradients_that_some_ranks_lack():
     average = gradients.Averager(bucket_bytes=1)
     lacking = RANK == SIZE - 1 and SIZE > 1
 
-    @tf.function
+    @in_a_graph
     def step():
-        return average.mean([None if lacking else tf.ones(3), tf.constant(mine(4))], variables)
+        return average.mean([None if lacking else ops.ones(3), tensor(mine(4))], variables)
 
     means = step()
     share = (SIZE - 1) / SIZE if SIZE > 1 else 1
@@ -217,25 +225,27 @@ def check_gradients_that_come_later_are_an_error():
         return
     variables = new_variables([3, 4])
     average = gradients.Averager()
-    average.mean([None, tf.ones(4)], variables)
-    error = fails(lambda: average.mean([tf.ones(3), tf.ones(4)], variables))
+    average.mean([None, ops.ones(4)], variables)
+    error = fails(lambda: average.mean([ops.ones(3), ops.ones(4)], variables))
     assert isinstance(error, RuntimeError) and "'v3' is new" in str(error), error
     average.close()
 
 
 def check_one_rank_alone_traces_again():
+    if BACKEND == "torch":
+        return  # nothing is traced
     variables = new_variables([3])
     optimizer = distributed(bucket_bytes=1)
     traces = []
 
-    @tf.function
+    @in_a_graph
     def step(batch):
         traces.append(batch.shape)
-        optimizer.apply([tf.constant(mine(3)) * tf.reduce_mean(batch)], variables)
+        optimizer.apply([tensor(mine(3)) * ops.mean(batch)], variables)
 
     lengths = [8, 8, 5 if RANK == 0 else 8, 8]  # a shorter batch, on rank 0
     for length in lengths:
-        step(tf.ones(length))
+        step(ops.ones(length))
     counts = COMM.allgather(len(traces))
     assert all(counts[0] > count for count in counts[1:]), counts
     assert_applied(variables, seeds=[0] * len(lengths))
@@ -257,19 +267,25 @@ class Gan(keras.Model):
 
     def train_step(self, batch):
         x, _ = batch
-        with tf.GradientTape(persistent=True) as tape:
-            first = keras.ops.mean(self.first(self.slow(x, RANK % 2 == 0)) ** 2)
-            second = keras.ops.mean(self.second(self.slow(x, RANK % 2 == 1)) ** 2)
-        for part, loss in ((self.first, first), (self.second, second)):
+        losses = []
+        for part, is_slow in ((self.first, RANK % 2 == 0), (self.second, RANK % 2 == 1)):
             variables = part.trainable_variables
-            part.optimizer.apply(tape.gradient(loss, variables), variables)
+            loss, found = gradients_of(
+                lambda part=part, slow=is_slow: ops.mean(part(self.slow(x, slow)) ** 2), variables
+            )
+            losses.append(loss)
+            part.optimizer.apply(found, variables)
         self.optimizer.iterations.assign_add(1)
-        return {"loss": first + second}
+        return {"loss": sum(losses)}
 
     def slow(self, x, is_slow):
         """Delays one network, another one on each rank, so that the ranks' orders differ."""
         if not is_slow:
             return x
+        if BACKEND == "torch":
+            time.sleep(0.05)
+            return x
+        import tensorflow as tf
 
         def wait(value):
             time.sleep(0.05)
@@ -360,7 +376,7 @@ def check_a_callback_that_exchanges_from_a_thread():
 
 
 def check_accumulation_exchanges_once_an_update():
-    for steps_per_execution in (1, 3):
+    for steps_per_execution in (1,) if BACKEND == "torch" else (1, 3):
         before = gradients.exchanged_steps()
         optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps=3)
         model = new_model(optimizer=optimizer, steps_per_execution=steps_per_execution)
@@ -396,8 +412,13 @@ def check_ranks_that_differ_in_bucket_bytes():
 def check_a_step_that_failed_on_all_ranks_can_be_followed_by_another():
     class Odd(keras.layers.Layer):
         def call(self, x):
-            checked = tf.debugging.check_numerics(x, "on purpose")
-            return checked
+            if BACKEND == "tensorflow":
+                import tensorflow as tf
+
+                return tf.debugging.check_numerics(x, "on purpose")
+            if ops.any(ops.isnan(x)):
+                raise ValueError("on purpose")
+            return x
 
     model = keras.Sequential([keras.layers.Input((6,)), Odd(), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
@@ -438,7 +459,7 @@ def check_optimizers_that_are_dropped_leave_nothing_behind():
 
     def use_one():
         optimizer, variables = distributed(), new_variables([5])
-        optimizer.apply([tf.constant(mine(5))], variables)
+        optimizer.apply([tensor(mine(5))], variables)
         assert_applied(variables)
 
     use_one()
@@ -457,7 +478,7 @@ def check_a_step_of_an_ended_fit_says_so():
         return
     variables = new_variables([3])
     average = gradients.Averager()
-    step = tf.function(lambda: average.mean([tf.constant(mine(3))], variables))
+    step = in_a_graph(lambda: average.mean([tensor(mine(3))], variables))
     step()
     average.close()
     error = fails(step)

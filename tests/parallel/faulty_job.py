@@ -6,6 +6,7 @@ With `busy` the other ranks compute for long, and wait in no collective. With `b
 victim's backward pass fails half-way.
 """
 
+import itertools
 import os
 import signal
 import sys
@@ -72,20 +73,28 @@ def nothing():
     tell()
 
 
-@tf.custom_gradient
+_backward_passes = itertools.count(1)
+
+
+@keras.ops.custom_gradient
 def broken_backwards(x):
-    """Passes `x` on; its gradient fails, once those of later layers are on their way."""
+    """Passes `x` on; its third gradient fails, once those of later layers are on their way."""
 
     def fail(gradient):
-        tell()
-        raise ValueError("on purpose")
+        if next(_backward_passes) == 3:
+            tell()
+            raise ValueError("on purpose")
+        return gradient
 
-    def gradient(upstream):
+    def gradient(*arguments, upstream=None):
+        if upstream is not None:  # PyTorch
+            return fail(upstream)
+        (upstream,) = arguments
         result = tf.numpy_function(fail, [upstream], upstream.dtype)
         result.set_shape(upstream.shape)
         return result
 
-    return tf.identity(x), gradient
+    return keras.ops.convert_to_tensor(x) * 1, gradient
 
 
 def train_broken_model(is_victim):

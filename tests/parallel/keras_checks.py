@@ -307,6 +307,7 @@ def check_terminate_on_nan_and_the_bar():
     # Tested in uneven_checks and fit_checks; here that they live beside the others.
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", message=".*__array__.*copy.*")  # as in `run_checks`
         together(dense(K.SGD(0.1)), keras.callbacks.TerminateOnNaN(), ddl.ProgressCallback())
 
 

@@ -32,12 +32,14 @@ BINARY = [
     m.Accuracy, lambda: m.IoU(num_classes=2, target_class_ids=[1]),
 ]  # fmt: skip
 SPARSE = [
-    m.SparseCategoricalAccuracy, m.SparseCategoricalCrossentropy, m.SparseTopKCategoricalAccuracy,
+    m.SparseCategoricalAccuracy, m.SparseCategoricalCrossentropy,
+    lambda: m.SparseTopKCategoricalAccuracy(k=3),
     lambda: m.SparseTopKCategoricalAccuracy(k=2, name="top2"),
     lambda: m.MeanIoU(num_classes=CLASSES, sparse_y_pred=False),
 ]  # fmt: skip
 CATEGORICAL = [
-    m.CategoricalAccuracy, m.CategoricalCrossentropy, m.TopKCategoricalAccuracy, m.CategoricalHinge,
+    m.CategoricalAccuracy, m.CategoricalCrossentropy, lambda: m.TopKCategoricalAccuracy(k=3),
+    m.CategoricalHinge,
     m.KLDivergence, m.Poisson, lambda: m.F1Score(average="macro"),
     lambda: m.OneHotMeanIoU(num_classes=CLASSES),
     lambda: m.OneHotIoU(num_classes=CLASSES, target_class_ids=[0, 2]),
@@ -114,6 +116,22 @@ def assert_alike(mine, expected, names=None):
         )  # fmt: skip
 
 
+def report_numbers(model):
+    """Has Keras report what a metric is, where it reports the variable that the next steps change.
+
+    It does so on PyTorch with the metrics that count, such as FalseNegatives.
+    """
+    original = model._get_metrics_result_or_logs
+
+    def results(logs):
+        return {
+            key: np.array(keras.ops.convert_to_numpy(value))
+            for key, value in original(logs).items()
+        }
+
+    object.__setattr__(model, "_get_metrics_result_or_logs", results)
+
+
 def check_every_metric():
     for make, label in kinds().values():
         train, held_out = samples(N * SIZE * STEPS, 1, label), samples(29, 2, label)
@@ -123,6 +141,7 @@ def check_every_metric():
             validation_data=uneven_part(*held_out), callbacks=both(),
         ).history  # fmt: skip
         alone = make()
+        report_numbers(alone)
         expected = alone.fit(
             *train, batch_size=N * SIZE, epochs=2, shuffle=False, verbose=0,
             validation_data=held_out,
@@ -326,9 +345,12 @@ def check_several_outputs():
 
 def check_a_train_step_with_logs_of_its_own():
     class Mine(keras.Sequential):
-        def train_step(self, data):
-            logs = super().train_step(data)
-            return {**logs, "rank": float(RANK)}
+        def train_step(self, *arguments):
+            result = super().train_step(*arguments)
+            if isinstance(result, tuple):  # on JAX
+                logs, state = result
+                return {**logs, "rank": float(RANK)}, state
+            return {**result, "rank": float(RANK)}
 
     model = Mine([keras.layers.Input((FEATURES,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")

@@ -13,8 +13,10 @@ import numpy as np
 import tensorflow as tf
 import tqdm
 from fit_checks import fails
+from keras import ops
 from mpi import run_checks
 from mpi4py import MPI
+from steps import BACKEND, gradients_of
 
 import easyddl as ddl
 from easyddl import fits
@@ -110,16 +112,16 @@ def check_samples_are_counted_whatever_the_step():
     class Mine(keras.Sequential):
         def train_step(self, data):
             x, y = data
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean((self(x) - y[:, None]) ** 2)
-            gradients = tape.gradient(loss, self.trainable_weights)
-            self.optimizer.apply(gradients, self.trainable_weights)
+            weights = self.trainable_weights
+            loss, found = gradients_of(lambda: ops.mean((self(x) - y[:, None]) ** 2), weights)
+            self.optimizer.apply(found, weights)
             return {"loss": loss}
 
     mine = Mine([keras.layers.Input((6,)), keras.layers.Dense(1)])
     mine.compile("sgd")
     x, y = data(last=3)
-    for model in (mine, new_model(run_eagerly=True), new_model(steps_per_execution=2)):
+    several = {} if BACKEND == "torch" else {"steps_per_execution": 2}  # Keras refuses it
+    for model in (mine, new_model(run_eagerly=True), new_model(**several)):
         watch = Watch()
         fit(model, x, y, mine=[watch], epochs=2)
         assert watch.counted == [len(x), 2 * len(x)], watch.counted
@@ -167,10 +169,10 @@ def check_the_slowest_rank_waits_for_data():
 def check_the_slowest_rank_computes():
     class Heavy(keras.layers.Layer):
         def call(self, x):
-            big = tf.ones((600, 600)) * x[0, 0]
+            big = ops.ones((600, 600)) * x[0, 0]
             for _ in range(25 if RANK == 0 else 0):
-                big = tf.matmul(big, big) * 1e-3
-            return x + 1e-9 * tf.tanh(big[0, 0])
+                big = ops.matmul(big, big) * 1e-3
+            return x + 1e-9 * ops.tanh(big[0, 0])
 
     _, _, error = fit(new_model(Heavy()), *data(20), epochs=2)
     for found, share in slowest_of(error):
@@ -184,7 +186,7 @@ def check_the_slowest_rank_runs_a_callback_and_accumulates():
         optimizer = keras.optimizers.SGD(0.01, **arguments)
         if not arguments:
             optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
-        model.compile(optimizer, "mse", steps_per_execution=2)
+        model.compile(optimizer, "mse", steps_per_execution=1 if BACKEND == "torch" else 2)
         _, _, error = fit(model, *data(20), mine=[Watch(0.2, slow=[SIZE - 1])], epochs=2)
         for found, share in slowest_of(error):
             if SIZE > 1:

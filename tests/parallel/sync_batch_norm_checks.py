@@ -99,7 +99,8 @@ def check_convolutions_in_two_branches():
 
 def check_means_far_from_zero():
     # Sums of squares would have lost all digits of the variance.
-    steps = batches(True, offset=3000.0)
+    # Keras's own moments, on other backends than TensorFlow, are made of such sums.
+    steps = batches(True, offset=3000.0 if keras.backend.backend() == "tensorflow" else 30.0)
     weights = train_together(dense(ddl.SyncBatchNormalization), steps)
     expected = train_alone(dense(keras.layers.BatchNormalization), steps)
     assert_close(weights, expected, rtol=5e-3, atol=1e-3)
@@ -156,7 +157,8 @@ def check_many_layers():
     # Each takes two channels of the engine.
     layers = [ddl.SyncBatchNormalization() for _ in range(33)]
     model = keras.Sequential([keras.layers.Input((5,)), *layers, keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
+    # XLA takes a minute to compile as many.
+    model.compile("sgd", "mse", run_eagerly=keras.backend.backend() == "jax")
     train_together(model, batches(True))
     assert_replicas_are_equal(model)
 
