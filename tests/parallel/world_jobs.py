@@ -10,8 +10,8 @@ import pytest
 
 SCRIPT = pathlib.Path(__file__).with_name("world_checks.py")
 
-# The backend, the number of ranks, and the host of each where one machine plays several: hosts of equal
-# size, with ranks in turns; of unequal size, host by host; and each rank on its own.
+# The backend, the number of ranks, and the host of each where one machine plays several: hosts of
+# equal size, with ranks in turns; of unequal size, host by host; and each rank on its own.
 JOBS = [
     ("tensorflow", 2, ""),
     ("torch", 3, ""),
