@@ -1,5 +1,6 @@
 """The way of PyTorch's tensors into the engine and back."""
 
+import contextlib
 import math
 import warnings
 
@@ -30,7 +31,8 @@ class Exchange:
         self._shapes = shapes
         self._parameters = [None] * len(shapes)
         self._overlap = None
-        self._under_way = {}  # by bucket: its parcels, whose memory the engine uses
+        self._under_way = {}  # by bucket: its ticket, and its parcels, whose memory the engine uses
+        self._ahead = 0  # how many of the first buckets are under way before `reduce` was called
         self._has_told_of_sparse = False
 
     def zeros(self, dtype, shape):
@@ -57,6 +59,7 @@ class Exchange:
         gradients = [self._dense(gradient) for gradient in gradients]
         if self._overlap is not None:
             self._overlap.end_step(gradients, weight)
+        self._ahead = 0
         if not self._under_way:
             # At once: each of several would wake the engine's thread.
             self._hand_in(range(len(self._buckets)), gradients, weight)
@@ -69,6 +72,8 @@ class Exchange:
         """Hands in a bucket whose gradients are there."""
         gradients = {i: self._parameters[i].grad for i in self._buckets[number]}
         self._hand_in([number], gradients, weight)
+        while self._ahead in self._under_way:
+            self._ahead += 1
 
     def _hand_in(self, numbers, gradients, weight):
         indices = [i for number in numbers for i in self._buckets[number]]
@@ -113,6 +118,11 @@ class Exchange:
         """Nothing leaves any more, except by `reduce`."""
         if self._overlap is not None:
             self._overlap.stop()
+        # A step that has failed on all ranks has sent the same ahead on each. Some of it may have
+        # begun here, and not elsewhere: then they all must go on with it.
+        with contextlib.suppress(RuntimeError):
+            for number in range(self._ahead):
+                self._under_way[number][0].wait()
 
     def close(self):
         """Called when the engine's part has ended, and uses no memory of this one's any more."""
@@ -128,6 +138,7 @@ def is_same(tensor, other):
     """Whether two are one and the same memory."""
     return (
         other is not None
+        and other.layout == torch.strided
         and tensor.data_ptr() == other.data_ptr()
         and tensor.shape == other.shape
         and tensor.stride() == other.stride()
