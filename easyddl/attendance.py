@@ -38,6 +38,7 @@ class Attendance:
 
     def __init__(self, uneven="join"):
         self._exchanges = {}
+        self._leading = {}  # those of these that tell which step is which
         self._sums = {}  # what the step adds up besides gradients, by place and shape
         self._places = None  # of what it has added up so far, within a step
         self._goes_on = uneven == "join"
@@ -50,18 +51,25 @@ class Attendance:
     def __exit__(self, *error):
         _under_way.remove(self)
 
-    def add(self, exchange):
-        """Notes that the steps go through an exchange of the engine's."""
+    def add(self, exchange, leads=True):
+        """Notes that the steps go through an exchange of the engine's.
+
+        Args:
+            exchange: `_core.Exchange`.
+            leads: Boolean. Whether all steps go through it, as through that of the gradients.
+        """
         self._exchanges[exchange.number] = exchange
+        if leads:
+            self._leading[exchange.number] = exchange
 
     def attended(self, train_step):
-        """A `train_step(data)` that adds up tensors by way of the exchanges: see `sum_in_step`."""
+        """A `train_step` that adds up tensors by way of the exchanges: see `sum_in_step`."""
 
         @functools.wraps(train_step)
-        def step(data):
+        def step(*arguments):
             self._places = collections.Counter()
             try:
-                return train_step(data)
+                return train_step(*arguments)
             finally:
                 self._places = None
 
@@ -95,6 +103,7 @@ class Attendance:
         if not told:
             return Seen()
         missed, uneven, stop = zip(*told, strict=True)
+        # Of the engine's these two are steps.
         return Seen(max(missed), any(uneven), any(stop))
 
     @property
@@ -115,6 +124,26 @@ class Attendance:
         self._ask_to_stop(stop)
         seen = self.seen
         self._ends = seen.stop or (seen.uneven and not self._goes_on)
+        return self._ends
+
+    def by_step(self, number, stop):
+        """Called while steps may still be under way that have been begun.
+
+        How far they are differs by rank. So what counts is which step has told, not when it is
+        heard.
+
+        Args:
+            number: Integer. A step that is done, counted from 1 since the last `join`.
+            stop: Boolean. Whether this rank is to stop.
+
+        Returns:
+            Boolean: whether that step, or one before it, has told that the epoch ends.
+        """
+        self._ask_to_stop(stop)
+        for exchange in self._leading.values():
+            _, uneven, stopped = exchange.seen
+            told = [stopped, *([] if self._goes_on else [uneven])]
+            self._ends = self._ends or any(0 < step <= number for step in told)
         return self._ends
 
     def _ask_to_stop(self, stop):
@@ -167,7 +196,7 @@ def require_all(what):
         )
 
 
-def note(exchange):
+def note(exchange, leads=True):
     """Tells the innermost fit that its steps go through an exchange of the engine's."""
     if _under_way:
-        _under_way[-1].add(exchange)
+        _under_way[-1].add(exchange, leads)

@@ -30,7 +30,6 @@ class BatchWeight:
 
     def __init__(self):
         self._weight = None
-        self._scope = None
 
     def hook(self, model):
         """Has a model's training losses noted.
@@ -46,8 +45,9 @@ class BatchWeight:
                     return _call(model, original, x, y, y_pred, sample_weight, False)
                 with _noted() as denominators:
                     loss = _call(model, original, x, y, y_pred, sample_weight, True)
-            self._weight = _total(denominators, x)
-            self._scope = backends.require().scope()
+            # What no gradient passes to, and so does not belong to what is differentiated.
+            total = _total(denominators, x)
+            self._weight = total if total is None or total is PLAIN else ops.stop_gradient(total)
             return loss
 
         object.__setattr__(model, "compute_loss", backends.require().uncompiled(compute_loss))
@@ -69,8 +69,9 @@ class BatchWeight:
         Returns:
             Scalar float32 tensor, `PLAIN`, or `None` where no loss has told.
         """
-        same = self._scope is backends.require().scope()
-        return self._weight if same else None
+        if self._weight is None or self._weight is PLAIN:
+            return self._weight
+        return self._weight if backends.require().is_current(self._weight) else None
 
     @property
     def is_plain(self):

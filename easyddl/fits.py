@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import inspect
+import threading
 
 import keras
 
@@ -34,6 +35,8 @@ class Fit:
         callbacks: List of the user's callbacks, in their order.
         at_end: `contextlib.ExitStack` of what to undo when fit ends, in whatever way.
         attendance: `Attendance`, where a `DDLCallback` is among the callbacks; else `None`.
+        steps: Integer. How often this rank has called its train function in this epoch, where a
+            `DDLCallback` is among the callbacks.
     """
 
     def __init__(self, model, arguments):
@@ -42,6 +45,8 @@ class Fit:
         self.callbacks = _callbacks(arguments.get("callbacks"))
         self.at_end = contextlib.ExitStack()
         self.attendance = None
+        self.steps = 0
+        self._thread = threading.get_ident()
         self._acts = []  # at the first batch
         self._has_met = False
         self._validation_freq = None  # of the ranks that validate
@@ -113,11 +118,42 @@ class Fit:
         model.train_function = None
         self.at_end.callback(setattr, model, "train_function", None)
 
+    def is_here(self):
+        """Whether this is the thread that takes the steps: callbacks may be called in others."""
+        return threading.get_ident() == self._thread
+
+    def begin_epoch(self):
+        """Called as an epoch begins."""
+        self.steps = 0
+        self._wait = lambda: None
+
+    def watch_steps(self):
+        """Counts the steps of each epoch, and has all ranks end it after the same one.
+
+        Where Keras waits for neither the step nor the callbacks, ranks hear at different times
+        that the epoch is to end. So all of them go on for one step after that which has told so.
+        To be called in the first callback's `on_train_begin`.
+        """
+        model = self.model
+        step = model.train_function
+
+        @functools.wraps(step)
+        def watched(*arguments):
+            result = step(*arguments)
+            self._wait()  # for the step before, while this one is under way
+            self._wait = backends.require().begun(result)
+            done = self.steps * model.steps_per_execution
+            self.steps += 1
+            model.stop_training = self.attendance.by_step(done, model.stop_training)
+            return result
+
+        model.train_function = watched
+
     @functools.cached_property
     def meter(self):
         """What measures its steps: a `StepMeter`, to be asked for in a callback's `set_model`."""
         meter = backends.require().StepMeter()
-        self.wrap_train_step(meter.counted)
+        meter.watch(self)
         return meter
 
     def took_steps_alone(self):
@@ -128,7 +164,10 @@ class Fit:
 
 def _steps(model):
     optimizer = getattr(model, "optimizer", None)
-    return int(optimizer.iterations.numpy()) if getattr(optimizer, "built", False) else 0
+    if not getattr(optimizer, "built", False):
+        return 0
+    # With accumulation it is no variable, but what is computed of one.
+    return int(keras.ops.convert_to_numpy(optimizer.iterations))
 
 
 def _exchanges():

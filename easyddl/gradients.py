@@ -162,16 +162,29 @@ def _variables_of(optimizer, variables):
 
 
 def _apply_of(optimizer, averager):
-    original = optimizer.apply
+    original, original_stateless = optimizer.apply, optimizer.stateless_apply
     mean = backends.require().uncompiled(lambda *args: averager.mean(*args), wholly=True)
+    are_means = False  # because `stateless_apply` calls `apply`, as that of most optimizers does
 
     def apply(grads, trainable_variables=None):
+        if are_means:
+            return original(grads, trainable_variables)
         grads = list(grads)
         variables = _variables_of(optimizer, trainable_variables)
         with backends.require().once_there_is_a_batch():
             return original(mean(grads, variables), trainable_variables)
 
-    return {"apply": apply}
+    def stateless_apply(optimizer_variables, grads, trainable_variables):
+        # Before it branches, as `LossScaleOptimizer` does: all ranks must come here.
+        nonlocal are_means
+        means = mean(list(grads), _variables_of(optimizer, None)) if optimizer.built else grads
+        are_means = True
+        try:
+            return original_stateless(optimizer_variables, means, trainable_variables)
+        finally:
+            are_means = False
+
+    return {"apply": apply, "stateless_apply": stateless_apply}
 
 
 def _update_of(optimizer, averager):

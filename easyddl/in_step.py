@@ -43,18 +43,18 @@ def allreduce(x, op):
     shape = tuple(x.shape)
     flat = ops.cast(ops.reshape(x, (-1,)), "float32")
     # With them travels how many they are.
-    total = _sum_at_this_place(shape)(ops.concatenate([flat, ops.ones((1,), "float32")]))
+    total = _sum_at_this_place(x, shape)(ops.concatenate([flat, ops.ones((1,), "float32")]))
     result = total[:-1] / total[-1] if op == "mean" else total[:-1]
     return ops.cast(ops.reshape(result, shape), x.dtype)
 
 
-def _sum_at_this_place(shape):
+def _sum_at_this_place(x, shape):
     def make(place):
         return StepSum(f"allreduce {place + 1} in the step", (math.prod(shape) + 1,))
 
     under_way = attendance.current()
     if under_way is not None and under_way.is_in_step:
         return under_way.sum_in_step(shape, make)
-    sums = _custom_steps.setdefault(backends.require().scope(), [])
+    sums = _custom_steps.setdefault(backends.require().scope_of(x), [])
     sums.append(make(len(sums)))
     return sums[-1]

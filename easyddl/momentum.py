@@ -9,6 +9,7 @@ the velocity by what the rate has grown by makes both the same: Goyal et al., 20
 import keras
 from keras import ops
 
+from easyddl import backends
 from easyddl.warmup import LearningRateWarmup
 
 _HOOK = "_backend_update_step"
@@ -60,7 +61,7 @@ def hook(optimizer):
     def update(grads, trainable_variables, learning_rate):
         growth = schedule.growth(optimizer._iterations)
         # Most steps come after the rise, and need not go over all velocities.
-        ops.cond(growth != 1.0, lambda: scale(optimizer, growth), lambda: None)
+        backends.require().unless(growth == 1.0, lambda: scale(optimizer, growth))
         return original(grads, trainable_variables, learning_rate)
 
     object.__setattr__(optimizer, _HOOK, update)

@@ -5,7 +5,7 @@ import weakref
 
 from keras import ops
 
-from easyddl import denominators, world
+from easyddl import backends, denominators, world
 from easyddl.ways import Way
 
 
@@ -29,18 +29,11 @@ class StepSum:
 
     def __call__(self, x):
         """The sum of all ranks' `x`, a float32 tensor."""
-
-        @ops.custom_gradient
-        def add_up(x):
-            def gradient(*arguments, upstream=None):
-                if upstream is None:
-                    (upstream,) = arguments
-                return self._gradient(upstream)
-
-            return self._forward.reduce([x])[0], gradient
-
         # Registered at once, in the order that all ranks call it in.
         self._backward.take_part()
+        add_up = backends.require().differentiable(
+            lambda x: self._forward.reduce([x])[0], self._gradient
+        )
         return add_up(x)
 
     def _gradient(self, upstream):

@@ -19,10 +19,11 @@ class Way:
 
     def __init__(self, what, plan, sizes, dtypes, shapes, op="mean"):
         self._number, channel = channels.lease()
+        self._leads = op == "mean"
         self._engine = world.engine().core.Exchange(
             channel, what, [(dtypes[b[0]], [sizes[i] for i in b]) for b in plan], op
         )
-        self._door = backends.require().Exchange(self._engine.number, plan, shapes)
+        self._door = backends.require().Exchange(self._engine.number, plan, shapes, op)
 
     def watch(self, variables, weight):
         """Has gradients set off before `reduce` is called, where the backend can tell of them.
@@ -36,7 +37,7 @@ class Way:
 
     def take_part(self):
         """Tells the fit under way that its steps go this way."""
-        attendance.note(self._engine)
+        attendance.note(self._engine, self._leads)
 
     def reduce(self, tensors, weight=None):
         """The mean or the sum of each tensor over all ranks."""

@@ -5,6 +5,7 @@ This module and the backends are the only ones that touch `_core` and mpi4py.
 
 import contextlib
 import dataclasses
+import importlib.util
 import math
 import os
 import re
@@ -86,13 +87,25 @@ def _start():
         stall_abort=_seconds("EASYDDL_STALL_ABORT", 600),
         racks=os.environ.get("EASYDDL_RACKS", "").strip(),
         route=os.environ.get("EASYDDL_ROUTE", "").strip(),
+        gpu=os.environ.get("EASYDDL_GPU", "").strip(),
     )
     world.set_stack(_where_the_script_stands)
     core.watch_exit(world)
+    core.look_for_nccl_in(_nccl_folders())
     if timeline is not None:
         timeline.begin(world.size, world.hosts[world.rank])
         core.start_timeline(world, timeline.descriptor)
     return _Engine(core, world, core.Channel(world, watch_signals=True), os.getpid())
+
+
+def _nccl_folders():
+    """Where the wheels nvidia-nccl-cu12 and -cu13 keep NCCL. Nothing is opened yet."""
+    try:
+        spec = importlib.util.find_spec("nvidia.nccl")
+    except (ImportError, ValueError):
+        return []
+    folders = spec.submodule_search_locations if spec else None
+    return [os.path.join(folder, "lib") for folder in folders or []]
 
 
 def _load_mpi():

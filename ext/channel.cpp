@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "check.h"
+#include "gpu_level.h"
 #include "reduce.h"
 #include "trace.h"
 
@@ -85,6 +86,17 @@ Channel::Channel(World& world)
       line_(world.farewell().add_channel()),
       idle_([this] { idle(); }),
       sources_(static_cast<size_t>(layout_.local_size)) {}
+
+Channel::~Channel() = default;
+
+std::string Channel::name_of(size_t rank) const {
+  return "Rank " + std::to_string(rank) + " on host " + layout_.host_of[rank];
+}
+
+GpuLevel& Channel::gpu_level() {
+  if (gpu_level_ == nullptr) gpu_level_ = std::make_unique<GpuLevel>(*this);
+  return *gpu_level_;
+}
 
 void Channel::idle() {
   if (user_idle_) user_idle_();
@@ -372,6 +384,49 @@ void Channel::spread(const Crossing& crossing, const Pieces& data, const Chunk& 
                          dtype, op, layout_.size);
                   if (local_.size() > 1) std::memcpy(total + offset, out, bytes);
                 });
+}
+
+void Channel::take_part(const char* name, size_t bytes, const Signature& signature,
+                        const std::function<void(const Idle&)>& run) {
+  Call call(*this, signature, name, bytes);
+  run(idle_);
+  call.done();
+}
+
+// Like the stages of an allreduce, but at the pace of what the shard comes and goes by.
+void Channel::cross_hosts(const HostShard& shard) {
+  const DType wide = accumulator_of(shard.dtype);
+  const size_t chunks = (shard.bytes + shard.chunk_bytes - 1) / shard.chunk_bytes;
+  size_t set_out = 0, arrived = 0;
+  const auto count = [&](size_t chunk) {
+    const size_t begin = chunk * shard.chunk_bytes;
+    return (std::min(shard.bytes, begin + shard.chunk_bytes) - begin) / size_of(shard.dtype);
+  };
+  const auto at = [&](size_t chunk) { return shard.data + chunk * shard.chunk_bytes; };
+  const auto move = [&] {
+    bool has_moved = false;
+    advance_crossings();
+    while (set_out < chunks && set_out - arrived < kCrossings && shard.has_come(set_out)) {
+      Crossing& next = crossing(static_cast<uint32_t>(set_out));
+      next.count = count(set_out);
+      next.data.resize(next.count * size_of(wide));
+      const void* const source = at(set_out);
+      accumulate(next.data.data(), &source, 1, next.count, shard.dtype, shard.op);
+      remote_.plan_allreduce(next, wide, shard.op);
+      next.advance();
+      ++set_out;
+      has_moved = true;
+    }
+    while (arrived < set_out && !crossing(static_cast<uint32_t>(arrived)).is_under_way()) {
+      const Crossing& first = crossing(static_cast<uint32_t>(arrived));
+      finish(at(arrived), first.data.data(), first.count, shard.dtype, shard.op, 1);
+      shard.has_crossed(arrived);
+      ++arrived;
+      has_moved = true;
+    }
+    return has_moved;
+  };
+  while (arrived < chunks) shard.wait(move);
 }
 
 void Channel::broadcast(const Pieces& data, int root, const Signature& signature) {

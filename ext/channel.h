@@ -5,10 +5,13 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "gpu_way.h"
 #include "mpi_level.h"
 #include "pieces.h"
 #include "shared_memory_level.h"
@@ -16,6 +19,8 @@
 #include "world.h"
 
 namespace easyddl {
+
+class GpuLevel;
 
 // One line of collectives, all ranks calling the same ones in the same order. Each channel has
 // its own memory and communicators, so that collectives on different channels never mix.
@@ -30,6 +35,7 @@ class Channel {
  public:
   // Collective over the world.
   explicit Channel(World& world);
+  ~Channel();
 
   // Called now and then while a rank waits; may throw.
   void set_idle(Idle idle) { user_idle_ = std::move(idle); }
@@ -39,6 +45,9 @@ class Channel {
 
   // The number of ranks.
   int size() const { return layout_.size; }
+  const Layout& layout() const { return layout_; }
+  // A rank in words, with its host.
+  std::string name_of(size_t rank) const;
 
   void allreduce(const Pieces& data, DType dtype, Op op, const Signature& signature);
   void broadcast(const Pieces& data, int root, const Signature& signature);
@@ -59,6 +68,29 @@ class Channel {
   // out = the reduction of part r of all ranks' `in`, for rank r; `count` elements a part.
   void reduce_scatter(const void* in, void* out, size_t count, DType dtype, Op op,
                       const Signature& signature);
+
+  // A collective that goes another way than the shared memory's. `run` is called once, with what
+  // it has to call now and then while it waits. Nothing compares the ranks' signatures.
+  void take_part(const char* name, size_t bytes, const Signature& signature,
+                 const std::function<void(const Idle&)>& run);
+
+  // A carrier's shard in memory of the host, which comes and goes in chunks.
+  struct HostShard {
+    uint8_t* data;
+    size_t bytes, chunk_bytes;
+    DType dtype;
+    Op op;
+    std::function<bool(size_t chunk)> has_come;              // until it has, once
+    std::function<void(size_t chunk)> has_crossed;           // in their order
+    std::function<void(const std::function<bool()>&)> wait;  // until that is true
+  };
+
+  // Reduces a shard over all hosts, within `take_part`. To be called by all carriers.
+  void cross_hosts(const HostShard& shard);
+
+  // What the channel's exchanges need on GPUs, once they do; and the way that the user asks for.
+  GpuLevel& gpu_level();
+  std::optional<GpuWay> gpu_way() const { return world_.gpu_way(); }
 
  private:
   struct Chunk {
@@ -111,6 +143,7 @@ class Channel {
   uint64_t number_ = 0;
   uint64_t slow_ = 0;  // the last one in which this rank has waited for long, and since when
   std::chrono::steady_clock::time_point slow_since_;
+  std::unique_ptr<GpuLevel> gpu_level_;
   std::vector<const void*> sources_;
   // This carrier's shards that cross the hosts, by turn. A chunk's takes three turns; a power of
   // two, as slots are. They outlive a collective that fails: MPI may still write to them.

@@ -20,6 +20,8 @@ namespace {
 struct Registry {
   std::mutex mutex;
   std::map<int64_t, Exchange*> open;
+  std::map<int64_t, int> visitors;  // threads that wait in it, by its number
+  std::condition_variable visitor_left;
   int64_t last = 0;
 };
 
@@ -41,6 +43,15 @@ void leave(int64_t number) {
   all.open.erase(number);
 }
 
+void wait_for_visitors(int64_t number) {
+  Registry& all = registry();
+  std::unique_lock<std::mutex> lock(all.mutex);
+  all.visitor_left.wait(lock, [&] { return all.visitors.count(number) == 0; });
+}
+
+constexpr const char* kEnded =
+    "This step exchanges gradients for a fit that has ended. Compile it again.";
+
 void submit_to(int64_t exchange, size_t first, std::vector<Piece> arrays, double weight,
                Done done) {
   Registry& all = registry();
@@ -48,10 +59,32 @@ void submit_to(int64_t exchange, size_t first, std::vector<Piece> arrays, double
   const auto found = all.open.find(exchange);
   if (found == all.open.end()) {
     lock.unlock();
-    return done("This step exchanges gradients for a fit that has ended. Compile it again.");
+    return done(kEnded);
   }
   // Under the lock: the exchange cannot be closed meanwhile.
   found->second->submit(first, std::move(arrays), weight, std::move(done));
+}
+
+// This may wait for other ranks. So not under the lock: the exchange is told of its visitor.
+std::string submit_on_gpu_to(int64_t exchange, size_t first, std::vector<Piece> arrays,
+                             const float* gpu_weight, double weight, void* stream, Done done) {
+  Registry& all = registry();
+  std::unique_lock<std::mutex> lock(all.mutex);
+  const auto found = all.open.find(exchange);
+  if (found == all.open.end()) {
+    lock.unlock();
+    done(kEnded);
+    return kEnded;
+  }
+  Exchange& open = *found->second;
+  ++all.visitors[exchange];
+  lock.unlock();
+  const std::string refused =
+      open.submit_on_gpu(first, std::move(arrays), gpu_weight, weight, stream, done);
+  lock.lock();
+  if (--all.visitors[exchange] == 0) all.visitors.erase(exchange);
+  all.visitor_left.notify_all();
+  return refused;
 }
 
 std::atomic<uint64_t> g_exchanged_steps{0};
@@ -83,10 +116,7 @@ Exchange::~Exchange() { close(); }
 void Exchange::submit(size_t first, std::vector<Piece> arrays, double weight, Done done) {
   const int64_t handed_in = Trace::on() != nullptr ? Trace::now() : 0;
   std::unique_lock<std::mutex> lock(mutex_);
-  std::string failure = failure_;
-  if (first >= buckets_.size()) {
-    failure = "There is no bucket " + std::to_string(first) + " in " + what_ + ".";
-  }
+  const std::string failure = refusal(first, Place::host);
   if (!failure.empty()) {
     lock.unlock();
     return done(failure);
@@ -94,6 +124,18 @@ void Exchange::submit(size_t first, std::vector<Piece> arrays, double weight, Do
   waiting_[first].push_back({std::move(arrays), weight, std::move(done), handed_in});
   last_handed_in_ = std::chrono::steady_clock::now();
   if (first == next_) came_.notify_one();
+}
+
+// Why arrays that lie there cannot be handed in; empty if they can.
+std::string Exchange::refusal(size_t first, Place place) const {
+  if (!failure_.empty()) return failure_;
+  if (first >= buckets_.size()) {
+    return "There is no bucket " + std::to_string(first) + " in " + what_ + ".";
+  }
+  if (place_ == Place::unknown || place_ == place) return "";
+  return std::string("The arrays of ") + what_ + " lay on " +
+         (place_ == Place::gpu ? "GPUs" : "the hosts") +
+         " in its first step, and now do not. They must stay there.";
 }
 
 void Exchange::join() {
@@ -127,6 +169,7 @@ Seen Exchange::seen() {
 void Exchange::forget() {
   const std::lock_guard<std::mutex> lock(mutex_);
   seen_ = {};
+  taken_ = 0;
   asks_to_stop_ = false;
 }
 
@@ -135,14 +178,27 @@ void Exchange::run() {
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
     const auto has_batch = [this] { return !waiting_[next_].empty(); };
-    came_.wait(lock, [&] { return !failure_.empty() || has_batch() || (joining_ && next_ == 0); });
+    // Whoever hands in arrays on a GPU waits for that, and may have others still to hand in.
+    const auto can_ask = [this] {
+      return place_ == Place::unknown && order_ != nullptr && has_any_request();
+    };
+    came_.wait(lock, [&] {
+      return !failure_.empty() || has_batch() || (joining_ && next_ == 0) || can_ask();
+    });
     if (!failure_.empty()) break;
     std::string failure;
-    if (has_batch()) {
+    if (place_ == Place::unknown) {
+      lock.unlock();
+      failure = agree_on_place();
+      // All ranks have joined, and so all go on to the step that says so.
+      if (failure.empty() && place_ == Place::unknown) failure = take_joined_step();
+    } else if (has_batch()) {
       Request request = std::move(waiting_[next_].front());
       waiting_[next_].pop_front();
       lock.unlock();
       failure = take(request);
+      if (request.ticket && !failure.empty()) end_job_for(failure);
+      let_go(request);
       request.done(failure);
     } else {
       lock.unlock();
@@ -150,15 +206,54 @@ void Exchange::run() {
     }
     lock.lock();
     if (failure_.empty()) failure_ = failure;
+    place_known_.notify_all();
   }
+  place_known_.notify_all();
   all_joined_.notify_all();
   for (std::deque<Request>& requests : waiting_) {
     for (Request& request : std::exchange(requests, {})) {
       const std::string failure = failure_;
       lock.unlock();
+      let_go(request);
       request.done(failure);
       lock.lock();
     }
+  }
+}
+
+bool Exchange::has_any_request() const {
+  return std::any_of(waiting_.begin(), waiting_.end(),
+                     [](const std::deque<Request>& requests) { return !requests.empty(); });
+}
+
+// Where the arrays lie, which a rank that has none must know too. Once in an exchange.
+std::string Exchange::agree_on_place() {
+  try {
+    Place mine = Place::unknown;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (has_any_request()) mine = order_ != nullptr ? Place::gpu : Place::host;
+    }
+    const std::vector<int64_t> all =
+        channel_.gather_values(static_cast<int64_t>(mine), Signature("the first step of " + what_));
+    const auto first_with = [&](Place place) {
+      return std::find(all.begin(), all.end(), static_cast<int64_t>(place));
+    };
+    const auto host = first_with(Place::host), gpu = first_with(Place::gpu);
+    if (host != all.end() && gpu != all.end()) {
+      throw Error(channel_.name_of(static_cast<size_t>(gpu - all.begin())) +
+                  " hands in arrays that lie on a GPU, " +
+                  channel_.name_of(static_cast<size_t>(host - all.begin())) +
+                  " arrays that lie on the host, in the first step of " + what_ +
+                  ". All ranks must train on the same kind of device.");
+    }
+    if (gpu != all.end()) prepare_gpu();
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (gpu != all.end()) place_ = Place::gpu;
+    if (host != all.end()) place_ = Place::host;
+    return "";
+  } catch (const std::exception& error) {
+    return error.what();
   }
 }
 
@@ -166,6 +261,7 @@ void Exchange::run() {
 std::string Exchange::take(Request& request) {
   try {
     auto array = request.arrays.begin();
+    if (request.ticket) read_weight(request);
     do {
       const size_t count = buckets_[next_].bytes.size();
       if (static_cast<size_t>(request.arrays.end() - array) < count) {
@@ -173,8 +269,14 @@ std::string Exchange::take(Request& request) {
       }
       if (next_ == 0) begin_step(request.weight, true);
       const auto end = array + static_cast<std::ptrdiff_t>(count);
-      reduce(std::vector<Piece>(array, end), request.handed_in);
+      const std::vector<Piece> arrays(array, end);
       array = end;
+      if (request.ticket) {
+        const bool is_last = array == request.arrays.end();
+        reduce_on_gpu(arrays, request.handed_in, is_last ? &*request.ticket : nullptr);
+      } else {
+        reduce(arrays, request.handed_in);
+      }
     } while (array != request.arrays.end());
     return "";
   } catch (const std::exception& error) {
@@ -187,18 +289,25 @@ std::string Exchange::take_joined_step() {
   try {
     begin_step(0, false);
     do {
-      std::vector<std::vector<uint8_t>> zeros;
-      std::vector<Piece> arrays;
-      for (size_t bytes : buckets_[next_].bytes) {
-        uint8_t* data = zeros.emplace_back(bytes).data();
-        arrays.push_back({data, data, bytes});
-      }
-      reduce(std::move(arrays), 0);
+      take_joined_bucket();
     } while (next_ != 0);
     return "";
   } catch (const std::exception& error) {
     return error.what();
   }
+}
+
+void Exchange::take_joined_bucket() {
+  if (gpu_ != nullptr && gpu_->way_of(load_of(next_)) != GpuWay::host) {
+    return reduce_on_gpu(gpu_->zeros(buckets_[next_].bytes), 0, nullptr);
+  }
+  std::vector<std::vector<uint8_t>> zeros;
+  std::vector<Piece> arrays;
+  for (size_t bytes : buckets_[next_].bytes) {
+    uint8_t* data = zeros.emplace_back(bytes).data();
+    arrays.push_back({data, data, bytes});
+  }
+  reduce(std::move(arrays), 0);
 }
 
 void Exchange::begin_step(double weight, bool active) {
@@ -266,11 +375,14 @@ void Exchange::divide(const std::vector<Piece>& arrays) const {
   }
 }
 
+std::string Exchange::text_of_bucket() const {
+  return "bucket " + std::to_string(next_ + 1) + " of " + std::to_string(buckets_.size()) +
+         " in step " + std::to_string(step_) + " of " + what_;
+}
+
 void Exchange::travel(std::vector<Piece> arrays, int64_t handed_in) {
   const Bucket& bucket = buckets_[next_];
-  const std::string text = "bucket " + std::to_string(next_ + 1) + " of " +
-                           std::to_string(buckets_.size()) + " in step " + std::to_string(step_) +
-                           " of " + what_;
+  const std::string text = text_of_bucket();
   // In the first bucket, if its elements can hold the control word; else before it.
   const bool rides = next_ == 0 && bucket.dtype == DType::float32;
   ControlWord::Floats floats = mine_.to_floats();
@@ -294,14 +406,14 @@ void Exchange::travel(std::vector<Piece> arrays, int64_t handed_in) {
 void Exchange::take_in(const ControlWord& all) {
   const std::lock_guard<std::mutex> lock(mutex_);
   step_has_batches_ = all.any_active();
-  seen_.stop = seen_.stop || all.any_stops();
+  if (all.any_stops() && seen_.stop == 0) seen_.stop = taken_ + 1;
   if (!step_has_batches_) {
     joining_ = false;
     all_joined_.notify_all();
     return;
   }
   if (mine_.active == 0) ++seen_.missed;
-  if (!all.all_active(channel_.size())) seen_.uneven = true;
+  if (!all.all_active(channel_.size()) && seen_.uneven == 0) seen_.uneven = taken_ + 1;
   divisor_ = 1;
   if (op_ != Op::mean || all.weight <= 0) return;
   if (!all.any_plain()) divisor_ = all.weight / channel_.size() / usual_weight_;
@@ -313,6 +425,7 @@ void Exchange::end_bucket() {
   if (++next_ < buckets_.size()) return;
   next_ = 0;
   ++step_;
+  ++taken_;
   if (mine_.active != 0) waited_ += std::chrono::steady_clock::now() - last_handed_in_;
   if (op_ == Op::mean) g_exchanged_steps.fetch_add(1);
 }
@@ -335,6 +448,8 @@ void Exchange::close() {
     came_.notify_one();
   }
   if (thread_.joinable()) thread_.join();
+  wait_for_visitors(number_);
+  if (order_ != nullptr) StreamOrder::give_back(std::exchange(order_, nullptr));
 }
 
 bool Exchange::is_sound() {
@@ -343,7 +458,7 @@ bool Exchange::is_sound() {
 }
 
 const ExchangeDoor& exchange_door() {
-  static const ExchangeDoor door{submit_to};
+  static const ExchangeDoor door{submit_to, submit_on_gpu_to};
   return door;
 }
 

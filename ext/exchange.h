@@ -7,6 +7,7 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -15,7 +16,9 @@
 #include "control_word.h"
 #include "dtype.h"
 #include "exchange_door.h"
+#include "gpu_level.h"
 #include "pieces.h"
+#include "stream_order.h"
 
 namespace easyddl {
 
@@ -32,8 +35,12 @@ using Done = std::function<void(const std::string& error)>;
 // What a rank has learnt of the others from the control words of the steps.
 struct Seen {
   uint64_t missed = 0;  // steps that others took while this rank had no batch
-  bool uneven = false;  // whether any rank had none in a step that others took
-  bool stop = false;    // whether any rank has asked all to stop
+  // The first step, counted from 1 since `forget`, in which any rank had none while others did,
+  // and in which any has asked all to stop. The same on all ranks; 0 for none yet. A rank may
+  // hand in steps before it has heard of the one before: it goes by which step told, not by when
+  // it heard.
+  uint64_t uneven = 0;
+  uint64_t stop = 0;
 };
 
 // A list of gradients, cut into buckets that are averaged over all ranks, in a fixed order, by a
@@ -66,6 +73,10 @@ class Exchange {
   // step, or kPlain; that of the first bucket counts.
   void submit(size_t first, std::vector<Piece> arrays, double weight, Done done);
 
+  // The same for arrays on a GPU: see ExchangeDoor. Either all ranks hand in such, or none does.
+  std::string submit_on_gpu(size_t first, std::vector<Piece> arrays, const float* gpu_weight,
+                            double weight, void* stream, const Done& done);
+
   // From now on this rank has no batches. Steps that are handed in already are taken first.
   void join();
 
@@ -96,9 +107,17 @@ class Exchange {
     double weight;
     Done done;
     int64_t handed_in;  // when, if that is traced
+    // For arrays on a GPU.
+    std::optional<StreamOrder::Ticket> ticket = std::nullopt;
+    bool weighs_on_gpu = false;
   };
 
+  // Where the arrays of all ranks lie: that is learnt before the first step.
+  enum class Place { unknown, host, gpu };
+
   void run();
+  bool has_any_request() const;
+  std::string agree_on_place();
   std::string take(Request& request);
   std::string take_joined_step();
   void reduce(std::vector<Piece> arrays, int64_t handed_in);
@@ -111,6 +130,22 @@ class Exchange {
   ControlWord exchange_control(const std::string& text);
   void take_in(const ControlWord& all);
   void end_bucket();
+  std::string text_of_bucket() const;
+  // In exchange_on_gpu.cpp.
+  void prepare_gpu();
+  GpuLoad load_of(size_t bucket) const;
+  std::string refusal(size_t first, Place place) const;
+  StreamOrder& order_for(size_t first, const std::vector<Piece>& arrays);
+  void count_in(size_t arrays);
+  void read_weight(Request& request);
+  void reduce_on_gpu(const std::vector<Piece>& arrays, int64_t handed_in,
+                     const StreamOrder::Ticket* ticket);
+  void reduce_by_host(const std::vector<Piece>& arrays, int64_t handed_in,
+                      const StreamOrder::Ticket* ticket);
+  void finish_on_gpu(const StreamOrder::Ticket* ticket, const Idle& idle);
+  void take_joined_bucket();
+  [[noreturn]] void end_job_for(const std::string& failure) const;
+  void let_go(const Request& request);
   void trace_bucket(size_t bytes, int64_t handed_in, int64_t begun);
 
   Channel& channel_;
@@ -126,9 +161,15 @@ class Exchange {
   bool joining_ = false;
   bool asks_to_stop_ = false;
   Seen seen_;
+  uint64_t taken_ = 0;  // steps, since `forget`
   std::chrono::steady_clock::time_point last_handed_in_;
   std::chrono::nanoseconds waited_{0};
   std::string failure_;  // why nothing travels any more
+  Place place_ = Place::unknown;
+  std::condition_variable place_known_;
+  StreamOrder* order_ = nullptr;  // borrowed, once this rank has handed in arrays on a GPU
+  size_t next_on_gpu_ = 0;        // the bucket to be handed in next, on a GPU
+  GpuLevel* gpu_ = nullptr;       // the channel's, if the arrays lie on GPUs
   // Of the step under way, the thread's own.
   ControlWord mine_;
   double usual_weight_ = 0;       // all ranks' mean in the step before; 0 if there was none

@@ -5,7 +5,9 @@
 #include <pybind11/stl.h>
 
 #include <atomic>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -15,6 +17,7 @@
 #include "channel.h"
 #include "check.h"
 #include "exchange.h"
+#include "gpu_api.h"
 #include "process.h"
 #include "signature.h"
 #include "ticket.h"
@@ -38,6 +41,40 @@ void check_signals() {
   if (!g_python_is_alive.load()) return;
   const py::gil_scoped_acquire gil;
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+}
+
+// Keeps what Python hands in until the engine has done with it. It is let go of when Python comes
+// again, so that the engine's threads need not wait for Python's lock.
+class Keeper {
+ public:
+  int64_t keep(py::object object) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    kept_[++last_] = std::move(object);
+    return last_;
+  }
+  void done_with(int64_t number) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    done_.push_back(number);
+  }
+  void let_go() {
+    std::vector<py::object> gone;  // freed without the lock: that may run Python
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (int64_t number : std::exchange(done_, {})) {
+      gone.push_back(std::move(kept_[number]));
+      kept_.erase(number);
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<int64_t, py::object> kept_;
+  std::vector<int64_t> done_;
+  int64_t last_ = 0;
+};
+
+Keeper& keeper() {
+  static auto* const one = new Keeper;
+  return *one;
 }
 
 Pieces to_pieces(const std::vector<Bytes>& inputs, std::vector<Bytes>& outputs) {
@@ -98,17 +135,18 @@ using Immortal = std::unique_ptr<T, py::nodelete>;
 
 void define_world(py::module_& m) {
   py::class_<World, Immortal<World>>(m, "World", "All ranks of the job, and where they are.")
-      .def(
-          py::init([](const std::string& host, double stall_warn, double stall_abort,
-                      const std::string& racks, const std::string& route) {
-            const py::gil_scoped_release nogil;
-            return Immortal<World>(new World(host, {stall_warn, stall_abort}, Wires{racks, route}));
-          }),
-          py::arg("host"), py::arg("stall_warn"), py::arg("stall_abort"), py::arg("racks") = "",
-          py::arg("route") = "",
-          "Collective over MPI_COMM_WORLD. `host` names this rank's host; deadlines in seconds. "
-          "`racks` and `route` are those of rank 0: the rack of each host, with commas between, "
-          "and the way across hosts (whole, direct, halving or ring).")
+      .def(py::init([](const std::string& host, double stall_warn, double stall_abort,
+                       const std::string& racks, const std::string& route, const std::string& gpu) {
+             const py::gil_scoped_release nogil;
+             return Immortal<World>(
+                 new World(host, {stall_warn, stall_abort}, Wires{racks, route, gpu}));
+           }),
+           py::arg("host"), py::arg("stall_warn"), py::arg("stall_abort"), py::arg("racks") = "",
+           py::arg("route") = "", py::arg("gpu") = "",
+           "Collective over MPI_COMM_WORLD. `host` names this rank's host; deadlines in seconds. "
+           "`racks`, `route` and `gpu` are those of rank 0: the rack of each host, with commas "
+           "between; the way across hosts (whole, direct, halving or ring); and that of arrays on "
+           "GPUs (nccl, hierarchical or host).")
       .def(
           "set_stack",
           [](World& w, const py::function& stack) {
@@ -250,6 +288,30 @@ void define_exchange(py::module_& m) {
            "mean, weighted by the ranks' batches, or the sum.")
       .def_property_readonly("number", &Exchange::number)
       .def_property_readonly("is_sound", &Exchange::is_sound)
+      .def(
+          "submit_on_gpu",
+          [](Exchange& exchange, size_t first,
+             const std::vector<std::tuple<uintptr_t, uintptr_t, size_t>>& arrays, double weight,
+             uintptr_t gpu_weight, uintptr_t stream, py::object keep) {
+            std::vector<Piece> pieces;
+            for (const auto& [in, out, bytes] : arrays) {
+              pieces.push_back(
+                  {reinterpret_cast<const uint8_t*>(in), reinterpret_cast<uint8_t*>(out), bytes});
+            }
+            keeper().let_go();
+            const int64_t kept = keeper().keep(std::move(keep));
+            const py::gil_scoped_release nogil;
+            const std::string refused = exchange_door().submit_on_gpu(
+                exchange.number(), first, std::move(pieces),
+                reinterpret_cast<const float*>(gpu_weight), weight, reinterpret_cast<void*>(stream),
+                [kept](const std::string&) { keeper().done_with(kept); });
+            if (!refused.empty()) throw Error(refused);
+          },
+          py::arg("first"), py::arg("arrays"), py::arg("weight"), py::arg("gpu_weight"),
+          py::arg("stream"), py::arg("keep") = py::none(),
+          "Hands in arrays on a GPU: the addresses where each is read and where its result goes, "
+          "and its bytes. `gpu_weight` is the address of a float32, or 0 where `weight` tells it. "
+          "`stream` waits for the results. `keep` lives until they are there.")
       .def("join", &Exchange::join, "From now on this rank has no batches: it adds nothing.")
       .def(
           "wait_for_all",
@@ -277,11 +339,16 @@ void define_exchange(py::module_& m) {
             const Seen seen = exchange.seen();
             return py::make_tuple(seen.missed, seen.uneven, seen.stop);
           },
-          "Since `forget`: how many steps others took while this rank had no batch; whether any "
-          "rank had none in a step of others; whether any has asked all to stop.")
+          "Since `forget`: how many steps others took while this rank had no batch; the first "
+          "step, from 1, in which any rank had none in a step of others; the first in which any "
+          "has asked all to stop. 0 for none.")
       .def("forget", &Exchange::forget, "Begins anew with what the steps tell.")
       .def("close", &Exchange::close, py::call_guard<py::gil_scoped_release>(),
            "Ends its thread. Returns once nothing of it is under way.");
+  m.def("look_for_nccl_in", &look_for_nccl_in, py::arg("folders"),
+        "Where Python's packages keep NCCL. Nothing is opened before arrays lie on a GPU.");
+  m.def("gpu_versions", &gpu_versions,
+        "The CUDA driver, the GPUs and NCCL: pairs of a name and a text. Opens them.");
   m.def("exchanged_steps", &exchanged_steps, "How many steps of gradients were exchanged.");
   m.def(
       "exchange_door", [] { return reinterpret_cast<uintptr_t>(&exchange_door()); },

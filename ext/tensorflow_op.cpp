@@ -95,7 +95,7 @@ struct TensorFlow {
 std::unique_ptr<const TensorFlow> tf;
 // Why it has not.
 std::string load_failure;
-ExchangeDoor engine{nullptr};
+ExchangeDoor engine{};
 
 class Status {
  public:

@@ -35,6 +35,7 @@ World::World(const std::string& host, Deadlines deadlines, const Wires& wires)
     : comm_(duplicate_world()),
       layout_(comm_.get(), host, of_rank_zero(comm_.get(), wires.racks)),
       route_(route_or_none(of_rank_zero(comm_.get(), wires.route))),
+      gpu_way_(gpu_way_named(of_rank_zero(comm_.get(), wires.gpu))),
       farewell_(comm_.get()),
       peers_(layout_),
       stalls_(comm_.get(), layout_, farewell_, deadlines) {}

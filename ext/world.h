@@ -6,6 +6,7 @@
 #include <string>
 
 #include "farewell.h"
+#include "gpu_way.h"
 #include "layout.h"
 #include "peer_watch.h"
 #include "route.h"
@@ -15,8 +16,9 @@ namespace easyddl {
 
 // How data goes between hosts, as the user wishes. Rank 0's wishes count on all.
 struct Wires {
-  std::string racks;  // as Layout takes them
-  std::string route;  // the name of a Route, or none
+  std::string racks;     // as Layout takes them
+  std::string route;     // the name of a Route, or none
+  std::string gpu = {};  // the name of a GpuWay, or none
 };
 
 class World {
@@ -27,6 +29,7 @@ class World {
   MPI_Comm comm() const { return comm_.get(); }
   const Layout& layout() const { return layout_; }
   std::optional<Route> route() const { return route_; }
+  std::optional<GpuWay> gpu_way() const { return gpu_way_; }
   Farewell& farewell() { return farewell_; }
   PeerWatch& peers() { return peers_; }
   StallWatch& stalls() { return stalls_; }
@@ -35,6 +38,7 @@ class World {
   Comm comm_;
   Layout layout_;
   std::optional<Route> route_;
+  std::optional<GpuWay> gpu_way_;
   Farewell farewell_;
   PeerWatch peers_;
   StallWatch stalls_;

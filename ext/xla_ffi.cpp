@@ -154,12 +154,13 @@ void exchange(xla::CallFrame& frame) {
       [&api, future = args.future](const std::string& error) { tell(api, future, error); });
 }
 
-// A version of the interface that handlers can go on in after they have returned.
+// Handlers can go on after they have returned since version 0.1. Before it there was no version.
 void require_futures(const xla::Api& api) {
-  if (api.version.major == xla::kMajor && api.version.minor >= xla::kMinor) return;
-  throw std::runtime_error("its XLA has version " + std::to_string(api.version.major) + "." +
-                           std::to_string(api.version.minor) +
-                           " of the foreign function interface; 0.1 is needed");
+  const bool is_known = api.struct_size >= sizeof(xla::Api) &&
+                        api.version.struct_size >= sizeof(xla::Version) &&
+                        api.version.major == xla::kMajor && api.version.minor >= xla::kMinor;
+  if (!is_known)
+    throw std::runtime_error("version 0.1 of XLA's foreign function interface is needed");
 }
 
 // The runtime inside of TensorFlow. JAX registers the handler itself.
@@ -167,7 +168,7 @@ const xla::Api& tensorflows_api() {
   using Getter = const xla::Api*();
   void* const library = dlopen("libtensorflow_cc.so.2", RTLD_LAZY | RTLD_NOLOAD);
   void* const getter = library == nullptr ? nullptr : dlsym(library, "_ZN3xla3ffi12GetXlaFfiApiEv");
-  if (getter == nullptr) throw std::runtime_error("its XLA has no foreign function interface");
+  if (getter == nullptr) throw std::runtime_error("it has no foreign function interface");
   return *reinterpret_cast<Getter*>(getter)();
 }
 

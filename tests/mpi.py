@@ -7,6 +7,7 @@ after the other on every rank of one job, since importing Keras takes each proce
 import ast
 import contextlib
 import functools
+import importlib.util
 import json
 import os
 import pathlib
@@ -195,12 +196,34 @@ def _results(ranks, script, only, env):
     return by_rank, ended, failed
 
 
-def soak(ranks):
-    """A number of ranks that is left to the soak: others go the same ways."""
+def jobs(now, soak=""):
+    """Parametrizes a test by `backend` and `ranks`.
+
+    Backends and numbers of ranks go the same ways in most of easyddl: what one job has tried
+    with a backend, another tries with another number. The other pairs are left to the soak.
+
+    Args:
+        now: String. The jobs of every run, as in `"tensorflow:3 jax:2"`.
+        soak: String. Those of the soak.
+    """
     # Not needed by the scripts of the jobs, which import this module too.
     import pytest
 
-    return pytest.param(ranks, marks=pytest.mark.soak)
+    listed = [(job, ()) for job in now.split()]
+    listed += [(job, pytest.mark.soak) for job in soak.split()]
+    pairs = [(*job.split(":"), marks) for job, marks in listed]
+    return pytest.mark.parametrize(
+        ("backend", "ranks"),
+        [pytest.param(b, int(n), marks=marks, id=f"{b}-{n}") for b, n, marks in pairs],
+    )
+
+
+def require(backend):
+    """Skips a test whose backend is not installed."""
+    import pytest
+
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
 
 
 def assert_check(ranks, script, check, only=(), **env):
@@ -213,6 +236,7 @@ def assert_check(ranks, script, check, only=(), **env):
         only: Tuple of names. The job's checks, if these are not all.
         env: The job's environment.
     """
+    require(env.get("KERAS_BACKEND", "keras"))
     by_rank, ended, failed = _results(ranks, str(script), tuple(only), tuple(sorted(env.items())))
     problems = []
     for rank, results in enumerate(by_rank):
@@ -251,6 +275,8 @@ def run_checks(namespace):
                 warnings.simplefilter("error")
                 # Keras on NumPy 2: its tensors' __array__ knows no `copy`.
                 warnings.filterwarnings("ignore", message=".*__array__.*copy.*")
+                # JAX has no 64-bit numbers unless it is told to.
+                warnings.filterwarnings("ignore", message="Explicitly requested dtype")
                 namespace[name]()
             results[name] = "ok"
         except BaseException:

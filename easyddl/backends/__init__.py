@@ -10,11 +10,12 @@ framework, and it offers:
 - `is_variable(x)`, `assign(variable, array)`: for variables of the framework's own.
 - `uncompiled(function, wholly=False)`: a function that the framework's compiler leaves alone, and
   with `wholly` what it calls too; where it compiles Python's code.
-- `Exchange(number, buckets, shapes)`: a list of gradients' way into the engine. Its
+- `Exchange(number, buckets, shapes, op)`: a list of gradients' way into the engine. Its
   `reduce(gradients, weight)` averages them over all ranks, inside a compiled step too; its
   `zeros(dtype, shape)` stands in for a gradient that this rank does not have. `watch(variables,
   weight)` lets gradients leave before `reduce` is called; `stop()` ends that; `close()` comes when
   the engine has ended its part.
+- `differentiable(forward, backward)`: a function of a tensor with a gradient of its own.
 - `begin_without_batch(model)`: has Keras begin a fit on a rank that has no batch; returns a
   function that takes that back.
 - `check_model(model)`: raises an error if the model's step cannot exchange gradients.
@@ -23,7 +24,13 @@ framework, and it offers:
 - `symbolic_batch(spec)`: a batch of such a structure, of `keras.KerasTensor`.
 - `trace_step(model, spec)`: traces the model's step for a rank that has no batch.
 - `once_there_is_a_batch()`: a context in which a compiled step's updates wait for its batch.
-- `scope()`: an object that stands for the graph that is being traced, or `None`.
+- `unless(condition, act)`: calls `act`, which changes nothing where a scalar tensor is true; it
+  may be left out then.
+- `scope_of(x)`: an object that stands for the graph that a tensor belongs to, or `None`.
+- `is_current(x)`: whether a tensor noted earlier in a step can be used where the code is now.
+- `begun(result)`: a function that waits until the step is done that has returned this.
+- `finish(model)`: waits until all steps that Keras has begun are done.
+- `synced(model)`: has a model's variables hold what they are after the last step.
 - `random_state()`, `set_random_state(state)`: of the framework's own generators, in a form that
   JSON can hold, or `None`; `random_state_of_another_rank(state, distance)`.
 - `skip_steps(model, steps)`: the first steps of a fit draw their data and train nothing.
@@ -33,7 +40,7 @@ import importlib
 
 import keras
 
-_DOORS = ("tensorflow", "torch")
+_DOORS = ("tensorflow", "jax", "torch")
 
 
 def name():

@@ -122,7 +122,7 @@ class Exchange:
         shapes: List of tuples. The shape of each gradient.
     """
 
-    def __init__(self, number, buckets, shapes):
+    def __init__(self, number, buckets, shapes, op="mean"):
         self._number = number
         self._buckets = buckets
         self._shapes = shapes
@@ -367,9 +367,38 @@ def trace_step(model, spec):
     tf.function(model.train_step, autograph=False).get_concrete_function(spec)
 
 
-def scope():
-    """What tensors can be used together: the graph that is traced, or `None` outside of one."""
-    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+def differentiable(forward, backward):
+    """A function of a tensor, with a function of the upstream gradient that makes its own."""
+    return tf.custom_gradient(lambda x: (forward(x), backward))
+
+
+def unless(condition, act):
+    """Calls `act`, which changes nothing where `condition` holds, where it does not."""
+    keras.ops.cond(condition, lambda: None, act)
+
+
+def scope_of(x):
+    """What tensors can be used together: those of a graph, or `None` outside of one."""
+    return x.graph if is_symbolic(x) else None
+
+
+def is_current(x):
+    """Whether a tensor noted earlier can be used where the code is now."""
+    here = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    return scope_of(x) is here
+
+
+def begun(result):
+    """A step is done when Keras's trainer goes on."""
+    return lambda: None
+
+
+def finish(model):
+    """A step is done when Keras's trainer goes on."""
+
+
+def synced(model):
+    """Variables hold their values at any time."""
 
 
 def skip_steps(model, steps):
@@ -410,7 +439,11 @@ class StepMeter:
     def steps(self):
         return int(self._steps)
 
-    def counted(self, train_step):
+    def watch(self, fit):
+        """Measures the steps of a fit. To be called in a callback's `set_model`."""
+        fit.wrap_train_step(self._counted)
+
+    def _counted(self, train_step):
         """A `train_step(data)` that counts what it takes."""
 
         @functools.wraps(train_step)

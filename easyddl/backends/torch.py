@@ -203,9 +203,47 @@ def once_there_is_a_batch():
     return contextlib.nullcontext()
 
 
-def scope():
+def differentiable(forward, backward):
+    """A function of a tensor, with a function of the upstream gradient that makes its own."""
+
+    @keras.ops.custom_gradient
+    def function(x):
+        def gradient(*arguments, upstream=None):
+            if upstream is None:
+                (upstream,) = arguments
+            return backward(upstream)
+
+        return forward(x), gradient
+
+    return function
+
+
+def unless(condition, act):
+    """Calls `act`, which changes nothing where `condition` holds, where it does not."""
+    keras.ops.cond(condition, lambda: None, act)
+
+
+def scope_of(x):
     """There are no graphs to tell apart."""
     return None
+
+
+def is_current(x):
+    """Whether a tensor noted earlier can be used where the code is now."""
+    return True
+
+
+def begun(result):
+    """A step is done when Keras's trainer goes on, as far as it is exchanged."""
+    return lambda: None
+
+
+def finish(model):
+    """A step is done when Keras's trainer goes on, as far as it is exchanged."""
+
+
+def synced(model):
+    """Variables hold their values at any time."""
 
 
 def skip_steps(model, steps):
@@ -263,7 +301,11 @@ class StepMeter:
     def __init__(self):
         self.samples = self.steps = 0
 
-    def counted(self, train_step):
+    def watch(self, fit):
+        """Measures the steps of a fit. To be called in a callback's `set_model`."""
+        fit.wrap_train_step(self._counted)
+
+    def _counted(self, train_step):
         """A `train_step(data)` that counts what it takes."""
 
         @functools.wraps(train_step)

@@ -97,6 +97,10 @@ class DDLCallback(keras.callbacks.Callback):
     ```
     """
 
+    # Keras may go on with the next step while callbacks still see one: nothing here minds, but
+    # for what is asked for in `__init__`.
+    async_safe = True
+
     def __init__(self, bucket_bytes=None, uneven="join", check_replicas=None):
         super().__init__()
         self.bucket_bytes = exchange.requested_bucket_bytes(bucket_bytes)
@@ -105,10 +109,11 @@ class DDLCallback(keras.callbacks.Callback):
         self.uneven = uneven
         self.check_replicas = _positive("check_replicas", check_replicas)
         self._validation = contextlib.ExitStack()
-        self._steps = 0  # of this epoch, on this rank
         self._has_validated = False
         if recording.is_wanted():
             step_spans.record(self)
+        if recording.is_wanted() or self.check_replicas is not None:
+            self.async_safe = False
 
     def set_params(self, params):
         # The dict is shared: the callbacks that come later read it too.
@@ -160,6 +165,8 @@ class DDLCallback(keras.callbacks.Callback):
             f"check_replicas={self.check_replicas}{steps}"
         )
         fit.ask_who_validates()
+        if world.size() > 1:
+            fit.watch_steps()
         broadcasts = any(isinstance(c, DDLGlobalVariablesCallback) for c in fit.callbacks)
         if not broadcasts and world.size() > 1 and world.is_root():
             console.say(
@@ -168,20 +175,23 @@ class DDLCallback(keras.callbacks.Callback):
             )
 
     def on_epoch_begin(self, epoch, logs=None):
-        self._epoch, self._steps, self._has_validated = epoch, 0, False
+        self._epoch, self._has_validated = epoch, False
         fit = fits.current(self.model)
         if fit is not None:
+            fit.begin_epoch()
             epochs.begin(fit.arguments.get("x"), epoch)
 
     def on_train_batch_end(self, batch, logs=None):
-        self._steps += 1
-        is_due = self.check_replicas and self._steps % self.check_replicas == 0
-        if is_due and world.size() > 1 and fits.everyone_trains(self.model):
-            where = f"after step {self._steps} of epoch {self._epoch + 1} of fit()"
-            replicas.check(self.model, where)
+        if self.check_replicas is None or world.size() == 1:
+            return
+        model = self.model  # which has JAX's variables hold their values
+        steps = fits.current(model).steps
+        if steps % self.check_replicas == 0 and fits.everyone_trains(model):
+            replicas.check(model, f"after step {steps} of epoch {self._epoch + 1} of fit()")
 
     def _end_steps(self, fit):
         """After this rank's last step of an epoch, and before its validation."""
+        backends.require().finish(fit.model)
         fit.meet_without_batch()
         seen = fit.attendance.join(stop=self.model.stop_training)
         # Steps that only accumulate exchange nothing, and so tell nothing of each other.
@@ -189,7 +199,7 @@ class DDLCallback(keras.callbacks.Callback):
         if seen.uneven or accumulated is not None:
             mine = -seen.missed if accumulated is None else accumulated
             self._level_out(objects.allgather_object(mine))
-        average_moving_statistics(self.model, weight=self._steps)
+        average_moving_statistics(self.model, weight=fit.steps)
         self.model.stop_training = seen.stop
 
     def _level_out(self, steps):

@@ -1,5 +1,7 @@
 """A warning where an update takes more samples than learning rates are known to scale to."""
 
+import threading
+
 from easyddl import console, momentum, world
 
 LIMIT = 8192  # images, up to which Goyal et al., 2017, found the linear rule to hold
@@ -21,17 +23,21 @@ def watch(callback, fit):
         return
     meter, name = fit.meter, "on_train_batch_end"
     before, is_own = getattr(callback, name), name in vars(callback)
+    lock = threading.Lock()  # the hook may be called for several steps at once
 
     def first(batch, logs=None):
-        restore()
-        _warn(-(-meter.samples // max(1, meter.steps)), fit.model.optimizer)
+        if restore():
+            _warn(-(-meter.samples // max(1, meter.steps)), fit.model.optimizer)
         before(batch, logs)
 
     def restore():
-        if vars(callback).get(name) is first:
-            object.__delattr__(callback, name)
-            if is_own:
-                object.__setattr__(callback, name, before)
+        with lock:
+            is_there = vars(callback).get(name) is first
+            if is_there:
+                object.__delattr__(callback, name)
+                if is_own:
+                    object.__setattr__(callback, name, before)
+            return is_there
 
     object.__setattr__(callback, name, first)
     fit.at_end.callback(restore)

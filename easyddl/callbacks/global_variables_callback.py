@@ -37,6 +37,8 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
         RuntimeError: On all ranks, if their models differ.
     """
 
+    async_safe = True  # see `on_train_batch_end`
+
     def __init__(self, root_rank=0):
         super().__init__()
         self.root_rank = root_rank
@@ -88,9 +90,15 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
             pair.assign(np.array([(seed + distance) % 2**32, counter], pair.dtype))
 
     def on_train_batch_end(self, batch, logs=None):
-        fit = fits.current(self.model)
-        if fit is not None and fit.attendance is not None and world.size() > 1:
-            self.model.stop_training = fit.attendance.after_step(self.model.stop_training)
+        # Not by `self.model`, which has all of JAX's variables take their values.
+        model = self._model
+        fit = fits.current(model)
+        if fit is None or fit.attendance is None or world.size() == 1:
+            return
+        # Where Keras does not wait for its callbacks, the fit sees to it after the next step.
+        if fit.is_here():
+            backends.require().finish(model)
+            model.stop_training = fit.attendance.after_step(model.stop_training)
 
     def on_epoch_end(self, epoch, logs=None):
         if world.size() > 1:

@@ -1,6 +1,7 @@
 """The callback that shows how training goes."""
 
 import numbers
+import threading
 import time
 
 import keras
@@ -48,9 +49,12 @@ class ProgressCallback(keras.callbacks.Callback):
     ```
     """
 
+    async_safe = True
+
     def __init__(self):
         super().__init__()
         self._fit = None
+        self._lock = threading.Lock()  # steps may end in several threads
 
     def set_model(self, model=None):
         order.require_instance(self, "ProgressCallback")
@@ -89,9 +93,10 @@ class ProgressCallback(keras.callbacks.Callback):
         self._pace.begin_epoch()
 
     def on_train_batch_end(self, batch, logs=None):
-        self._pace.end_step()
-        if self._display is not None:
-            self._display.advance(batch + 1, lambda: self._words_so_far(logs))
+        with self._lock:
+            self._pace.end_step()
+            if self._display is not None:
+                self._display.advance(batch + 1, lambda: self._words_so_far(logs))
 
     def on_epoch_end(self, epoch, logs=None):
         own = self._pace.now()
@@ -145,7 +150,7 @@ class _Bar:
         if time.monotonic() - self._shown >= _REFRESH:
             self._shown = time.monotonic()
             self._bar.set_postfix_str(words(), refresh=False)
-        self._bar.update(steps - self._bar.n)
+        self._bar.update(max(0, steps - self._bar.n))
 
     def end(self, words):
         """The epoch has ended."""

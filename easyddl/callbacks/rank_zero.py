@@ -40,6 +40,7 @@ class RankZero(keras.callbacks.Callback):
                 f"`fit` unwrapped, on all ranks. Received: callback={callback!r}"
             )
         self.callback = callback
+        self.async_safe = getattr(callback, "async_safe", False)
         if not world.is_root():
             return
         # The callback's own methods, so that Keras sees which of them are defaults: it passes

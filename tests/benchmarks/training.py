@@ -14,49 +14,12 @@ import time
 
 import keras
 import numpy as np
+from networks import MODELS
 
 import easyddl as ddl
 
 BATCH = 64
 WARM_UP = 5  # steps
-
-
-def mnist_cnn():
-    """Keras's own example of a convolutional network, of 1.2 million parameters."""
-    layers = keras.layers
-    model = keras.Sequential(
-        [
-            layers.Input((28, 28, 1)),
-            layers.Conv2D(32, 3, activation="relu"),
-            layers.Conv2D(64, 3, activation="relu"),
-            layers.MaxPooling2D(2),
-            layers.Dropout(0.25),
-            layers.Flatten(),
-            layers.Dense(128, activation="relu"),
-            layers.Dropout(0.5),
-            layers.Dense(10, activation="softmax"),
-        ]
-    )
-    model.compile(keras.optimizers.Adam(1e-3), "sparse_categorical_crossentropy")
-    return model, (28, 28, 1)
-
-
-def mlp():
-    """A network of 20 million parameters, whose step is mostly memory traffic."""
-    layers = keras.layers
-    model = keras.Sequential(
-        [
-            layers.Input((784,)),
-            layers.Dense(4096, activation="relu"),
-            layers.Dense(4096, activation="relu"),
-            layers.Dense(10, activation="softmax"),
-        ]
-    )
-    model.compile(keras.optimizers.SGD(0.01, momentum=0.9), "sparse_categorical_crossentropy")
-    return model, (784,)
-
-
-MODELS = {"mnist_cnn": (mnist_cnn, 40), "mlp": (mlp, 15)}
 
 
 class Clock(keras.callbacks.Callback):

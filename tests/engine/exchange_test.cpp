@@ -283,7 +283,7 @@ TEST(ranks_whose_exchanges_differ_are_told_so) {
   Outcome outcome;
   exchange.submit(0, gradients.pieces(0), 1, outcome.done());
   const std::string error = outcome.wait(1)[0];
-  EXPECT_CONTAINS(error, "Rank 0 called the first weights of one model.");
+  EXPECT_CONTAINS(error, "Rank 0 called the first step of one model.");
   for (const std::string& theirs : ranks::gather(error)) EXPECT_EQUAL(theirs, error);
   exchange.close();
   EXPECT(exchange.is_sound());
@@ -413,8 +413,8 @@ TEST(ranks_without_batches_join_until_all_have) {
       const Seen seen = exchange.seen();
       const int steps = epoch == 1 ? 2 : size - 1;
       EXPECT_EQUAL(seen.missed, static_cast<uint64_t>(steps - batches));
-      EXPECT_EQUAL(seen.uneven, epoch != 1 && size > 1);
-      EXPECT(!seen.stop);
+      EXPECT_EQUAL(seen.uneven > 0, epoch != 1 && size > 1);
+      EXPECT_EQUAL(seen.stop, 0u);
       exchange.forget();
     }
     exchange.close();
@@ -427,16 +427,16 @@ TEST(all_learn_that_one_asks_to_stop) {
   Exchange exchange(channel, "a model", buckets_of({{3}}));
   for (int asking = 0; asking < ranks::size(); ++asking) {
     take(exchange, 1, 1, 3);
-    EXPECT(!exchange.seen().stop);
+    EXPECT_EQUAL(exchange.seen().stop, 0u);
     if (ranks::rank() == asking) exchange.ask_to_stop(true);
     // With a step, or with the end of all steps.
     if (asking % 2 == 0) {
       take(exchange, 1, 1, 3);
-      EXPECT(exchange.seen().stop);
+      EXPECT_EQUAL(exchange.seen().stop, 2u);
     }
     exchange.join();
     wait_for_all(exchange);
-    EXPECT(exchange.seen().stop);
+    EXPECT_EQUAL(exchange.seen().stop, 2u);
     exchange.forget();
   }
 }
@@ -446,6 +446,6 @@ TEST(nobody_need_have_a_batch) {
   Exchange exchange(channel, "a model", buckets_of({{3}}));
   exchange.join();
   wait_for_all(exchange);
-  EXPECT(!exchange.seen().uneven);
+  EXPECT_EQUAL(exchange.seen().uneven, 0u);
   expect_near(take(exchange, 4, 1, 3)[0], 4);
 }

@@ -194,14 +194,37 @@ def check_custom_loop_in_a_graph():
         import tensorflow as tf
 
         assert_custom_loop_is_equal(tf.function)
+    if BACKEND == "jax":
+        assert_custom_loop_is_equal(None, train_by_pure_functions)
 
 
 def check_custom_loop_compiled_by_xla():
     assert_custom_loop_is_equal(functools.partial(tf.function, jit_compile=True))
 
 
-def assert_custom_loop_is_equal(wrap):
-    def train(model, optimizer, x, y, size):
+def train_by_pure_functions(model, optimizer, x, y, size):
+    """A loop as JAX has it: its step is a function of the values of variables."""
+    import jax
+
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def loss_of(weights, x, y):
+        return loss(y, model.stateless_call(weights, [], x)[0])
+
+    @jax.jit
+    def step(weights, state, x, y):
+        return optimizer.stateless_apply(state, jax.grad(loss_of)(weights, x, y), weights)
+
+    optimizer.build(model.trainable_variables)
+    weights = [variable.value for variable in model.trainable_variables]
+    state = [variable.value for variable in optimizer.variables]
+    for begin in range(0, len(x), size):
+        weights, state = step(weights, state, x[begin : begin + size], y[begin : begin + size])
+    return [np.asarray(weight) for weight in weights]
+
+
+def assert_custom_loop_is_equal(wrap, train=None):
+    def train_by_variables(model, optimizer, x, y, size):
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
         def step(x, y):
@@ -215,6 +238,7 @@ def assert_custom_loop_is_equal(wrap):
             step(*map(keras.ops.convert_to_tensor, batch))
         return model.get_weights()
 
+    train = train or train_by_variables
     keras.utils.set_random_seed(200 + COMM.rank)
     model = dense()
     first = COMM.bcast(model.get_weights())

@@ -385,6 +385,17 @@ def check_different_gradients():
     assert "exchange of gradients" in str(error), error
 
 
+def check_a_step_compiled_by_xla():
+    keras.utils.set_random_seed(RANK)
+    model = new_model(jit_compile=True)
+    try:
+        fit(model)
+    except NotImplementedError as error:  # on all ranks, where XLA is too old
+        assert keras.version().startswith("3.5.") and "a later TensorFlow" in str(error), error
+    else:
+        assert_replicas_are_equal(model)
+
+
 def check_run_eagerly_and_several_steps_per_execution():
     for arguments in ({"run_eagerly": True}, {"steps_per_execution": 3}):
         if BACKEND == "torch" and "steps_per_execution" in arguments:
@@ -483,6 +494,10 @@ def compute_threads():
         import torch
 
         return torch.get_num_threads()
+    if BACKEND == "jax":
+        keras.ops.convert_to_numpy(keras.ops.ones(2) + 1)
+        names = [path.read_text() for path in pathlib.Path("/proc/self/task").glob("*/comm")]
+        return sum(name.startswith("tf_XLAEigen") for name in names)
     import tensorflow as tf
 
     return tf.config.threading.get_intra_op_parallelism_threads()

@@ -345,9 +345,12 @@ def check_several_outputs():
 
 def check_a_train_step_with_logs_of_its_own():
     class Mine(keras.Sequential):
-        def train_step(self, data):
-            logs = super().train_step(data)
-            return {**logs, "rank": float(RANK)}
+        def train_step(self, *arguments):
+            result = super().train_step(*arguments)
+            if isinstance(result, tuple):  # on JAX
+                logs, state = result
+                return {**logs, "rank": float(RANK)}, state
+            return {**result, "rank": float(RANK)}
 
     model = Mine([keras.layers.Input((FEATURES,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")

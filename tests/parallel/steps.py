@@ -1,6 +1,9 @@
 """Steps of a user's own, on whichever backend is in use."""
 
+import functools
+
 import keras
+from keras.src.backend.common.stateless_scope import get_stateless_scope
 
 BACKEND = keras.backend.backend()
 
@@ -16,6 +19,19 @@ def gradients_of(compute, variables):
         value = compute()
         value.backward()
         return value.detach(), [variable.value.grad for variable in variables]
+    if BACKEND == "jax":
+        import jax
+
+        outer = get_stateless_scope()
+        values = [variable.value for variable in variables]
+
+        def function(values):
+            with keras.StatelessScope(zip(variables, values, strict=True)) as scope:
+                if outer is not None:
+                    scope.state_mapping = {**outer.state_mapping, **scope.state_mapping}
+                return compute()
+
+        return jax.value_and_grad(function)(values)
     import tensorflow as tf
 
     with tf.GradientTape() as tape:
@@ -23,6 +39,37 @@ def gradients_of(compute, variables):
     return value, tape.gradient(value, variables)
 
 
+def stateful(train_step):
+    """A `train_step(self, data)` that assigns variables, in the form that Keras has on JAX too.
+
+    There a step is a function of a state. What that does not hold, such as the variables of a
+    second optimizer, can be assigned in eager mode only.
+    """
+    if BACKEND != "jax":
+        return train_step
+
+    @functools.wraps(train_step)
+    def step(self, state, data):
+        lists = (
+            self.trainable_variables, self.non_trainable_variables,
+            self.optimizer.variables, self.metrics_variables,
+        )  # fmt: skip
+        pairs = [
+            pair for variables, values in zip(lists, state, strict=True)
+            for pair in zip(variables, values, strict=True)
+        ]  # fmt: skip
+        with keras.StatelessScope(pairs) as scope:
+            logs = train_step(self, data)
+        known = {id(variable) for variables in lists for variable in variables}
+        for optimizer in vars(self).values():
+            if isinstance(optimizer, keras.optimizers.Optimizer):
+                for variable in optimizer.variables:
+                    if id(variable) not in known and id(variable) in scope.state_mapping:
+                        variable.assign(scope.get_current_value(variable))
+        new = tuple([scope.get_current_value(v) for v in variables] for variables in lists)
+        return logs, new
+
+    return step
 def in_a_graph(function):
     """A function that is compiled, where a custom loop would have it so: else itself."""
     if BACKEND == "tensorflow":

@@ -18,10 +18,10 @@ ALONE = (
 )
 
 
-@pytest.mark.parametrize("ranks", [2, mpi.soak(3)])
+@mpi.jobs("tensorflow:2", soak="jax:3 torch:2")
 @pytest.mark.parametrize("check", mpi.checks_of(SCRIPT))
-def test_checkpoints(ranks, check):
-    mpi.assert_check(ranks, SCRIPT, check)
+def test_checkpoints(backend, ranks, check):
+    mpi.assert_check(ranks, SCRIPT, check, KERAS_BACKEND=backend)
 
 
 @pytest.mark.parametrize("check", ALONE)

@@ -15,16 +15,16 @@ SOME = (
 )
 
 
-@pytest.mark.parametrize("ranks", [mpi.soak(2), 3])
+@mpi.jobs("tensorflow:3 jax:2 torch:2", soak="tensorflow:2 jax:3 torch:3")
 @pytest.mark.parametrize("check", mpi.checks_of(SCRIPT))
-def test_k_ranks_equal_one_process(ranks, check):
-    mpi.assert_check(ranks, SCRIPT, check)
+def test_k_ranks_equal_one_process(backend, ranks, check):
+    mpi.assert_check(ranks, SCRIPT, check, KERAS_BACKEND=backend)
 
 
-@pytest.mark.parametrize("ranks", [mpi.soak(4), mpi.soak(8)])
+@mpi.jobs("", soak="tensorflow:8 jax:4 torch:4")
 @pytest.mark.parametrize("check", SOME)
-def test_more_ranks_equal_one_process(ranks, check):
-    mpi.assert_check(ranks, SCRIPT, check, only=SOME)
+def test_more_ranks_equal_one_process(backend, ranks, check):
+    mpi.assert_check(ranks, SCRIPT, check, only=SOME, KERAS_BACKEND=backend)
 
 
 @pytest.mark.soak
@@ -33,6 +33,8 @@ def test_with_a_bucket_for_every_gradient(check):
     mpi.assert_check(2, SCRIPT, check, only=SOME, EASYDDL_BUCKET_BYTES="1")
 
 
+@mpi.jobs("jax:3", soak="tensorflow:3 torch:3")
 @pytest.mark.parametrize("check", SOME)
-def test_on_two_hosts_of_unequal_size(check):
-    mpi.assert_check(3, SCRIPT, check, only=SOME, EASYDDL_HOSTS="a,a,b")
+def test_on_two_hosts_of_unequal_size(backend, ranks, check):
+    hosts = {"EASYDDL_HOSTS": "a,a,b"}
+    mpi.assert_check(ranks, SCRIPT, check, only=SOME, KERAS_BACKEND=backend, **hosts)

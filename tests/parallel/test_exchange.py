@@ -6,10 +6,10 @@ import pytest
 SCRIPT = pathlib.Path(__file__).with_name("exchange_checks.py")
 
 
-@pytest.mark.parametrize("ranks", [mpi.soak(1), 3])
+@mpi.jobs("tensorflow:3", soak="tensorflow:1")
 @pytest.mark.parametrize("check", mpi.checks_of(SCRIPT))
-def test_exchange(ranks, check):
-    mpi.assert_check(ranks, SCRIPT, check)
+def test_exchange(backend, ranks, check):
+    mpi.assert_check(ranks, SCRIPT, check, KERAS_BACKEND=backend)
 
 
 @pytest.mark.soak

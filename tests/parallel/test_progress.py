@@ -7,10 +7,10 @@ HERE = pathlib.Path(__file__).parent
 SCRIPT = HERE / "progress_checks.py"
 
 
-@pytest.mark.parametrize("ranks", [mpi.soak(1), 2, mpi.soak(3)])
+@mpi.jobs("tensorflow:2", soak="jax:3 torch:2")
 @pytest.mark.parametrize("check", mpi.checks_of(SCRIPT))
-def test_progress(ranks, check):
-    mpi.assert_check(ranks, SCRIPT, check)
+def test_progress(backend, ranks, check):
+    mpi.assert_check(ranks, SCRIPT, check, KERAS_BACKEND=backend)
 
 
 @pytest.mark.parametrize("watched", [True, False])

@@ -43,14 +43,17 @@ def run_replicas(ranks, script, *arguments, **options):
     return done.stdout
 
 
-def test_digits_on_one_process_reads_95_percent():
-    output = run_plain("digits.py")
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_digits_on_one_process_reads_95_percent(backend):
+    mpi.require(backend)
+    output = run_plain("digits.py", env={"KERAS_BACKEND": backend})
     assert accuracy(output, 1) >= 0.95, output
 
 
-@pytest.mark.parametrize("ranks", [2, mpi.soak(4), 8])
-def test_digits_on_many_ranks_reads_95_percent(ranks):
-    output = run_replicas(ranks, "digits.py")
+@mpi.jobs("tensorflow:2 jax:4 torch:2", soak="tensorflow:4 tensorflow:8 jax:2 torch:4")
+def test_digits_on_many_ranks_reads_95_percent(backend, ranks):
+    mpi.require(backend)
+    output = run_replicas(ranks, "digits.py", env={"KERAS_BACKEND": backend})
     assert accuracy(output, ranks) >= 0.95, output
 
 

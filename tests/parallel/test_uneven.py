@@ -6,10 +6,10 @@ import pytest
 SCRIPT = pathlib.Path(__file__).with_name("uneven_checks.py")
 
 
-@pytest.mark.parametrize("ranks", [mpi.soak(2), mpi.soak(3), 4])
+@mpi.jobs("tensorflow:4 jax:3 torch:2", soak="tensorflow:2 tensorflow:3 jax:2 torch:3")
 @pytest.mark.parametrize("check", mpi.checks_of(SCRIPT))
-def test_uneven(ranks, check):
-    mpi.assert_check(ranks, SCRIPT, check)
+def test_uneven(backend, ranks, check):
+    mpi.assert_check(ranks, SCRIPT, check, KERAS_BACKEND=backend)
 
 
 SOME = (
@@ -19,6 +19,8 @@ SOME = (
 )
 
 
+@mpi.jobs("jax:3", soak="tensorflow:3 torch:3")
 @pytest.mark.parametrize("check", SOME)
-def test_on_several_hosts(check):
-    mpi.assert_check(3, SCRIPT, check, only=SOME, EASYDDL_HOSTS="a,b,b")
+def test_on_several_hosts(backend, ranks, check):
+    hosts = {"EASYDDL_HOSTS": "a,b,b"}
+    mpi.assert_check(ranks, SCRIPT, check, only=SOME, KERAS_BACKEND=backend, **hosts)

@@ -20,11 +20,11 @@ TRAINING = (
 NAMES = " ".join((WORLD, COLLECTIVES, OBJECTS, TRAINING)).split()
 
 
-def python(*lines, tmp_path):
+def python(*lines, tmp_path, **env):
     """Runs lines in a Python of their own."""
     return subprocess.run(
         [sys.executable, "-c", "\n".join(lines)],
-        env=mpi.environment(),
+        env=mpi.environment(env),
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -63,18 +63,24 @@ def test_parameters(name, parameters):
     assert {key: each.default for key, each in found.items()} == parameters
 
 
-def test_import_starts_nothing(tmp_path):
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_import_starts_nothing(backend, tmp_path):
+    mpi.require(backend)
     done = python(
         "import sys",
+        "import keras",
+        "before = set(sys.modules)  # Keras and TensorFlow import JAX where it is installed",
         "import easyddl",
         "assert 'mpi4py.MPI' not in sys.modules",
         "assert 'easyddl._core' not in sys.modules",
-        "assert not {'jax', 'torch'} & set(sys.modules)",
+        f"others = {{'tensorflow', 'jax', 'torch'}} - {{'{backend}'}}",
+        "assert not others & (set(sys.modules) - before)",
         "import mpi4py",
         "mpi4py.rc.initialize = False",
         "from mpi4py import MPI",
         "assert not MPI.Is_initialized()",
         tmp_path=tmp_path,
+        KERAS_BACKEND=backend,
     )
     assert done.returncode == 0, done.stderr
 

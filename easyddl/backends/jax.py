@@ -1,0 +1,291 @@
+"""JAX's door."""
+
+import contextlib
+import functools
+import os
+import pathlib
+import warnings
+import weakref
+
+import jax
+import keras
+import numpy as np
+from jax import numpy as jnp
+from jax.experimental.sparse import JAXSparse
+from keras.src.backend.common.symbolic_scope import in_symbolic_scope
+
+from easyddl import cores, launcher, world
+from easyddl.backends import xla
+from easyddl.backends.jax_trainer import (
+    StepMeter,
+    begin_without_batch,
+    begun,
+    finish,
+    on_first_batch,
+    skip_steps,
+    symbolic_batch,
+    synced,
+    trace_step,
+)
+
+__all__ = [
+    "StepMeter",
+    "begin_without_batch",
+    "begun",
+    "finish",
+    "on_first_batch",
+    "skip_steps",
+    "symbolic_batch",
+    "synced",
+    "trace_step",
+]
+
+_VISIBLE, _ALL = "jax_cuda_visible_devices", "all"
+
+
+def configure():
+    """Gives this rank its share of the machine, where the user has set nothing.
+
+    Called at import, because JAX takes all cores and GPUs at its first operation.
+    """
+    if launcher.size() is None:
+        return
+    if _has_begun():
+        warnings.warn(
+            "JAX ran operations before easyddl was imported, so each rank may use all cores and "
+            "GPUs of its machine. Import easyddl first.",
+            stacklevel=2,
+        )
+        return
+    _pin_gpu()
+    if launcher.local_size() > 1:
+        _share_cores()
+
+
+def _has_begun():
+    from jax._src import xla_bridge
+
+    return xla_bridge.backends_are_initialized()
+
+
+def _pin_gpu():
+    # Counted without JAX, which would take all of them to count them.
+    gpus = _visible_gpus()
+    if gpus == 0 or getattr(jax.config, _VISIBLE, None) != _ALL:
+        return
+    jax.config.update(_VISIBLE, str(launcher.local_rank() % gpus))
+    if launcher.local_size() > gpus:
+        # Each would take three quarters of the memory of a GPU that it shares.
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+
+def _visible_gpus():
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return len([each for each in named.split(",") if each.strip()])
+    return len(list(pathlib.Path("/dev").glob("nvidia[0-9]*")))
+
+
+def _share_cores():
+    # XLA makes a pool of as many threads as NPROC says, or else one a core; whether it uses more
+    # than one of them for an operation is told by one of its flags.
+    if "NPROC" in os.environ or "xla_cpu_multi_thread_eigen" in os.environ.get("XLA_FLAGS", ""):
+        return
+    os.environ["NPROC"] = str(cores.compute_threads())
+
+
+def is_tensor(x):
+    """Whether JAX or Keras made `x`."""
+    return isinstance(x, jax.Array | JAXSparse | keras.Variable)
+
+
+def is_symbolic(x):
+    """Whether a tensor has no values yet, because a function is being traced."""
+    return isinstance(x, jax.core.Tracer)
+
+
+def infers_shapes(x):
+    """Whether Keras traces a function for the shapes of its results alone."""
+    return is_symbolic(x) and in_symbolic_scope()
+
+
+def is_float(x):
+    """Whether a tensor or variable holds floating-point numbers."""
+    return jnp.issubdtype(x.dtype, jnp.floating)
+
+
+def to_numpy(x):
+    """The values of a tensor or variable."""
+    x = x.value if isinstance(x, keras.Variable) else x
+    if is_symbolic(x):
+        raise TypeError(
+            "`x` is a symbolic tensor: collectives take values, outside of jax.jit and jax.grad. "
+            "In a custom training loop wrap the optimizer in `ddl.DistributedOptimizer`, whose "
+            f"`stateless_apply` exchanges gradients inside of jax.jit too. Received: {x}"
+        )
+    return np.asarray(_dense(x))
+
+
+def from_numpy(array, like):
+    """A tensor of the same dtype, where `like` is one too."""
+    return jnp.array(array)
+
+
+def is_variable(x):
+    """JAX has no variables of its own."""
+    return False
+
+
+def assign(variable, value):
+    """There are none to assign to."""
+    raise NotImplementedError
+
+
+def uncompiled(function, wholly=False):
+    """The function itself: what is compiled is traced by calling it."""
+    return function
+
+
+class Exchange:
+    """The way of a list of gradients into the engine and back, at every step.
+
+    It is one custom call with all of them, inside a compiled step too: see `ext/xla_ffi.cpp`. XLA
+    waits in none of its threads for it.
+
+    Args:
+        number: Integer. The engine's number of the exchange.
+        buckets: List of lists of indices. Which gradients travel together, in which order.
+        shapes: List of tuples. The shape of each gradient.
+    """
+
+    def __init__(self, number, buckets, shapes, op="mean"):
+        self._number = number
+        self._order = [i for bucket in buckets for i in bucket]
+        self._shapes = shapes
+        # A mean is to be exchanged at every step, whether or not it is used. A sum is a part of
+        # what the step computes, and JAX forbids effects where gradients pass.
+        self._is_effect = op == "mean"
+
+    def zeros(self, dtype, shape):
+        """What a rank without a gradient takes part with."""
+        return jnp.zeros(shape, dtype)
+
+    def watch(self, variables, weight):
+        """In a compiled step gradients set off when they are there in any case."""
+
+    def stop(self):
+        """Nothing sets off but by `reduce`."""
+
+    def close(self):
+        """JAX's arrays are its own."""
+
+    def reduce(self, gradients, weight=None):
+        """The mean of each gradient over all ranks, by weight; or what else the exchange makes."""
+        _register()
+        arrays = [jnp.asarray(_dense(gradients[i])) for i in self._order]
+        call = jax.ffi.ffi_call(
+            xla.CALL,
+            [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays],
+            has_side_effect=self._is_effect,
+            input_output_aliases={i + 1: i for i in range(len(arrays))},
+        )
+        weight = jnp.asarray(1.0 if weight is None else weight, jnp.float32)
+        means = call(weight, *arrays, exchange=np.int64(self._number), first=np.int64(0))
+        if not any(map(is_symbolic, means)):
+            # In eager mode nothing else keeps the exchanges of one step before those of the next.
+            jax.block_until_ready(means)
+        result = dict(zip(self._order, means, strict=True))
+        return [result[i] for i in range(len(gradients))]
+
+
+def _dense(x):
+    return x.todense() if isinstance(x, JAXSparse) else x
+
+
+@functools.cache
+def _register():
+    handler = jax.ffi.pycapsule(xla.library().easyddl_exchange)
+    jax.ffi.register_ffi_target(xla.CALL, handler, platform="cpu")
+
+
+def differentiable(forward, backward):
+    """A function of a tensor, with a function of the upstream gradient that makes its own.
+
+    Not by `jax.custom_gradient`, which would trace `backward` before the loss is there.
+    """
+    function = jax.custom_vjp(forward)
+    function.defvjp(lambda x: (forward(x), None), lambda _, upstream: (backward(upstream),))
+    return function
+
+
+def check_model(model):
+    """Raises an error if the model's step cannot exchange gradients."""
+    if keras.distribution.distribution() is not None:
+        raise ValueError(
+            "keras.distribution shares a step out to several devices, and easyddl to several "
+            "ranks of one device each. Leave keras.distribution.set_distribution out. "
+            f"Received: model {model.name!r} in {keras.distribution.distribution()}"
+        )
+    if getattr(keras.config, "is_nnx_enabled", lambda: False)():
+        raise NotImplementedError(
+            "easyddl does not know the variables of Flax's NNX. Leave KERAS_NNX_ENABLED out. "
+            f"Received: model {model.name!r}"
+        )
+    if world.size() > 1 and jax.default_backend() != "cpu":
+        raise NotImplementedError(
+            "easyddl exchanges JAX's gradients on CPUs so far. Set JAX_PLATFORMS=cpu. "
+            f"Received: model {model.name!r} on {jax.default_backend()!r}"
+        )
+
+
+def once_there_is_a_batch():
+    """Keras draws the batch before it calls the step."""
+    return contextlib.nullcontext()
+
+
+def unless(condition, act):
+    """Calls `act`, which changes nothing where `condition` holds."""
+    act()  # XLA makes it a part of the update, where a branch would keep the two apart
+
+
+class _Scope:
+    """Stands for a function that is being traced."""
+
+
+_scopes = weakref.WeakKeyDictionary()  # by JAX's traces
+_kept = []
+
+
+def scope_of(x):
+    """What tensors can be used together: those of the function whose tracing has made `x`.
+
+    What is registered for it is needed for as long as the compiled function lives, which JAX does
+    not tell: so it is kept.
+    """
+    if not is_symbolic(x):
+        return None
+    if x._trace not in _scopes:
+        _scopes[x._trace] = _Scope()
+        _kept.append(_scopes[x._trace])
+    return _scopes[x._trace]
+
+
+def is_current(x):
+    """Whether a tensor noted earlier can be used where the code is now."""
+    from jax._src import core
+
+    return not is_symbolic(x) or x._trace is core.trace_ctx.trace
+
+
+def random_state():
+    """`None`: Keras's layers draw by seeds of their own."""
+    return None
+
+
+def set_random_state(captured):
+    """Nothing is captured."""
+
+
+def random_state_of_another_rank(captured, distance):
+    """Nothing is captured."""
+    return None

@@ -1,0 +1,386 @@
+#include "gpu_level.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <utility>
+
+#include "channel.h"
+#include "check.h"
+#include "process.h"
+#include "reduce.h"
+#include "trace.h"
+
+namespace easyddl {
+namespace {
+
+// What crosses the hosts goes in chunks, so that copies and messages overlap; so many are copied
+// ahead.
+constexpr size_t kChunk = 1 << 20;
+constexpr size_t kAhead = 8;
+
+// From this version on NCCL can serve several ranks with one GPU, if it is told to.
+constexpr int kSharesGpus = 23000;
+
+template <size_t N>
+void store(std::array<char, N>& room, const std::string& text) {
+  room = {};
+  std::memcpy(room.data(), text.data(), std::min(text.size(), N - 1));
+}
+
+std::string variable(const char* name) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? "" : text;
+}
+
+size_t sum(const std::vector<size_t>& bytes) {
+  size_t total = 0;
+  for (size_t each : bytes) total += each;
+  return total;
+}
+
+size_t total_bytes(const std::vector<Piece>& arrays) {
+  size_t total = 0;
+  for (const Piece& array : arrays) total += array.bytes;
+  return total;
+}
+
+int count_gpus() {
+  int count = 0;
+  EASYDDL_CUDA(DeviceGetCount, &count);
+  if (count == 0) throw Error("There is no GPU.");
+  return count;
+}
+
+}  // namespace
+
+// What a rank tells the others before they connect.
+struct GpuLevel::Introduction {
+  std::array<char, 768> failure;  // why it cannot take part; empty if it can
+  std::array<char, 64> host_id;   // NCCL_HOSTID
+  CudaUuid uuid;
+  NcclId world_id, host_id_of_nccl;  // of communicators that this rank would lead
+  int32_t version;                   // NCCL's
+  int32_t may_share_gpu;             // as NCCL has been told
+  int32_t is_new_here;               // it has not been set up, or for another GPU
+};
+
+struct GpuLevel::Needs {
+  bool world = false, host = false;  // communicators
+  bool nccl() const { return world || host; }
+};
+
+size_t GpuLoad::total() const { return sum(bytes); }
+
+GpuLevel::GpuLevel(Channel& channel)
+    : channel_(channel),
+      layout_(channel.layout()),
+      places_(gpu_places(channel.layout())),
+      wish_(channel.gpu_way()) {}
+
+GpuLevel::~GpuLevel() {
+  if (gpu_ >= 0) cuda().CtxSetCurrent(context_of(gpu_));
+}
+
+GpuWay GpuLevel::way_of(const GpuLoad& load) const {
+  if (places_.ranks > 1 && !NcclLevel::supports(load.dtype, load.reduction)) return GpuWay::host;
+  const GpuWay way = wish_.value_or(cheapest_gpu_way(load.total(), places_));
+  return way == GpuWay::hierarchical && places_.hosts == 1 ? GpuWay::nccl : way;
+}
+
+GpuLevel::Needs GpuLevel::needs_of(const std::vector<GpuLoad>& loads) const {
+  Needs needs;
+  for (const GpuLoad& load : loads) {
+    const GpuWay way = way_of(load);
+    needs.world = needs.world || (way == GpuWay::nccl && places_.ranks > 1);
+    needs.host = needs.host || (way == GpuWay::hierarchical && places_.most_on_a_host > 1);
+  }
+  return needs;
+}
+
+void GpuLevel::prepare(const std::vector<GpuLoad>& loads, std::optional<int> gpu) {
+  const Needs needs = needs_of(loads);
+  const Introduction mine = introduce(needs, gpu);
+  std::vector<Introduction> all(static_cast<size_t>(layout_.size));
+  channel_.all_gather(&mine, all.data(), std::vector<int64_t>(all.size(), 1), sizeof mine,
+                      Signature("how the ranks exchange gradients on GPUs"));
+  compare(all, needs);
+  const bool anew = std::any_of(all.begin(), all.end(),
+                                [](const Introduction& each) { return each.is_new_here != 0; });
+  if (anew) set_up(gpu.value_or(gpu_ >= 0 ? gpu_ : layout_.local_rank % count_gpus()));
+  EASYDDL_CUDA(CtxSetCurrent, context_of(gpu_));
+  connect(all, needs);
+  rehearse(loads);
+}
+
+// All ranks do so together, since communicators go by GPUs.
+void GpuLevel::set_up(int gpu) {
+  if (gpu_ >= 0) EASYDDL_CUDA(CtxSetCurrent, context_of(gpu_));
+  world_.reset();
+  host_.reset();
+  scratch_.release();
+  pinned_.release();
+  fetched_.clear();
+  gpu_ = gpu;
+  EASYDDL_CUDA(CtxSetCurrent, context_of(gpu));
+  stream_.emplace();
+  back_.emplace();
+  done_.emplace();
+  returned_.emplace();
+  for (size_t i = 0; i < kAhead; ++i) fetched_.emplace_back();
+}
+
+GpuLevel::Introduction GpuLevel::introduce(const Needs& needs, std::optional<int> gpu) const {
+  Introduction mine{};
+  try {
+    const int here = gpu.value_or(gpu_ >= 0 ? gpu_ : layout_.local_rank % count_gpus());
+    int device = 0;
+    EASYDDL_CUDA(DeviceGet, &device, here);
+    EASYDDL_CUDA(DeviceGetUuid, &mine.uuid, device);
+    const CurrentContext current(context_of(here));
+    mine.is_new_here = here != gpu_ ? 1 : 0;
+    store(mine.host_id, variable("NCCL_HOSTID"));
+    if (!needs.nccl()) return mine;
+    mine.version = nccl().version;
+    mine.may_share_gpu =
+        mine.version >= kSharesGpus && variable("NCCL_MULTI_RANK_GPU_ENABLE") == "1" ? 1 : 0;
+    if (needs.world && layout_.rank == 0) mine.world_id = NcclLevel::new_id();
+    if (needs.host && layout_.local_rank == 0) mine.host_id_of_nccl = NcclLevel::new_id();
+  } catch (const std::exception& error) {
+    store(mine.failure, error.what());
+  }
+  return mine;
+}
+
+void GpuLevel::compare(const std::vector<Introduction>& all, const Needs& needs) const {
+  std::string text;
+  size_t others = 0;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    const std::string failure = all[rank].failure.data();
+    if (failure.empty()) continue;
+    if (text.empty()) {
+      text = channel_.name_of(rank) + " cannot exchange gradients on its GPU: " + failure;
+    } else {
+      ++others;
+    }
+  }
+  if (others > 0) text += " (So say " + std::to_string(others) + " more rank(s).)";
+  if (!text.empty()) throw Error(text);
+  if (!needs.nccl()) return;
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank].version == all[0].version) continue;
+    throw Error("The ranks have different versions of NCCL: " + channel_.name_of(0) + " has " +
+                nccl_version_text(all[0].version) + ", " + channel_.name_of(rank) + " has " +
+                nccl_version_text(all[rank].version) + ". Install the same everywhere.");
+  }
+  refuse_shared_gpus(all);
+}
+
+// NCCL refuses a GPU that two ranks of a host share, in words that name neither, unless it is told
+// to bear it, or that these are two hosts.
+void GpuLevel::refuse_shared_gpus(const std::vector<Introduction>& all) const {
+  for (size_t b = 1; b < all.size(); ++b) {
+    for (size_t a = 0; a < b; ++a) {
+      if (std::memcmp(&all[a].uuid, &all[b].uuid, sizeof(CudaUuid)) != 0) continue;
+      const std::string text =
+          channel_.name_of(a) + " and " + channel_.name_of(b) + " share one GPU";
+      const bool is_allowed = (all[a].may_share_gpu != 0 && all[b].may_share_gpu != 0) ||
+                              all[a].host_id != all[b].host_id;
+      if (!is_allowed) {
+        throw Error(text +
+                    ", which NCCL refuses. Start as many ranks on a host as it has GPUs, each of "
+                    "which sees its own. For a trial, NCCL 2.30 and later bear it with "
+                    "NCCL_MULTI_RANK_GPU_ENABLE=1, earlier ones with an NCCL_HOSTID of each "
+                    "rank's own, and EASYDDL_GPU=host does without NCCL. This is NCCL " +
+                    nccl_version_text(all[a].version) + ".");
+      }
+      if (gpu_ < 0 && layout_.rank == 0) write_line("easyddl: note: " + text + ": both are slow.");
+      return;
+    }
+  }
+}
+
+void GpuLevel::connect(const std::vector<Introduction>& all, const Needs& needs) {
+  const Signature signature("the connection of GPUs by NCCL");
+  const auto first_of_host = [&] {
+    const auto& hosts = layout_.node_of;
+    return static_cast<size_t>(std::find(hosts.begin(), hosts.end(), layout_.node_rank) -
+                               hosts.begin());
+  };
+  channel_.take_part("connect GPUs", 0, signature, [&](const Idle& idle) {
+    if (needs.world && world_ == nullptr) {
+      world_ = std::make_unique<NcclLevel>(all[0].world_id, layout_.size, layout_.rank, idle);
+    }
+    if (needs.host && host_ == nullptr && layout_.local_size > 1) {
+      host_ = std::make_unique<NcclLevel>(all[first_of_host()].host_id_of_nccl, layout_.local_size,
+                                          layout_.local_rank, idle);
+    }
+  });
+}
+
+void GpuLevel::rehearse(const std::vector<GpuLoad>& loads) {
+  size_t most = 0, most_pinned = 0;
+  for (const GpuLoad& load : loads) {
+    const size_t padded =
+        shard_bytes(load.total(), load.dtype) * static_cast<size_t>(places_.carriers);
+    most = std::max(most, padded);
+    if (way_of(load) != GpuWay::nccl) most_pinned = std::max(most_pinned, padded);
+  }
+  scratch_.at_least(most);
+  if (most_pinned > 0) pinned_.at_least(most_pinned);
+  const Signature signature("the rehearsal of an exchange on GPUs");
+  channel_.take_part("rehearse on GPUs", 0, signature, [&](const Idle& idle) {
+    for (const GpuLoad& load : loads) {
+      if (way_of(load) == GpuWay::host) continue;
+      reduce(zeros(load.bytes), load.dtype, way_of(load), load.reduction, idle);
+    }
+    wait(idle);
+  });
+}
+
+std::vector<Piece> GpuLevel::zeros(const std::vector<size_t>& bytes) {
+  const size_t total = sum(bytes);
+  uint8_t* data = scratch_.at_least(total);
+  if (total > 0) EASYDDL_CUDA(MemsetD8Async, address(data), 0, total, stream());
+  std::vector<Piece> arrays;
+  for (size_t each : bytes) {
+    arrays.push_back({data, data, each});
+    data += each;
+  }
+  return arrays;
+}
+
+void GpuLevel::poll_gpu(const std::function<bool()>& ready, const Idle& idle) {
+  const auto watch = [&] {
+    if (world_ != nullptr) world_->check();
+    if (host_ != nullptr) host_->check();
+    idle();
+  };
+  try {
+    poll(ready, layout_.cores_are_shared, watch);
+  } catch (...) {
+    abort();
+    throw;
+  }
+}
+
+// So that no kernel waits for ranks that do not come.
+void GpuLevel::abort() {
+  if (world_ != nullptr) world_->abort();
+  if (host_ != nullptr) host_->abort();
+}
+
+void GpuLevel::wait(const Idle& idle) {
+  const Span span("wait for the GPU");
+  done_->record(stream());
+  poll_gpu([this] { return done_->has_come(); }, idle);
+}
+
+void GpuLevel::reduce(const std::vector<Piece>& arrays, DType dtype, GpuWay way,
+                      const Reduction& reduction, const Idle& idle) {
+  if (places_.ranks == 1) {
+    for (const Piece& array : arrays) {
+      if (array.in == array.out || array.bytes == 0) continue;
+      EASYDDL_CUDA(MemcpyDtoDAsync, address(array.out), address(array.in), array.bytes, stream());
+    }
+  } else if (way == GpuWay::nccl) {
+    world_->allreduce(arrays, dtype, reduction, stream(), idle);
+  } else {
+    reduce_in_levels(arrays, dtype, reduction, idle);
+  }
+}
+
+// Shards are equally long, as NCCL demands: the last is padded.
+size_t GpuLevel::shard_bytes(size_t bytes, DType dtype) const {
+  const size_t owners = static_cast<size_t>(places_.carriers), count = bytes / size_of(dtype);
+  return (count + owners - 1) / owners * size_of(dtype);
+}
+
+// Reduce-scatter in the host, the shards across the hosts, and all-gather in the host.
+void GpuLevel::reduce_in_levels(const std::vector<Piece>& arrays, DType dtype,
+                                const Reduction& reduction, const Idle& idle) {
+  const size_t each = shard_bytes(total_bytes(arrays), dtype);
+  uint8_t* data = scratch_.at_least(each * static_cast<size_t>(places_.carriers));
+  uint8_t* at = data;
+  for (const Piece& array : arrays) {
+    if (array.in != at && array.bytes > 0) {
+      EASYDDL_CUDA(MemcpyDtoDAsync, address(at), address(array.in), array.bytes, stream());
+    }
+    at += array.bytes;
+  }
+  const size_t count = each / size_of(dtype);
+  if (host_ != nullptr) {
+    host_->reduce_shards(data, count, places_.carriers, dtype, reduction, stream(), idle);
+  }
+  if (layout_.local_rank < places_.carriers) {
+    cross(data + static_cast<size_t>(layout_.local_rank) * each, each, dtype, reduction, idle);
+  }
+  if (host_ != nullptr) {
+    host_->gather_shards(data, count, places_.carriers, dtype, stream(), idle);
+  }
+  at = data;
+  for (const Piece& array : arrays) {
+    if (array.out != at && array.bytes > 0) {
+      EASYDDL_CUDA(MemcpyDtoDAsync, address(array.out), address(at), array.bytes, stream());
+    }
+    at += array.bytes;
+  }
+}
+
+void GpuLevel::cross(uint8_t* shard, size_t bytes, DType dtype, const Reduction& reduction,
+                     const Idle& idle) {
+  uint8_t* const here = pinned_.at_least(bytes);
+  const size_t chunks = (bytes + kChunk - 1) / kChunk;
+  const auto length = [&](size_t chunk) { return std::min(kChunk, bytes - chunk * kChunk); };
+  const auto fetch = [&](size_t chunk) {
+    if (chunk >= chunks) return;
+    EASYDDL_CUDA(MemcpyDtoHAsync, here + chunk * kChunk, address(shard + chunk * kChunk),
+                 length(chunk), stream());
+    fetched_[chunk % kAhead].record(stream());
+  };
+  for (size_t chunk = 0; chunk < kAhead; ++chunk) fetch(chunk);
+  const auto has_come = [&](size_t chunk) {
+    if (!fetched_[chunk % kAhead].has_come()) return false;
+    fetch(chunk + kAhead);
+    if (reduction.is_scaled && host_ == nullptr) {  // else NCCL has done so
+      uint8_t* const part = here + chunk * kChunk;
+      scale(part, part, length(chunk) / size_of(dtype), dtype, reduction.factor);
+    }
+    return true;
+  };
+  const auto has_crossed = [&](size_t chunk) {
+    EASYDDL_CUDA(MemcpyHtoDAsync, address(shard + chunk * kChunk), here + chunk * kChunk,
+                 length(chunk), back_->get());
+  };
+  const auto wait = [&](const std::function<bool()>& ready) { poll_gpu(ready, idle); };
+  channel_.cross_hosts({here, bytes, kChunk, dtype, reduction.op, has_come, has_crossed, wait});
+  returned_->record(back_->get());
+  returned_->hold_up(stream());
+}
+
+uint8_t* GpuLevel::fetch(const std::vector<Piece>& arrays, const Idle& idle) {
+  uint8_t* const data = pinned_.at_least(total_bytes(arrays));
+  uint8_t* at = data;
+  for (const Piece& array : arrays) {
+    if (array.bytes > 0) {
+      EASYDDL_CUDA(MemcpyDtoHAsync, at, address(array.in), array.bytes, stream());
+    }
+    at += array.bytes;
+  }
+  wait(idle);
+  return data;
+}
+
+void GpuLevel::bring_back(const std::vector<Piece>& arrays) {
+  const uint8_t* at = pinned_.data();
+  for (const Piece& array : arrays) {
+    if (array.bytes > 0) {
+      EASYDDL_CUDA(MemcpyHtoDAsync, address(array.out), at, array.bytes, stream());
+    }
+    at += array.bytes;
+  }
+}
+
+}  // namespace easyddl

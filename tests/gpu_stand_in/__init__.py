@@ -1,0 +1,45 @@
+"""Stand-ins for NCCL and the CUDA driver, built where they are needed."""
+
+import functools
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+SOURCES = pathlib.Path(__file__).parent
+
+
+def compiler():
+    """The C++ compiler: that of CXX, or the machine's."""
+    found = next(filter(None, map(shutil.which, [os.environ.get("CXX", ""), "c++", "g++"])), None)
+    assert found, "the stand-ins for NCCL and CUDA need a C++ compiler, as easyddl itself does"
+    return found
+
+
+def build(folder):
+    """Builds both libraries into a folder."""
+    flags = ["-std=c++17", "-O1", "-g", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"]
+    strict = ["-Wall", "-Wextra", "-Werror", "-Wl,--no-undefined"]
+    for source, library, more in [
+        ("cuda.cpp", "libcuda.so.1", []),
+        ("nccl.cpp", "libnccl.so.2", ["-l:libcuda.so.1"]),
+    ]:
+        line = [compiler(), *flags, *strict, f"-Wl,-soname,{library}", SOURCES / source]
+        line += [f"-L{folder}", "-Wl,-rpath,$ORIGIN", *more, "-lrt", "-o", folder / library]
+        done = subprocess.run(line, text=True, capture_output=True)
+        assert done.returncode == 0, done.stderr
+
+
+@functools.cache
+def folder():
+    """A folder that holds both, built once in a process."""
+    made = pathlib.Path(tempfile.mkdtemp(prefix="easyddl-stand-in-"))
+    build(made)
+    return made
+
+
+if __name__ == "__main__":
+    pathlib.Path(sys.argv[1]).mkdir(exist_ok=True)
+    build(pathlib.Path(sys.argv[1]))

@@ -1,0 +1,561 @@
+// A stand-in for the CUDA driver (libcuda.so.1), for tests on machines without a GPU.
+//
+// It does what easyddl asks of the driver, in memory of the host, and is as strict as it can be:
+//
+// - Memory of a "GPU" has an address at which nobody can read or write: only copies reach it.
+// - A stream is a thread, which does what is queued when it gets to it, and later: with
+//   STAND_IN_DELAY microseconds at most before each piece of work. An order that is not asked for
+//   does not hold, and numbers go wrong.
+// - Handles that are destroyed, memory that is not this kind or too short, and work without a
+//   context are errors.
+//
+// STAND_IN_GPUS is how many GPUs there are (8); STAND_IN_NO_WAIT_VALUE makes a driver that knows
+// no waiting for words of memory.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+enum {
+  kSuccess = 0,
+  kInvalidValue = 1,
+  kOutOfMemory = 2,
+  kNoDevice = 100,
+  kInvalidDevice = 101,
+  kInvalidContext = 201,
+  kInvalidHandle = 400,
+  kNotReady = 600,
+  kNotSupported = 801,
+};
+
+int setting(const char* name, int otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::atoi(text);
+}
+
+[[noreturn]] void die(const char* text) {
+  std::fprintf(stderr, "stand-in for CUDA: %s\n", text);
+  std::abort();
+}
+
+struct Context {
+  int device;
+};
+
+// A run of memory: at `address` for the program, at `data` for the copies.
+struct Memory {
+  uintptr_t address;
+  uint8_t* data;
+  size_t bytes;
+  bool is_on_gpu;
+  int device;
+  std::atomic<bool> is_freed{false};
+};
+
+struct Event {
+  std::mutex mutex;
+  std::condition_variable came;
+  uint64_t recorded = 0, done = 0;
+};
+
+// What all streams and events share.
+class Stream {
+ public:
+  Stream() {
+    std::thread([this] { run(); }).detach();
+  }
+
+  void queue(std::function<void()> work) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    work_.push_back(std::move(work));
+    ++queued_;
+    came_.notify_all();
+  }
+
+  void synchronize() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    const uint64_t target = queued_;
+    came_.wait(lock, [&] { return done_ >= target; });
+  }
+
+  bool is_idle() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return done_ == queued_;
+  }
+
+ private:
+  void run() {
+    std::mt19937 random(static_cast<unsigned>(getpid()) ^
+                        static_cast<unsigned>(reinterpret_cast<uintptr_t>(this) >> 6));
+    const int delay = setting("STAND_IN_DELAY", 0);
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (;;) {
+      came_.wait(lock, [this] { return !work_.empty(); });
+      const std::function<void()> work = std::move(work_.front());
+      work_.pop_front();
+      lock.unlock();
+      if (delay > 0 && random() % 2 == 0) {
+        std::this_thread::sleep_for(
+            std::chrono::microseconds(random() % static_cast<unsigned>(delay)));
+      }
+      work();
+      lock.lock();
+      ++done_;
+      came_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable came_;
+  std::deque<std::function<void()>> work_;
+  uint64_t queued_ = 0, done_ = 0;
+};
+
+// Never destroyed: streams' threads run until the process ends.
+struct State {
+  std::mutex mutex;
+  bool is_initialized = false;
+  std::map<int, Context*> contexts;
+  std::map<uintptr_t, std::shared_ptr<Memory>> memory;  // by address
+  std::set<Stream*> streams;
+  std::map<Context*, Stream*> default_streams;
+  std::map<Event*, std::shared_ptr<Event>> events;
+};
+
+State& state() {
+  static State* const all = new State;
+  return *all;
+}
+
+thread_local Context* t_current = nullptr;
+
+std::shared_ptr<Memory> find_memory(uintptr_t address, size_t bytes) {
+  State& all = state();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  auto after = all.memory.upper_bound(address);
+  if (after == all.memory.begin()) return nullptr;
+  const std::shared_ptr<Memory>& memory = std::prev(after)->second;
+  if (address + bytes > memory->address + memory->bytes ||
+      address >= memory->address + memory->bytes)
+    return nullptr;
+  return memory;
+}
+
+uint8_t* at(const std::shared_ptr<Memory>& memory, uintptr_t address) {
+  if (memory->is_freed) die("work touches memory that has been freed");
+  return memory->data + (address - memory->address);
+}
+
+int allocate(uintptr_t* address, size_t bytes, bool on_gpu) {
+  if (t_current == nullptr) return kInvalidContext;
+  if (bytes == 0) return kInvalidValue;
+  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t size = (bytes + page - 1) / page * page;
+  auto memory = std::make_shared<Memory>();
+  memory->bytes = bytes;
+  memory->is_on_gpu = on_gpu;
+  memory->device = t_current->device;
+  void* data = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED) return kOutOfMemory;
+  memory->data = static_cast<uint8_t*>(data);
+  std::memset(memory->data, 0xa5, bytes);  // not zeros, which might do by chance
+  void* seen = data;
+  if (on_gpu) seen = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (seen == MAP_FAILED) return kOutOfMemory;
+  memory->address = reinterpret_cast<uintptr_t>(seen);
+  *address = memory->address;
+  State& all = state();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  all.memory[memory->address] = memory;
+  return kSuccess;
+}
+
+int release(uintptr_t address, bool on_gpu) {
+  State& all = state();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  const auto found = all.memory.find(address);
+  if (found == all.memory.end() || found->second->is_on_gpu != on_gpu) return kInvalidValue;
+  // Its pages stay, so that late work finds out instead of crashing.
+  found->second->is_freed = true;
+  all.memory.erase(found);
+  return kSuccess;
+}
+
+Stream* find_stream(Stream* stream) {
+  State& all = state();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  if (stream != nullptr) return all.streams.count(stream) != 0 ? stream : nullptr;
+  if (t_current == nullptr) return nullptr;
+  Stream*& its = all.default_streams[t_current];
+  if (its == nullptr) its = new Stream;
+  return its;
+}
+
+std::shared_ptr<Event> find_event(Event* event) {
+  State& all = state();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  const auto found = all.events.find(event);
+  return found == all.events.end() ? nullptr : found->second;
+}
+
+int copy(uintptr_t to, bool to_gpu, uintptr_t from, bool from_gpu, size_t bytes, Stream* stream) {
+  Stream* const its = find_stream(stream);
+  if (its == nullptr) return kInvalidHandle;
+  if (bytes == 0) return kSuccess;
+  const auto target = find_memory(to, bytes), source = find_memory(from, bytes);
+  if (!target || !source || target->is_on_gpu != to_gpu || source->is_on_gpu != from_gpu) {
+    return kInvalidValue;
+  }
+  its->queue([=] { std::memmove(at(target, to), at(source, from), bytes); });
+  return kSuccess;
+}
+
+int count_devices() { return setting("STAND_IN_GPUS", 8); }
+
+// This rank's host, where one machine plays several.
+std::string host_of_rank() {
+  const char* hosts = std::getenv("EASYDDL_HOSTS");
+  const char* rank = nullptr;
+  for (const char* name : {"PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"}) {
+    if (rank == nullptr) rank = std::getenv(name);
+  }
+  if (hosts == nullptr || rank == nullptr) return "";
+  std::string rest = hosts;
+  for (int i = std::atoi(rank); i > 0 && rest.find(',') != std::string::npos; --i) {
+    rest = rest.substr(rest.find(',') + 1);
+  }
+  return rest.substr(0, rest.find(','));
+}
+
+}  // namespace
+
+// What only the stand-in has.
+
+// Where the bytes of a GPU really are, for the stand-in for NCCL; null if it holds no such run.
+EXPORT void* standInBytes(uintptr_t address, size_t bytes) {
+  const auto memory = find_memory(address, bytes);
+  return memory && memory->is_on_gpu ? at(memory, address) : nullptr;
+}
+
+// Work that takes so many microseconds.
+EXPORT int standInSleep(Stream* stream, int microseconds) {
+  Stream* const its = find_stream(stream);
+  if (its == nullptr) return kInvalidHandle;
+  its->queue([=] { std::this_thread::sleep_for(std::chrono::microseconds(microseconds)); });
+  return kSuccess;
+}
+
+// Work that multiplies float32 on a GPU.
+EXPORT int standInScale(uintptr_t address, size_t count, float factor, Stream* stream) {
+  Stream* const its = find_stream(stream);
+  const auto memory = find_memory(address, count * sizeof(float));
+  if (its == nullptr || !memory) return kInvalidValue;
+  its->queue([=] {
+    auto* values = reinterpret_cast<float*>(at(memory, address));
+    for (size_t i = 0; i < count; ++i) values[i] *= factor;
+  });
+  return kSuccess;
+}
+
+// cuda.h's.
+
+EXPORT int cuInit(unsigned flags) {
+  if (flags != 0) return kInvalidValue;
+  if (count_devices() == 0) return kNoDevice;
+  state().is_initialized = true;
+  return kSuccess;
+}
+
+EXPORT int cuDriverGetVersion(int* version) {
+  *version = 12080;
+  return kSuccess;
+}
+
+EXPORT int cuGetErrorString(int code, const char** text) {
+  static const std::map<int, const char*> texts{{kSuccess, "no error"},
+                                                {kInvalidValue, "invalid argument"},
+                                                {kOutOfMemory, "out of memory"},
+                                                {kNoDevice, "no CUDA-capable device is detected"},
+                                                {kInvalidDevice, "invalid device ordinal"},
+                                                {kInvalidContext, "invalid device context"},
+                                                {kInvalidHandle, "invalid resource handle"},
+                                                {kNotReady, "device not ready"},
+                                                {kNotSupported, "operation not supported"}};
+  const auto found = texts.find(code);
+  if (found == texts.end()) return kInvalidValue;
+  *text = found->second;
+  return kSuccess;
+}
+
+EXPORT int cuDeviceGetCount(int* count) {
+  *count = count_devices();
+  return kSuccess;
+}
+
+EXPORT int cuDeviceGet(int* device, int ordinal) {
+  if (ordinal < 0 || ordinal >= count_devices()) return kInvalidDevice;
+  *device = ordinal;
+  return kSuccess;
+}
+
+EXPORT int cuDeviceGetName(char* name, int length, int device) {
+  std::snprintf(name, static_cast<size_t>(length), "stand-in %d", device);
+  return kSuccess;
+}
+
+EXPORT int cuDeviceGetUuid_v2(unsigned char* uuid, int device) {
+  std::memset(uuid, 0, 16);
+  const size_t host = std::hash<std::string>()(host_of_rank());
+  std::memcpy(uuid, &host, sizeof host);
+  uuid[15] = static_cast<unsigned char>(device);
+  return kSuccess;
+}
+
+EXPORT int cuDevicePrimaryCtxRetain(Context** context, int device) {
+  if (device < 0 || device >= count_devices()) return kInvalidDevice;
+  State& all = state();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  Context*& its = all.contexts[device];
+  if (its == nullptr) its = new Context{device};
+  *context = its;
+  return kSuccess;
+}
+
+EXPORT int cuCtxGetCurrent(Context** context) {
+  *context = t_current;
+  return kSuccess;
+}
+
+EXPORT int cuCtxSetCurrent(Context* context) {
+  t_current = context;
+  return kSuccess;
+}
+
+EXPORT int cuCtxGetDevice(int* device) {
+  if (t_current == nullptr) return kInvalidContext;
+  *device = t_current->device;
+  return kSuccess;
+}
+
+EXPORT int cuPointerGetAttribute(void* value, int attribute, uintptr_t address) {
+  const auto memory = find_memory(address, 1);
+  if (!memory) return kInvalidValue;
+  if (attribute == 2) {
+    *static_cast<unsigned*>(value) = memory->is_on_gpu ? 2 : 1;
+  } else if (attribute == 9) {
+    *static_cast<int*>(value) = memory->device;
+  } else {
+    return kInvalidValue;
+  }
+  return kSuccess;
+}
+
+EXPORT int cuMemAlloc_v2(uintptr_t* address, size_t bytes) {
+  return allocate(address, bytes, true);
+}
+EXPORT int cuMemFree_v2(uintptr_t address) { return release(address, true); }
+
+EXPORT int cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
+  uintptr_t address = 0;
+  const int code = allocate(&address, bytes, false);
+  *memory = reinterpret_cast<void*>(address);
+  return code;
+}
+
+EXPORT int cuMemFreeHost(void* memory) {
+  return release(reinterpret_cast<uintptr_t>(memory), false);
+}
+
+EXPORT int cuMemHostGetDevicePointer_v2(uintptr_t* address, void* memory, unsigned flags) {
+  const auto found = find_memory(reinterpret_cast<uintptr_t>(memory), 1);
+  if (!found || found->is_on_gpu || flags != 0) return kInvalidValue;
+  *address = reinterpret_cast<uintptr_t>(memory);
+  return kSuccess;
+}
+
+// A framework's own, from memory of any kind of the host's.
+EXPORT int cuMemcpyHtoD_v2(uintptr_t to, const void* from, size_t bytes) {
+  const auto target = find_memory(to, bytes);
+  if (!target || !target->is_on_gpu) return kInvalidValue;
+  std::memcpy(at(target, to), from, bytes);
+  return kSuccess;
+}
+
+EXPORT int cuMemcpyDtoH_v2(void* to, uintptr_t from, size_t bytes) {
+  const auto source = find_memory(from, bytes);
+  if (!source || !source->is_on_gpu) return kInvalidValue;
+  std::memcpy(to, at(source, from), bytes);
+  return kSuccess;
+}
+
+EXPORT int cuMemcpyDtoHAsync_v2(void* to, uintptr_t from, size_t bytes, Stream* stream) {
+  return copy(reinterpret_cast<uintptr_t>(to), false, from, true, bytes, stream);
+}
+
+EXPORT int cuMemcpyHtoDAsync_v2(uintptr_t to, const void* from, size_t bytes, Stream* stream) {
+  return copy(to, true, reinterpret_cast<uintptr_t>(from), false, bytes, stream);
+}
+
+EXPORT int cuMemcpyDtoDAsync_v2(uintptr_t to, uintptr_t from, size_t bytes, Stream* stream) {
+  return copy(to, true, from, true, bytes, stream);
+}
+
+EXPORT int cuMemsetD8Async(uintptr_t to, unsigned char value, size_t bytes, Stream* stream) {
+  Stream* const its = find_stream(stream);
+  const auto target = find_memory(to, bytes);
+  if (its == nullptr) return kInvalidHandle;
+  if (!target || !target->is_on_gpu) return kInvalidValue;
+  its->queue([=] { std::memset(at(target, to), value, bytes); });
+  return kSuccess;
+}
+
+EXPORT int cuStreamCreate(Stream** stream, unsigned) {
+  if (t_current == nullptr) return kInvalidContext;
+  *stream = new Stream;
+  State& all = state();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  all.streams.insert(*stream);
+  return kSuccess;
+}
+
+EXPORT int cuStreamDestroy_v2(Stream* stream) {
+  State& all = state();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  return all.streams.erase(stream) != 0 ? kSuccess : kInvalidHandle;
+}
+
+EXPORT int cuStreamSynchronize(Stream* stream) {
+  Stream* const its = find_stream(stream);
+  if (its == nullptr) return kInvalidHandle;
+  its->synchronize();
+  return kSuccess;
+}
+
+EXPORT int cuStreamQuery(Stream* stream) {
+  Stream* const its = find_stream(stream);
+  if (its == nullptr) return kInvalidHandle;
+  return its->is_idle() ? kSuccess : kNotReady;
+}
+
+EXPORT int cuEventCreate(Event** event, unsigned) {
+  if (t_current == nullptr) return kInvalidContext;
+  auto made = std::make_shared<Event>();
+  *event = made.get();
+  State& all = state();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  all.events[made.get()] = made;
+  return kSuccess;
+}
+
+EXPORT int cuEventDestroy_v2(Event* event) {
+  State& all = state();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  return all.events.erase(event) != 0 ? kSuccess : kInvalidHandle;
+}
+
+EXPORT int cuEventRecord(Event* event, Stream* stream) {
+  const auto its = find_event(event);
+  Stream* const on = find_stream(stream);
+  if (!its || on == nullptr) return kInvalidHandle;
+  uint64_t number = 0;
+  {
+    const std::lock_guard<std::mutex> lock(its->mutex);
+    number = ++its->recorded;
+  }
+  on->queue([its, number] {
+    const std::lock_guard<std::mutex> lock(its->mutex);
+    its->done = std::max(its->done, number);
+    its->came.notify_all();
+  });
+  return kSuccess;
+}
+
+EXPORT int cuEventQuery(Event* event) {
+  const auto its = find_event(event);
+  if (!its) return kInvalidHandle;
+  const std::lock_guard<std::mutex> lock(its->mutex);
+  return its->done >= its->recorded ? kSuccess : kNotReady;
+}
+
+EXPORT int cuEventSynchronize(Event* event) {
+  const auto its = find_event(event);
+  if (!its) return kInvalidHandle;
+  std::unique_lock<std::mutex> lock(its->mutex);
+  its->came.wait(lock, [&] { return its->done >= its->recorded; });
+  return kSuccess;
+}
+
+// For what was recorded last when it is called; for nothing if nothing was.
+EXPORT int cuStreamWaitEvent(Stream* stream, Event* event, unsigned) {
+  const auto its = find_event(event);
+  Stream* const on = find_stream(stream);
+  if (!its || on == nullptr) return kInvalidHandle;
+  uint64_t number = 0;
+  {
+    const std::lock_guard<std::mutex> lock(its->mutex);
+    number = its->recorded;
+  }
+  on->queue([its, number] {
+    std::unique_lock<std::mutex> lock(its->mutex);
+    its->came.wait(lock, [&] { return its->done >= number; });
+  });
+  return kSuccess;
+}
+
+EXPORT int cuLaunchHostFunc(Stream* stream, void (*function)(void*), void* data) {
+  Stream* const its = find_stream(stream);
+  if (its == nullptr) return kInvalidHandle;
+  its->queue([=] { function(data); });
+  return kSuccess;
+}
+
+namespace {
+
+int queue_word(Stream* stream, uintptr_t address,
+               const std::function<void(std::atomic<uint32_t>&)>& work) {
+  if (setting("STAND_IN_NO_WAIT_VALUE", 0) != 0) return kNotSupported;
+  Stream* const its = find_stream(stream);
+  const auto memory = find_memory(address, sizeof(uint32_t));
+  if (its == nullptr) return kInvalidHandle;
+  if (!memory || address % sizeof(uint32_t) != 0) return kInvalidValue;
+  its->queue([=] { work(*reinterpret_cast<std::atomic<uint32_t>*>(at(memory, address))); });
+  return kSuccess;
+}
+
+}  // namespace
+
+EXPORT int cuStreamWaitValue32_v2(Stream* stream, uintptr_t address, uint32_t value,
+                                  unsigned flags) {
+  if (flags != 0) return kInvalidValue;
+  return queue_word(stream, address, [=](std::atomic<uint32_t>& word) {
+    while (static_cast<int32_t>(word.load() - value) < 0) {
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+  });
+}
+
+EXPORT int cuStreamWriteValue32_v2(Stream* stream, uintptr_t address, uint32_t value,
+                                   unsigned flags) {
+  if (flags != 0) return kInvalidValue;
+  return queue_word(stream, address, [=](std::atomic<uint32_t>& word) { word.store(value); });
+}

@@ -1,0 +1,89 @@
+"""What a framework does on a GPU: arrays, streams, and work on these. By the stand-in's driver.
+
+The stand-in is found where the engine finds it, by EASYDDL_NCCL_PATH.
+"""
+
+import ctypes
+import os
+import pathlib
+
+import numpy as np
+
+_cuda = ctypes.CDLL(str(pathlib.Path(os.environ["EASYDDL_NCCL_PATH"], "libcuda.so.1")))
+_cuda.standInScale.argtypes = [
+    ctypes.c_size_t,
+    ctypes.c_size_t,
+    ctypes.c_float,
+    ctypes.c_void_p,
+]
+
+
+def call(name, *arguments):
+    code = getattr(_cuda, name)(*arguments)
+    assert code == 0, f"{name}: {code}"
+
+
+def take_gpu(number):
+    """Makes a GPU this thread's."""
+    context = ctypes.c_void_p()
+    call("cuInit", 0)
+    call("cuDevicePrimaryCtxRetain", ctypes.byref(context), number)
+    call("cuCtxSetCurrent", context)
+
+
+class Stream:
+    def __init__(self):
+        self.handle = ctypes.c_void_p()
+        call("cuStreamCreate", ctypes.byref(self.handle), 0)
+
+    @property
+    def number(self):
+        return self.handle.value
+
+    def sleep(self, microseconds):
+        call("standInSleep", self.handle, microseconds)
+
+    def synchronize(self):
+        call("cuStreamSynchronize", self.handle)
+
+
+class Array:
+    """An array of a GPU. Only copies reach it."""
+
+    def __init__(self, values):
+        self.dtype, self.shape, self.nbytes = values.dtype, values.shape, values.nbytes
+        self._address = ctypes.c_size_t()
+        # A framework has no address for an array of no elements.
+        self.address = 0
+        if self.nbytes:
+            call("cuMemAlloc_v2", ctypes.byref(self._address), ctypes.c_size_t(self.nbytes))
+            self.address = self._address.value
+            self.put(values)
+
+    def put(self, values):
+        """At once, whatever the streams do."""
+        values = np.ascontiguousarray(values, self.dtype)
+        if self.nbytes:
+            pointer = ctypes.c_void_p(values.ctypes.data)
+            call("cuMemcpyHtoD_v2", self._address, pointer, ctypes.c_size_t(self.nbytes))
+
+    def get(self):
+        """At once, whatever the streams do."""
+        values = np.empty(self.shape, self.dtype)
+        if self.nbytes:
+            pointer = ctypes.c_void_p(values.ctypes.data)
+            call("cuMemcpyDtoH_v2", pointer, self._address, ctypes.c_size_t(self.nbytes))
+        return values
+
+    def copy_from(self, other, stream):
+        if self.nbytes:
+            size = ctypes.c_size_t(self.nbytes)
+            call("cuMemcpyDtoDAsync_v2", self._address, other._address, size, stream.handle)
+
+    def scale(self, factor, stream):
+        """Multiplies float32."""
+        call("standInScale", self.address, self.nbytes // 4, factor, stream.handle)
+
+    def free(self):
+        if self.nbytes:
+            call("cuMemFree_v2", self._address)
