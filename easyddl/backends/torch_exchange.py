@@ -23,9 +23,10 @@ class Exchange:
         number: Integer. The engine's number of the exchange.
         buckets: List of lists of indices. Which gradients travel together, in which order.
         shapes: List of tuples. The shape of each gradient.
+        op: `"mean"` or `"sum"`, which the engine knows.
     """
 
-    def __init__(self, number, buckets, shapes):
+    def __init__(self, number, buckets, shapes, op="mean"):
         self._number = number
         self._buckets = buckets
         self._shapes = shapes
@@ -55,8 +56,10 @@ class Exchange:
         """The mean of each gradient over all ranks, by weight; or what else the exchange makes."""
         if torch_rehearsal.is_under_way():
             return [gradient.detach().clone() for gradient in gradients]
-        weight = as_number(weight)
         gradients = [self._dense(gradient) for gradient in gradients]
+        if all(gradient.is_cuda for gradient in gradients):
+            return self._reduce_on_gpu(gradients, weight)
+        weight = as_number(weight)
         if self._overlap is not None:
             self._overlap.end_step(gradients, weight)
         self._ahead = 0
@@ -67,6 +70,24 @@ class Exchange:
             if number not in self._under_way:
                 self._hand_in([number], gradients, weight)
         return self._wait(len(gradients))
+
+    def _reduce_on_gpu(self, gradients, weight):
+        """The same, queued on the stream that computes the gradients: nothing here waits."""
+        order = [i for bucket in self._buckets for i in bucket]
+        parcels = {i: self._parcel(i, gradients[i], on_gpu=True) for i in order}
+        on_gpu = isinstance(weight, torch.Tensor) and weight.is_cuda
+        if on_gpu:  # nobody waits for it here
+            weight = weight.detach().to(torch.float32).contiguous()
+        world.engine().core.submit_on_gpu(
+            self._number,
+            0,
+            [parcel.address for parcel in parcels.values()],
+            1.0 if on_gpu else as_number(weight),
+            weight.data_ptr() if on_gpu else 0,
+            torch.cuda.current_stream(gradients[0].device).cuda_stream,
+            keep=[*parcels.values(), weight],
+        )
+        return [parcels[i].result().reshape(shape) for i, shape in enumerate(self._shapes)]
 
     def _depart(self, number, weight):
         """Hands in a bucket whose gradients are there."""
@@ -84,12 +105,12 @@ class Exchange:
         for number in numbers:
             self._under_way[number] = ticket, {i: parcels[i] for i in self._buckets[number]}
 
-    def _parcel(self, i, gradient):
+    def _parcel(self, i, gradient, on_gpu=False):
         parameter = self._parameters[i]
         # What backward has left in a parameter is the step's own. Others may be needed by whoever
         # computed them, or be one tensor several times.
         own = parameter is not None and is_same(gradient, parameter.grad)
-        return _Parcel(gradient, in_place=own)
+        return _Parcel(gradient, own, on_gpu)
 
     def _wait(self, count):
         for ticket, _ in self._under_way.values():
@@ -152,19 +173,18 @@ class _Parcel:
     Args:
         tensor: A dense tensor on any device.
         in_place: Boolean. Whether the result may take its place.
+        on_gpu: Boolean. Whether it goes from there, and not by way of the host.
     """
 
-    def __init__(self, tensor, in_place):
+    def __init__(self, tensor, in_place, on_gpu):
         tensor = tensor.detach()
         self._device = tensor.device
-        if tensor.device.type != "cpu":
+        if not on_gpu and tensor.device.type != "cpu":
             _tell_of_the_host(tensor.device.type)
         # A copy is ours, and so its result goes there.
-        self._source = tensor.cpu().contiguous()
+        self._source = (tensor if on_gpu else tensor.cpu()).contiguous()
         is_copy = self._source.data_ptr() != tensor.data_ptr()
-        self._target = (
-            self._source if in_place or is_copy else torch.empty_like(self._source)
-        )
+        self._target = self._source if in_place or is_copy else torch.empty_like(self._source)
 
     @property
     def address(self):

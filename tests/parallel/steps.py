@@ -70,6 +70,8 @@ def stateful(train_step):
         return logs, new
 
     return step
+
+
 def in_a_graph(function):
     """A function that is compiled, where a custom loop would have it so: else itself."""
     if BACKEND == "tensorflow":
