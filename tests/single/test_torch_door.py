@@ -172,7 +172,7 @@ def test_a_weight_that_changes_within_a_step():
     sent.step(0)
     sent.parameters[0].grad = None
     sent.parameters[0].sum().backward()
-    with pytest.raises(RuntimeError, match="counted for 2.0 .* and for 3.0"):
+    with pytest.raises(RuntimeError, match=r"counted for 2.0 .* and for 3.0"):
         sent.overlap.end_step([sent.parameters[0].grad], 3.0)
 
 
