@@ -71,6 +71,11 @@ def _tensor(x):
 
 def to_numpy(x):
     """The values of a tensor or variable."""
+    if is_symbolic(_tensor(x)):
+        raise TypeError(
+            "`x` is a symbolic tensor: Keras infers shapes with it, and collectives take values. "
+            f"Call them outside of layers. Received: {x}"
+        )
     x = _tensor(x).detach().cpu().resolve_conj().resolve_neg()
     if x.dtype == torch.bfloat16:  # NumPy has no such type of its own
         return x.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
