@@ -70,6 +70,11 @@ def _tensor(x):
 
 def to_numpy(x):
     """The values of a tensor or variable."""
+    if is_symbolic(_tensor(x)):
+        raise TypeError(
+            "`x` is a symbolic tensor: Keras infers shapes with it, and collectives take values. "
+            f"Call them outside of layers. Received: {x}"
+        )
     x = _tensor(x).detach().cpu().resolve_conj().resolve_neg()
     if x.dtype == torch.bfloat16:  # NumPy has no such type of its own
         return x.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
@@ -111,7 +116,8 @@ def check_model(model):
                 "torch.distributed, and start the ranks by mpirun. "
                 f"Received: model {model.name!r} with {path}"
             )
-    if torch.distributed.is_available() and torch.distributed.is_initialized() and _wraps():
+    wraps = hasattr(model, "_initialize_ddp")  # Keras 3.16 and later
+    if wraps and torch.distributed.is_available() and torch.distributed.is_initialized():
         raise ValueError(
             f"Keras {keras.__version__} wraps models in DistributedDataParallel where "
             "torch.distributed has been initialised, and easyddl averages gradients too: each "
@@ -138,11 +144,6 @@ def _reducers():
 
         kinds.append(FullyShardedDataParallel)
     return tuple(kinds)
-
-
-def _wraps():
-    version = tuple(int(part) for part in keras.__version__.split(".")[:2])
-    return version >= (3, 16)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,12 +234,22 @@ def is_current(x):
 
 
 def begun(result):
-    """A step is done when Keras's trainer goes on, as far as it is exchanged."""
-    return lambda: None
+    """What waits for a step; `None` where it is done, because all is done at once on the CPU."""
+    if not _uses_gpu():
+        return None
+    event = torch.cuda.Event()
+    event.record()
+    return event.synchronize
 
 
 def finish(model):
-    """A step is done when Keras's trainer goes on, as far as it is exchanged."""
+    """Waits for what has been queued on a GPU."""
+    if _uses_gpu():
+        torch.cuda.synchronize()
+
+
+def _uses_gpu():
+    return keras.ops.zeros(()).is_cuda
 
 
 def synced(model):
@@ -252,8 +263,8 @@ def skip_steps(model, steps):
 
     def skip(batches):
         nonlocal left
-        left -= 1
-        if left == 0:
+        left -= len(batches)
+        if left <= 0:
             model.train_function = step
         return model.get_metrics_result()
 
