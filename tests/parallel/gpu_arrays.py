@@ -1,6 +1,6 @@
 """What a framework does on a GPU: arrays, streams, and work on these. By the stand-in's driver.
 
-The stand-in is found where the engine finds it, by EASYDDL_NCCL_PATH.
+The stand-in is found where the engine finds it, by EASYDDL_CUDA_PATH.
 """
 
 import ctypes
@@ -9,7 +9,7 @@ import pathlib
 
 import numpy as np
 
-_cuda = ctypes.CDLL(str(pathlib.Path(os.environ["EASYDDL_NCCL_PATH"], "libcuda.so.1")))
+_cuda = ctypes.CDLL(str(pathlib.Path(os.environ["EASYDDL_CUDA_PATH"], "libcuda.so.1")))
 _cuda.standInScale.argtypes = [
     ctypes.c_size_t,
     ctypes.c_size_t,
