@@ -66,21 +66,6 @@ def host_and_gpu():
     return door.reduce([tf.ones(5)], None)
 
 
-def without_gpu_libraries():
-    """What ranks on CPUs open."""
-    import tensorflow as tf
-
-    from easyddl import backends
-
-    door = backends.require().Exchange(open_model().number, [[0]], [(5,)])
-    door.reduce([tf.ones(5)], None)
-    with open("/proc/self/maps") as maps:
-        mine = maps.read()
-    opened = [name for name in ("libcuda.so", "libnccl.so") if name in mine]
-    print(f"rank {world.rank()} has opened {opened}", flush=True)
-
-
 world.init()
-if "without_gpu_libraries" not in sys.argv:
-    take_gpu(0 if "--share" in sys.argv else world.local_rank())
+take_gpu(0 if "--share" in sys.argv else world.local_rank())
 globals()[sys.argv[1]]()
