@@ -16,8 +16,13 @@ import easyddl as ddl
 
 keras.utils.set_random_seed(1)
 model = keras.Sequential(
-    [keras.Input((8, 8, 1)), keras.layers.Conv2D(4, 3), keras.layers.Flatten()]
-    + [keras.layers.Dense(16, "relu"), keras.layers.Dense(3)]
+    [
+        keras.Input((8, 8, 1)),
+        keras.layers.Conv2D(4, 3),
+        keras.layers.Flatten(),
+        keras.layers.Dense(16, "relu"),
+        keras.layers.Dense(3),
+    ]
 )
 model.compile(
     keras.optimizers.SGD(0.05, momentum=0.9),
