@@ -11,7 +11,6 @@ import keras
 import ml_dtypes
 import numpy as np
 import torch
-from keras.src.backend.torch.core import get_device
 
 from easyddl import cores, first_build, launcher
 from easyddl.backends import torch_rehearsal
