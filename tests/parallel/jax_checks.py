@@ -53,7 +53,7 @@ class Stop(keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch, logs=None):
         self.begun += 1
-        if RANK == self.rank and batch == self.step:
+        if self.rank == RANK and batch == self.step:
             self._model.stop_training = True
 
 
