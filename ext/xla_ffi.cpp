@@ -21,7 +21,7 @@ using easyddl::ExchangeDoor;
 using easyddl::Piece;
 namespace xla = easyddl::xla;
 
-ExchangeDoor engine{};
+ExchangeDoor engine{nullptr, nullptr};
 
 xla::Error* error_of(const xla::Api& api, const std::string& message) {
   auto args = xla::sized<xla::ErrorCreateArgs>();
@@ -154,6 +154,24 @@ void exchange(xla::CallFrame& frame) {
       [&api, future = args.future](const std::string& error) { tell(api, future, error); });
 }
 
+void* stream_of(const xla::CallFrame& frame) {
+  auto args = xla::sized<xla::StreamGetArgs>();
+  args.context = frame.context;
+  check(*frame.api, frame.api->stream_get(&args));
+  return args.stream;
+}
+
+// Arguments and results lie on the GPU, the weight too. What is queued after this on XLA's stream
+// waits there, so that XLA may reuse memory in the order of its stream.
+void exchange_on_gpu(const xla::CallFrame& frame) {
+  const int64_t number = attribute(frame, "exchange"), first = attribute(frame, "first");
+  const auto* weight = static_cast<const float*>(buffer(frame.arguments, 0).data);
+  const std::string refused =
+      engine.submit_on_gpu(number, static_cast<size_t>(first), arrays_of(frame), weight, 0,
+                           stream_of(frame), [](const std::string&) {});
+  if (!refused.empty()) throw std::runtime_error(refused);
+}
+
 // Handlers can go on after they have returned since version 0.1. Before it there was no version.
 void require_futures(const xla::Api& api) {
   const bool is_known = api.struct_size >= sizeof(xla::Api) &&
@@ -161,6 +179,27 @@ void require_futures(const xla::Api& api) {
                         api.version.major == xla::kMajor && api.version.minor >= xla::kMinor;
   if (!is_known)
     throw std::runtime_error("version 0.1 of XLA's foreign function interface is needed");
+}
+
+template <class Act>
+xla::Error* handle(xla::CallFrame* frame, Act act) {
+  try {
+    if (answer_metadata(*frame)) return nullptr;
+    require_futures(*frame->api);
+    if (frame->stage == xla::kExecute) act(*frame);
+    return nullptr;
+  } catch (const std::exception& error) {
+    return error_of(*frame->api, error.what());
+  }
+}
+
+void register_handler(const xla::Api& api, const char* platform, xla::Handler* handler) {
+  constexpr const char* kName = "easyddl_exchange";
+  auto args = xla::sized<xla::HandlerRegisterArgs>();
+  args.name = {kName, std::strlen(kName)};
+  args.platform = {platform, std::strlen(platform)};
+  args.execute = handler;
+  check(api, api.handler_register(&args));
 }
 
 // The runtime inside of TensorFlow. JAX registers the handler itself.
@@ -176,17 +215,14 @@ const xla::Api& tensorflows_api() {
 
 #define EASYDDL_EXPORT extern "C" __attribute__((visibility("default")))
 
-// The handler of the custom call, for host memory. Its attributes: `exchange`, the engine's
-// number of it, and `first`, the first of the buckets.
+// The handlers of the custom call, for host memory and for a GPU's. Its attributes: `exchange`, the
+// engine's number of it, and `first`, the first of the buckets.
 EASYDDL_EXPORT xla::Error* easyddl_exchange(xla::CallFrame* frame) {
-  try {
-    if (answer_metadata(*frame)) return nullptr;
-    require_futures(*frame->api);
-    if (frame->stage == xla::kExecute) exchange(*frame);
-    return nullptr;
-  } catch (const std::exception& error) {
-    return error_of(*frame->api, error.what());
-  }
+  return handle(frame, exchange);
+}
+
+EASYDDL_EXPORT xla::Error* easyddl_exchange_on_gpu(xla::CallFrame* frame) {
+  return handle(frame, exchange_on_gpu);
 }
 
 // Connects this library with the engine's.
@@ -198,13 +234,8 @@ EASYDDL_EXPORT const char* easyddl_register_with_tensorflow() {
   try {
     const xla::Api& api = tensorflows_api();
     require_futures(api);
-    auto args = xla::sized<xla::HandlerRegisterArgs>();
-    constexpr const char* kName = "easyddl_exchange";
-    constexpr const char* kPlatform = "Host";
-    args.name = {kName, std::strlen(kName)};
-    args.platform = {kPlatform, std::strlen(kPlatform)};
-    args.execute = easyddl_exchange;
-    check(api, api.handler_register(&args));
+    register_handler(api, "Host", easyddl_exchange);
+    register_handler(api, "CUDA", easyddl_exchange_on_gpu);
     return nullptr;
   } catch (const std::exception& error) {
     failure = error.what();

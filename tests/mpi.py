@@ -275,6 +275,10 @@ def run_checks(namespace):
                 warnings.simplefilter("error")
                 # Keras on NumPy 2: its tensors' __array__ knows no `copy`.
                 warnings.filterwarnings("ignore", message=".*__array__.*copy.*")
+                # What torch.compile imports of PyTorch's own.
+                warnings.filterwarnings(
+                    "ignore", message=".*torch.jit.*", category=DeprecationWarning
+                )
                 # JAX has no 64-bit numbers unless it is told to.
                 warnings.filterwarnings("ignore", message="Explicitly requested dtype")
                 namespace[name]()

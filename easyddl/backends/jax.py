@@ -204,8 +204,10 @@ def _dense(x):
 
 @functools.cache
 def _register():
-    handler = jax.ffi.pycapsule(xla.library().easyddl_exchange)
-    jax.ffi.register_ffi_target(xla.CALL, handler, platform="cpu")
+    library = xla.library()
+    handlers = {"cpu": library.easyddl_exchange, "CUDA": library.easyddl_exchange_on_gpu}
+    for platform, handler in handlers.items():
+        jax.ffi.register_ffi_target(xla.CALL, jax.ffi.pycapsule(handler), platform=platform)
 
 
 def differentiable(forward, backward):
@@ -231,10 +233,10 @@ def check_model(model):
             "easyddl does not know the variables of Flax's NNX. Leave KERAS_NNX_ENABLED out. "
             f"Received: model {model.name!r}"
         )
-    if world.size() > 1 and jax.default_backend() != "cpu":
+    if world.size() > 1 and jax.default_backend() not in ("cpu", "gpu"):
         raise NotImplementedError(
-            "easyddl exchanges JAX's gradients on CPUs so far. Set JAX_PLATFORMS=cpu. "
-            f"Received: model {model.name!r} on {jax.default_backend()!r}"
+            "easyddl exchanges JAX's gradients on CPUs and NVIDIA GPUs. Set JAX_PLATFORMS to cpu "
+            f"or cuda. Received: model {model.name!r} on {jax.default_backend()!r}"
         )
 
 

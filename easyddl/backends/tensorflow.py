@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.python.ops import control_flow_util
 
-from easyddl import cores, launcher, world
+from easyddl import console, cores, launcher, world
 from easyddl.backends import xla
 
 
@@ -206,7 +206,7 @@ class Exchange:
             module=xla.module(self._number, types),
             Sout=[shape for _, shape in types],
             Tout=[array.dtype for array in arrays],
-            platforms=["CPU"],
+            platforms=["CUDA" if tf.config.get_visible_devices("GPU") else "CPU"],
             dim_args_spec=[],
             function_list=[],
             has_token_input_output=False,
@@ -231,6 +231,7 @@ class Exchange:
 
     def _operation(self, bucket, indices, gradients, step, weight):
         shapes = [self._shapes[i] for i in indices]
+        _tell_of_the_host()
         with tf.device("CPU:0"):
             means, count = _library().easyddl_exchange(
                 gradients=[gradients[i] for i in indices],
@@ -243,6 +244,21 @@ class Exchange:
         for mean, shape in zip(means, shapes, strict=True):
             mean.set_shape(shape)
         return means, count
+
+
+@functools.cache
+def _tell_of_the_host():
+    """Says once that gradients leave the GPU, where there is one.
+
+    TensorFlow gives operations of others no GPU's stream (its C API serves pluggable devices only):
+    it copies the gradients to the host, and waits for them.
+    """
+    if tf.config.get_visible_devices("GPU") and world.is_root():
+        console.say(
+            "warning: this step is not compiled by XLA, so that its gradients are exchanged by way "
+            "of the host's memory, which is slow. Compile the model with jit_compile=True, or "
+            'leave it at "auto": then they stay on the GPU.'
+        )
 
 
 _data_operations_of = weakref.WeakKeyDictionary()  # by graph, which may be large

@@ -24,7 +24,7 @@ class Exchange:
         shapes: List of tuples. The shape of each gradient.
     """
 
-    def __init__(self, number, buckets, shapes):
+    def __init__(self, number, buckets, shapes, op="mean"):
         self._number = number
         self._buckets = buckets
         self._shapes = shapes
@@ -151,9 +151,7 @@ class _Parcel:
         # A copy is ours, and so its result goes there.
         self._source = tensor.cpu().contiguous()
         is_copy = self._source.data_ptr() != tensor.data_ptr()
-        self._target = (
-            self._source if in_place or is_copy else torch.empty_like(self._source)
-        )
+        self._target = self._source if in_place or is_copy else torch.empty_like(self._source)
 
     @property
     def address(self):

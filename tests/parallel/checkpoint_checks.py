@@ -153,6 +153,7 @@ def check_steps_that_are_passed_over_leave_no_trace(folder):
 def check_several_steps_per_execution(folder):
     if keras.backend.backend() == "torch":
         return  # Keras refuses it
+
     # Looked at after each execution: saved after 4 and 8 steps, the latter 2 of an epoch's 6.
     def make():
         return new_model(sgd(), steps_per_execution=2)

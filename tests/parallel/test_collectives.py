@@ -2,5 +2,5 @@ import world_jobs
 
 
 @world_jobs.each_check_in_each_job("collectives_checks")
-def test_collectives(ranks, hosts, check):
-    world_jobs.assert_check(ranks, hosts, check)
+def test_collectives(backend, ranks, hosts, check):
+    world_jobs.assert_check(backend, ranks, hosts, check)

@@ -10,15 +10,15 @@ import pytest
 
 SCRIPT = pathlib.Path(__file__).with_name("world_checks.py")
 
-# The number of ranks, and the host of each where one machine plays several: hosts of equal
-# size, with ranks in turns; of unequal size, host by host; and each rank on its own.
+# The backend, the number of ranks, and the host of each where one machine plays several: hosts of
+# equal size, with ranks in turns; of unequal size, host by host; and each rank on its own.
 JOBS = [
-    (2, ""),
-    (3, ""),
-    (8, ""),
-    (4, "a,b,a,b"),
-    (5, "a,a,a,b,b"),
-    (4, "a,b,c,d"),
+    ("tensorflow", 2, ""),
+    ("torch", 3, ""),
+    ("jax", 8, ""),
+    ("jax", 4, "a,b,a,b"),
+    ("jax", 5, "a,a,a,b,b"),
+    ("jax", 4, "a,b,c,d"),
 ]
 
 
@@ -26,15 +26,15 @@ def each_check_in_each_job(module):
     """Runs a test for every check of `module` (a file beside this one) in every job."""
     checks = mpi.checks_of(SCRIPT.with_name(f"{module}.py"))
     return pytest.mark.parametrize(
-        ("ranks", "hosts", "check"),
+        ("backend", "ranks", "hosts", "check"),
         [
-            pytest.param(ranks, hosts, check, id=f"{ranks}-{hosts or 'one_host'}-{check}")
-            for ranks, hosts in JOBS
+            pytest.param(*job, check, id=f"{job[0]}-{job[1]}-{job[2] or 'one_host'}-{check}")
+            for job in JOBS
             for check in checks
         ],
     )
 
 
-def assert_check(ranks, hosts, check):
+def assert_check(backend, ranks, hosts, check):
     """Asserts that a check passed on all ranks of a job."""
-    mpi.assert_check(ranks, SCRIPT, check, EASYDDL_HOSTS=hosts)
+    mpi.assert_check(ranks, SCRIPT, check, KERAS_BACKEND=backend, EASYDDL_HOSTS=hosts)
