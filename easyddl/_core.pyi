@@ -132,6 +132,15 @@ class Ticket(metaclass=_Pybind11Type):
 def submit(
     exchange: int, first: int, arrays: Sequence[tuple[int, int, int]], weight: float
 ) -> Ticket: ...
+def submit_on_gpu(
+    exchange: int,
+    first: int,
+    arrays: Sequence[tuple[int, int, int]],
+    weight: float,
+    gpu_weight: int,
+    stream: int,
+    keep: object,
+) -> None: ...
 
 class Bench(metaclass=_Pybind11Type):
     def __init__(self, world: World, channel: Channel) -> None: ...

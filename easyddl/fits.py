@@ -136,7 +136,8 @@ class Fit:
         """Counts the steps of each epoch, and has all ranks end it after the same one.
 
         Where Keras waits for neither the step nor the callbacks, ranks hear at different times
-        that the epoch is to end. So all of them go on for one step after that which has told so.
+        that the epoch is to end. So all of them go on for one step after that which has told so,
+        unless the backend waits for each step.
         To be called in the first callback's `on_train_begin`.
         """
         model = self.model
@@ -145,9 +146,11 @@ class Fit:
         @functools.wraps(step)
         def watched(*arguments):
             result = step(*arguments)
-            self._wait()  # for the step before, while this one is under way
-            self._wait = backends.require().begun(result)
-            done = self.steps * model.steps_per_execution
+            wait = backends.require().begun(result)
+            if wait is not None:
+                self._wait()  # for the step before, while this one is under way
+                self._wait = wait
+            done = (self.steps + (wait is None)) * model.steps_per_execution
             self.steps += 1
             while self._first_step:
                 self._first_step.pop()()

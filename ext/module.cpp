@@ -272,6 +272,31 @@ void define_channel(py::module_& m) {
           "Reduces part r of all ranks' inputs into the output of rank r.");
 }
 
+// For frameworks whose tensors are known to Python alone: where each is read, where its result
+// goes, and its bytes.
+using Addresses = std::vector<std::tuple<uintptr_t, uintptr_t, size_t>>;
+
+std::vector<Piece> to_pieces(const Addresses& arrays) {
+  std::vector<Piece> pieces;
+  for (const auto& [in, out, bytes] : arrays) {
+    pieces.push_back(
+        {reinterpret_cast<const uint8_t*>(in), reinterpret_cast<uint8_t*>(out), bytes});
+  }
+  return pieces;
+}
+
+void submit_on_gpu(int64_t exchange, size_t first, const Addresses& arrays, double weight,
+                   uintptr_t gpu_weight, uintptr_t stream, py::object keep) {
+  std::vector<Piece> pieces = to_pieces(arrays);
+  keeper().let_go();
+  const int64_t kept = keeper().keep(std::move(keep));
+  const py::gil_scoped_release nogil;
+  const std::string refused = exchange_door().submit_on_gpu(
+      exchange, first, std::move(pieces), reinterpret_cast<const float*>(gpu_weight), weight,
+      reinterpret_cast<void*>(stream), [kept](const std::string&) { keeper().done_with(kept); });
+  if (!refused.empty()) throw Error(refused);
+}
+
 void define_exchange(py::module_& m) {
   // Never destroyed: its thread may be under way when the interpreter ends.
   py::class_<Exchange, Immortal<Exchange>>(m, "Exchange",
@@ -290,22 +315,10 @@ void define_exchange(py::module_& m) {
       .def_property_readonly("is_sound", &Exchange::is_sound)
       .def(
           "submit_on_gpu",
-          [](Exchange& exchange, size_t first,
-             const std::vector<std::tuple<uintptr_t, uintptr_t, size_t>>& arrays, double weight,
+          [](Exchange& exchange, size_t first, const Addresses& arrays, double weight,
              uintptr_t gpu_weight, uintptr_t stream, py::object keep) {
-            std::vector<Piece> pieces;
-            for (const auto& [in, out, bytes] : arrays) {
-              pieces.push_back(
-                  {reinterpret_cast<const uint8_t*>(in), reinterpret_cast<uint8_t*>(out), bytes});
-            }
-            keeper().let_go();
-            const int64_t kept = keeper().keep(std::move(keep));
-            const py::gil_scoped_release nogil;
-            const std::string refused = exchange_door().submit_on_gpu(
-                exchange.number(), first, std::move(pieces),
-                reinterpret_cast<const float*>(gpu_weight), weight, reinterpret_cast<void*>(stream),
-                [kept](const std::string&) { keeper().done_with(kept); });
-            if (!refused.empty()) throw Error(refused);
+            submit_on_gpu(exchange.number(), first, arrays, weight, gpu_weight, stream,
+                          std::move(keep));
           },
           py::arg("first"), py::arg("arrays"), py::arg("weight"), py::arg("gpu_weight"),
           py::arg("stream"), py::arg("keep") = py::none(),
@@ -355,9 +368,7 @@ void define_exchange(py::module_& m) {
       "The address of what leads frameworks' own libraries to the exchanges.");
 }
 
-// For frameworks whose tensors are known to Python alone, by their addresses.
 void define_submit(py::module_& m) {
-  using Arrays = std::vector<std::tuple<uintptr_t, uintptr_t, size_t>>;
   py::class_<Ticket>(m, "Ticket", "Arrays that have been handed in, to be waited for.")
       .def(
           "wait",
@@ -373,12 +384,8 @@ void define_submit(py::module_& m) {
           "Returns once the arrays hold the result; an error says why they do not.");
   m.def(
       "submit",
-      [](int64_t exchange, size_t first, const Arrays& arrays, double weight) {
-        std::vector<Piece> pieces;
-        for (const auto& [in, out, bytes] : arrays) {
-          pieces.push_back(
-              {reinterpret_cast<const uint8_t*>(in), reinterpret_cast<uint8_t*>(out), bytes});
-        }
+      [](int64_t exchange, size_t first, const Addresses& arrays, double weight) {
+        std::vector<Piece> pieces = to_pieces(arrays);
         Ticket ticket;
         const py::gil_scoped_release nogil;
         exchange_door().submit(exchange, first, std::move(pieces), weight, ticket.done());
@@ -387,6 +394,9 @@ void define_submit(py::module_& m) {
       py::arg("exchange"), py::arg("first"), py::arg("arrays"), py::arg("weight"),
       "Hands in arrays of whole buckets, from bucket `first` on: where each is read, where its "
       "result goes, and its bytes. This memory must stay until the ticket is done.");
+  m.def("submit_on_gpu", &submit_on_gpu, py::arg("exchange"), py::arg("first"), py::arg("arrays"),
+        py::arg("weight"), py::arg("gpu_weight"), py::arg("stream"), py::arg("keep"),
+        "As `Exchange.submit_on_gpu`, of the exchange of that number.");
 }
 
 void define_trace(py::module_& m) {

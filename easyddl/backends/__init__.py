@@ -28,7 +28,8 @@ framework, and it offers:
   may be left out then.
 - `scope_of(x)`: an object that stands for the graph that a tensor belongs to, or `None`.
 - `is_current(x)`: whether a tensor noted earlier in a step can be used where the code is now.
-- `begun(result)`: a function that waits until the step is done that has returned this.
+- `begun(result)`: a function that waits until the step is done that has returned this; `None` if
+  it is done.
 - `finish(model)`: waits until all steps that Keras has begun are done.
 - `synced(model)`: has a model's variables hold what they are after the last step.
 - `random_state()`, `set_random_state(state)`: of the framework's own generators, in a form that

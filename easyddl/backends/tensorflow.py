@@ -136,12 +136,15 @@ class Exchange:
 
     def watch(self, variables, weight):
         """In a graph gradients set off when they are there in any case."""
+        return None
 
     def stop(self):
         """Nothing sets off but by `reduce`."""
+        return None
 
     def close(self):
         """TensorFlow's tensors are its own."""
+        return None
 
     def reduce(self, gradients, weight=None):
         """The mean of each gradient over all ranks, by weight; or what else the exchange makes."""

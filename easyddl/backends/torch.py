@@ -11,6 +11,7 @@ import keras
 import ml_dtypes
 import numpy as np
 import torch
+from keras.src.backend.torch.core import get_device
 
 from easyddl import cores, first_build, launcher
 from easyddl.backends import torch_rehearsal
@@ -233,12 +234,22 @@ def is_current(x):
 
 
 def begun(result):
-    """A step is done when Keras's trainer goes on, as far as it is exchanged."""
-    return lambda: None
+    """What waits for a step; `None` where it is done, because all is done at once on the CPU."""
+    if not _uses_gpu():
+        return None
+    event = torch.cuda.Event()
+    event.record()
+    return event.synchronize
 
 
 def finish(model):
-    """A step is done when Keras's trainer goes on, as far as it is exchanged."""
+    """Waits for what has been queued on a GPU."""
+    if _uses_gpu():
+        torch.cuda.synchronize()
+
+
+def _uses_gpu():
+    return str(get_device()).startswith("cuda")
 
 
 def synced(model):

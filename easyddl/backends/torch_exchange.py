@@ -1,5 +1,6 @@
 """The way of PyTorch's tensors into the engine and back."""
 
+import contextlib
 import math
 import warnings
 
@@ -22,6 +23,7 @@ class Exchange:
         number: Integer. The engine's number of the exchange.
         buckets: List of lists of indices. Which gradients travel together, in which order.
         shapes: List of tuples. The shape of each gradient.
+        op: `"mean"` or `"sum"`, which the engine knows.
     """
 
     def __init__(self, number, buckets, shapes, op="mean"):
@@ -30,7 +32,8 @@ class Exchange:
         self._shapes = shapes
         self._parameters = [None] * len(shapes)
         self._overlap = None
-        self._under_way = {}  # by bucket: its parcels, whose memory the engine uses
+        self._under_way = {}  # by bucket: its ticket, and its parcels, whose memory the engine uses
+        self._ahead = 0  # how many of the first buckets are under way before `reduce` was called
         self._has_told_of_sparse = False
 
     def zeros(self, dtype, shape):
@@ -53,10 +56,13 @@ class Exchange:
         """The mean of each gradient over all ranks, by weight; or what else the exchange makes."""
         if torch_rehearsal.is_under_way():
             return [gradient.detach().clone() for gradient in gradients]
-        weight = as_number(weight)
         gradients = [self._dense(gradient) for gradient in gradients]
+        if all(gradient.is_cuda for gradient in gradients):
+            return self._reduce_on_gpu(gradients, weight)
+        weight = as_number(weight)
         if self._overlap is not None:
             self._overlap.end_step(gradients, weight)
+        self._ahead = 0
         if not self._under_way:
             # At once: each of several would wake the engine's thread.
             self._hand_in(range(len(self._buckets)), gradients, weight)
@@ -65,10 +71,30 @@ class Exchange:
                 self._hand_in([number], gradients, weight)
         return self._wait(len(gradients))
 
+    def _reduce_on_gpu(self, gradients, weight):
+        """The same, queued on the stream that computes the gradients: nothing here waits."""
+        order = [i for bucket in self._buckets for i in bucket]
+        parcels = {i: self._parcel(i, gradients[i], on_gpu=True) for i in order}
+        on_gpu = isinstance(weight, torch.Tensor) and weight.is_cuda
+        if on_gpu:  # nobody waits for it here
+            weight = weight.detach().to(torch.float32).contiguous()
+        world.engine().core.submit_on_gpu(
+            self._number,
+            0,
+            [parcel.address for parcel in parcels.values()],
+            1.0 if on_gpu else as_number(weight),
+            weight.data_ptr() if on_gpu else 0,
+            torch.cuda.current_stream(gradients[0].device).cuda_stream,
+            keep=[*parcels.values(), weight],
+        )
+        return [parcels[i].result().reshape(shape) for i, shape in enumerate(self._shapes)]
+
     def _depart(self, number, weight):
         """Hands in a bucket whose gradients are there."""
         gradients = {i: self._parameters[i].grad for i in self._buckets[number]}
         self._hand_in([number], gradients, weight)
+        while self._ahead in self._under_way:
+            self._ahead += 1
 
     def _hand_in(self, numbers, gradients, weight):
         indices = [i for number in numbers for i in self._buckets[number]]
@@ -79,12 +105,12 @@ class Exchange:
         for number in numbers:
             self._under_way[number] = ticket, {i: parcels[i] for i in self._buckets[number]}
 
-    def _parcel(self, i, gradient):
+    def _parcel(self, i, gradient, on_gpu=False):
         parameter = self._parameters[i]
         # What backward has left in a parameter is the step's own. Others may be needed by whoever
         # computed them, or be one tensor several times.
         own = parameter is not None and is_same(gradient, parameter.grad)
-        return _Parcel(gradient, in_place=own)
+        return _Parcel(gradient, own, on_gpu)
 
     def _wait(self, count):
         for ticket, _ in self._under_way.values():
@@ -113,6 +139,11 @@ class Exchange:
         """Nothing leaves any more, except by `reduce`."""
         if self._overlap is not None:
             self._overlap.stop()
+        # A step that has failed on all ranks has sent the same ahead on each. Some of it may have
+        # begun here, and not elsewhere: then they all must go on with it.
+        with contextlib.suppress(RuntimeError):
+            for number in range(self._ahead):
+                self._under_way[number][0].wait()
 
     def close(self):
         """Called when the engine's part has ended, and uses no memory of this one's any more."""
@@ -128,6 +159,7 @@ def is_same(tensor, other):
     """Whether two are one and the same memory."""
     return (
         other is not None
+        and other.layout == torch.strided
         and tensor.data_ptr() == other.data_ptr()
         and tensor.shape == other.shape
         and tensor.stride() == other.stride()
@@ -141,15 +173,16 @@ class _Parcel:
     Args:
         tensor: A dense tensor on any device.
         in_place: Boolean. Whether the result may take its place.
+        on_gpu: Boolean. Whether it goes from there, and not by way of the host.
     """
 
-    def __init__(self, tensor, in_place):
+    def __init__(self, tensor, in_place, on_gpu):
         tensor = tensor.detach()
         self._device = tensor.device
-        if tensor.device.type != "cpu":
+        if not on_gpu and tensor.device.type != "cpu":
             _tell_of_the_host(tensor.device.type)
         # A copy is ours, and so its result goes there.
-        self._source = tensor.cpu().contiguous()
+        self._source = (tensor if on_gpu else tensor.cpu()).contiguous()
         is_copy = self._source.data_ptr() != tensor.data_ptr()
         self._target = self._source if in_place or is_copy else torch.empty_like(self._source)
 

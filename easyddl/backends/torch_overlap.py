@@ -150,4 +150,6 @@ class Overlap:
 
 def _trace(gradient):
     """What tells whether a gradient is the same, and unchanged."""
+    if gradient.layout != torch.strided:
+        return object()  # a sparse one, which travels as another one: never the same
     return gradient.data_ptr(), gradient.shape, gradient.stride(), gradient._version

@@ -300,7 +300,7 @@ def check_two_optimizers_in_one_step():
     keras.utils.set_random_seed(RANK)
     model = Gan()
     model.build((None, 6))
-    model.compile("sgd", "mse")
+    model.compile("sgd")
     for part in (model.first, model.second):
         part.optimizer = ddl.DistributedOptimizer(keras.optimizers.Adam(0.01))
     before = gradients.exchanged_steps()
@@ -474,8 +474,8 @@ def check_optimizers_that_are_dropped_leave_nothing_behind():
 
 
 def check_a_step_of_an_ended_fit_says_so():
-    if SIZE == 1:
-        return
+    if SIZE == 1 or BACKEND == "torch":
+        return  # there is no compiled step that could outlive the fit
     variables = new_variables([3])
     average = gradients.Averager()
     step = in_a_graph(lambda: average.mean([tensor(mine(3))], variables))
