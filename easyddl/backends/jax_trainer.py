@@ -128,12 +128,13 @@ def synced(model):
 
 
 def begun(result):
-    """A function that waits until the step is done that has returned this."""
+    """What waits until the step is done that has returned this; `None` where it is."""
     logs, state = result
     # The state is given away to the next step, and cannot be waited for then.
     arrays = [leaf for leaf in jax.tree.leaves(logs) if isinstance(leaf, jax.Array)]
     if not arrays:
         jax.block_until_ready(state)
+        return None
     return lambda: jax.block_until_ready(arrays)
 
 
