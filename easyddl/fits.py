@@ -48,6 +48,7 @@ class Fit:
         self.steps = 0
         self._thread = threading.get_ident()
         self._acts = []  # at the first batch
+        self._first_step = []  # what to call after it
         self._has_met = False
         self._validation_freq = None  # of the ranks that validate
         self._steps = _steps(model)
@@ -127,6 +128,10 @@ class Fit:
         self.steps = 0
         self._wait = lambda: None
 
+    def after_first_step(self, act):
+        """Has `act` called as soon as the first step has been taken, or begun."""
+        self._first_step.append(act)
+
     def watch_steps(self):
         """Counts the steps of each epoch, and has all ranks end it after the same one.
 
@@ -147,6 +152,8 @@ class Fit:
                 self._wait = wait
             done = (self.steps + (wait is None)) * model.steps_per_execution
             self.steps += 1
+            while self._first_step:
+                self._first_step.pop()()
             model.stop_training = self.attendance.by_step(done, model.stop_training)
             return result
 

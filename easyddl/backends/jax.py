@@ -71,7 +71,7 @@ def _has_begun():
 def _pin_gpu():
     # Counted without JAX, which would take all of them to count them.
     gpus = _visible_gpus()
-    if gpus == 0 or getattr(jax.config, _VISIBLE, None) != _ALL:
+    if gpus == 0 or jax.config.read(_VISIBLE) != _ALL:
         return
     jax.config.update(_VISIBLE, str(launcher.local_rank() % gpus))
     if launcher.local_size() > gpus:

@@ -57,6 +57,13 @@ def _build_by_batches(model):
 
 def _drawn(iterator):
     """What an epoch iterator gives first, with the batch itself in place of an iterator."""
+    adapter = iterator.data_adapter
+    dataset = getattr(adapter, "py_dataset", None)
+    if dataset is not None and dataset.num_batches != 0:
+        # Drawn from its workers, that batch would be missing from the first epoch, and all later
+        # ones would begin with the last batch of the one before.
+        yield 0, 0, [adapter._standardize_batch(dataset[0])]
+        return
     for *steps, data in iterator:
         try:
             batch, _ = _first(data)
@@ -121,12 +128,13 @@ def synced(model):
 
 
 def begun(result):
-    """A function that waits until the step is done that has returned this."""
+    """What waits until the step is done that has returned this; `None` where it is."""
     logs, state = result
     # The state is given away to the next step, and cannot be waited for then.
     arrays = [leaf for leaf in jax.tree.leaves(logs) if isinstance(leaf, jax.Array)]
     if not arrays:
         jax.block_until_ready(state)
+        return None
     return lambda: jax.block_until_ready(arrays)
 
 

@@ -149,7 +149,7 @@ class DDLCallback(keras.callbacks.Callback):
             fit.at_end.callback(reports.hook(model, lambda: self._end_steps(fit)))
         # Compiled anew: a step of an earlier fit does not hold the exchange.
         fit.wrap_train_step(fit.attendance.attended)
-        global_batch.watch(self, fit)
+        global_batch.watch(fit)
 
     def on_train_begin(self, logs=None):
         fit = fits.current(self.model)

@@ -1,7 +1,5 @@
 """A warning where an update takes more samples than learning rates are known to scale to."""
 
-import threading
-
 from easyddl import console, momentum, world
 
 LIMIT = 8192  # images, up to which Goyal et al., 2017, found the linear rule to hold
@@ -9,38 +7,18 @@ LIMIT = 8192  # images, up to which Goyal et al., 2017, found the linear rule to
 _has_warned = False
 
 
-def watch(callback, fit):
+def watch(fit):
     """Has the first step of a fit tell, on the root, if an update takes more samples than that.
 
-    The callback's hook is replaced on the instance, and put back by that step: one in the class
-    would take the time of a call at every step.
-
     Args:
-        callback: A Keras callback of the fit.
         fit: `Fit`.
     """
     if world.size() == 1 or not world.is_root() or _has_warned:
         return
-    meter, name = fit.meter, "on_train_batch_end"
-    before, is_own = getattr(callback, name), name in vars(callback)
-    lock = threading.Lock()  # the hook may be called for several steps at once
-
-    def first(batch, logs=None):
-        if restore():
-            _warn(-(-meter.samples // max(1, meter.steps)), fit.model.optimizer)
-        before(batch, logs)
-
-    def restore():
-        with lock:
-            is_there = vars(callback).get(name) is first
-            if is_there:
-                object.__delattr__(callback, name)
-                if is_own:
-                    object.__setattr__(callback, name, before)
-            return is_there
-
-    object.__setattr__(callback, name, first)
-    fit.at_end.callback(restore)
+    meter = fit.meter
+    fit.after_first_step(
+        lambda: _warn(-(-meter.samples // max(1, meter.steps)), fit.model.optimizer)
+    )
 
 
 def _warn(batch, optimizer):

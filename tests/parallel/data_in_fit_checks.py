@@ -30,13 +30,13 @@ class Recorder(keras.Model):
     def call(self, x):
         return self.dense(x)
 
-    def train_step(self, data):
-        self.record.trained[-1].append(self._samples(data))
-        return super().train_step(data)
+    def train_step(self, *arguments):  # on JAX the state is one of them
+        self.record.trained[-1].append(self._samples(arguments[-1]))
+        return super().train_step(*arguments)
 
-    def test_step(self, data):
-        self.record.tested.extend(self._samples(data))
-        return super().test_step(data)
+    def test_step(self, *arguments):
+        self.record.tested.extend(self._samples(arguments[-1]))
+        return super().test_step(*arguments)
 
     def _samples(self, data):
         x, *y_and_weight = (np.asarray(each).reshape(-1) for each in data)

@@ -14,7 +14,6 @@ import time
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 import easyddl as ddl
 from easyddl import launcher
@@ -90,6 +89,13 @@ def broken_backwards(x):
         if upstream is not None:  # PyTorch
             return fail(upstream)
         (upstream,) = arguments
+        if keras.backend.backend() == "jax":
+            import jax
+
+            spec = jax.ShapeDtypeStruct(upstream.shape, upstream.dtype)
+            return jax.pure_callback(fail, spec, upstream)
+        import tensorflow as tf
+
         result = tf.numpy_function(fail, [upstream], upstream.dtype)
         result.set_shape(upstream.shape)
         return result
@@ -137,6 +143,8 @@ class Collective(keras.callbacks.Callback):
 
 def train_uneven(fault, victim):
     """One rank has one batch; another one's data fail when it has waited for a while."""
+    import tensorflow as tf
+
     is_short = ddl.rank() == (victim + 1) % ddl.size()
     signature = (tf.TensorSpec((4, 20), "float32"), tf.TensorSpec((4, 10), "float32"))
 

@@ -4,7 +4,6 @@ import http.server
 import json
 import threading
 import urllib.parse
-import warnings
 
 import keras
 import numpy as np
@@ -305,10 +304,8 @@ def check_float8():
 
 def check_terminate_on_nan_and_the_bar():
     # Tested in uneven_checks and fit_checks; here that they live beside the others.
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", message=".*__array__.*copy.*")  # as in `run_checks`
-        together(dense(K.SGD(0.1)), keras.callbacks.TerminateOnNaN(), ddl.ProgressCallback())
+    # Warnings are errors here, as everywhere.
+    together(dense(K.SGD(0.1)), keras.callbacks.TerminateOnNaN(), ddl.ProgressCallback())
 
 
 def check_tensor_board_sees_what_all_have():

@@ -16,7 +16,7 @@ from fit_checks import fails
 from keras import ops
 from mpi import run_checks
 from mpi4py import MPI
-from steps import BACKEND, gradients_of
+from steps import BACKEND, gradients_of, stateful
 
 import easyddl as ddl
 from easyddl import fits
@@ -110,6 +110,7 @@ def check_a_line_for_each_epoch_on_the_root():
 
 def check_samples_are_counted_whatever_the_step():
     class Mine(keras.Sequential):
+        @stateful
         def train_step(self, data):
             x, y = data
             weights = self.trainable_weights

@@ -6,10 +6,16 @@ Results are compared by MPI itself, not by what is tested.
 import functools
 import hashlib
 
+import keras
 import ml_dtypes
 import numpy as np
 
 import easyddl as ddl
+
+if keras.backend.backend() == "jax":
+    import jax
+
+    jax.config.update("jax_enable_x64", True)  # else it has no 64-bit numbers
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8")

@@ -3,6 +3,7 @@
 import functools
 
 import keras
+import numpy as np
 from keras.src.backend.common.stateless_scope import get_stateless_scope
 
 BACKEND = keras.backend.backend()
@@ -87,6 +88,8 @@ def backend_variable(array):
         import torch
 
         return torch.as_tensor(array)
+    if BACKEND == "jax":  # which has none
+        return keras.Variable(array, dtype=np.asarray(array).dtype.name)
     import tensorflow as tf
 
     return tf.Variable(array)

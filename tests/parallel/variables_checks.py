@@ -8,7 +8,7 @@ from steps import backend_variable
 import easyddl as ddl
 
 # What a tensor is called that is no variable; on PyTorch all are.
-TENSOR = {"tensorflow": "EagerTensor"}.get(keras.backend.backend())
+TENSOR = {"tensorflow": "EagerTensor", "jax": "ArrayImpl"}.get(keras.backend.backend())
 
 
 def differing_variables(rank):

@@ -1,0 +1,12 @@
+import pathlib
+
+import mpi
+import pytest
+
+SCRIPT = pathlib.Path(__file__).with_name("jax_checks.py")
+
+
+@mpi.jobs("jax:2", soak="jax:1 jax:3")
+@pytest.mark.parametrize("check", mpi.checks_of(SCRIPT))
+def test_jax(backend, ranks, check):
+    mpi.assert_check(ranks, SCRIPT, check, KERAS_BACKEND=backend)
