@@ -1,5 +1,6 @@
 """Stand-ins for NCCL and the CUDA driver, built where they are needed."""
 
+import atexit
 import functools
 import os
 import pathlib
@@ -36,6 +37,7 @@ def build(folder):
 def folder():
     """A folder that holds both, built once in a process."""
     made = pathlib.Path(tempfile.mkdtemp(prefix="easyddl-stand-in-"))
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
     build(made)
     return made
 

@@ -506,7 +506,10 @@ int attach(Comm* comm, const std::string& name) {
   std::snprintf(s->host_ids[comm->rank], sizeof s->host_ids[0], "%s", host_id ? host_id : "");
   s->attached.fetch_add(1);
   while (s->attached.load() < comm->size) {
-    if (comm->is_aborted) return kSuccess;
+    if (comm->is_aborted) {
+      shm_unlink(name.c_str());
+      return kSuccess;
+    }
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
   if (comm->rank == 0) shm_unlink(name.c_str());

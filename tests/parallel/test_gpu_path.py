@@ -12,6 +12,7 @@ SCRIPT = pathlib.Path(__file__).with_name("gpu_path_checks.py")
 # any number of hosts.
 JOBS = [
     *[(hosts, way) for hosts in ("a,b", "a,a,b,b") for way in ("nccl", "hierarchical")],
+    ("a", "nccl"),
     ("a,a,a,a", "nccl"),
     ("a,a,b,b", "host"),
     ("a,a,b", "hierarchical"),  # hosts of unequal size
