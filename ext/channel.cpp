@@ -105,7 +105,7 @@ void Channel::idle() {
     slow_ = number_;
     slow_since_ = std::chrono::steady_clock::now();
   }
-  world_.stalls().check(line_, number_, signature_->text, slow_since_);
+  world_.stalls().check(line_, number_, signature_->text, slow_since_, goes_elsewhere_);
 }
 
 int Channel::owners() const { return several_hosts() ? layout_.num_carriers : layout_.local_size; }
@@ -389,7 +389,9 @@ void Channel::spread(const Crossing& crossing, const Pieces& data, const Chunk& 
 void Channel::take_part(const char* name, size_t bytes, const Signature& signature,
                         const std::function<void(const Idle&)>& run) {
   Call call(*this, signature, name, bytes);
+  goes_elsewhere_ = true;
   run(idle_);
+  goes_elsewhere_ = false;
   call.done();
 }
 

@@ -141,6 +141,7 @@ class Channel {
   Idle idle_;                             // this channel's `idle`, bound once
   const Signature* signature_ = nullptr;  // of the collective under way, and its number
   uint64_t number_ = 0;
+  bool goes_elsewhere_ = false;  // it is one that `take_part` has begun
   uint64_t slow_ = 0;  // the last one in which this rank has waited for long, and since when
   std::chrono::steady_clock::time_point slow_since_;
   std::unique_ptr<GpuLevel> gpu_level_;

@@ -231,7 +231,7 @@ bool StallWatch::is_time_to_ask(const Inquiry& inquiry, double seconds) const {
 }
 
 void StallWatch::check(size_t channel, uint64_t number, const std::string& what,
-                       Clock::time_point since) {
+                       Clock::time_point since, bool if_all_have_come) {
   std::unique_lock<std::mutex> lock(mutex_);
   waits_[channel] = {number, what, since};
   const double seconds = std::chrono::duration<double>(Clock::now() - since).count();
@@ -253,8 +253,11 @@ void StallWatch::check(size_t channel, uint64_t number, const std::string& what,
   if (inquiry.is_settled) return;
   if (Clock::now() - inquiry.asked < kPatience && !all_have_answered(inquiry)) return;
   inquiry.is_settled = true;
-  const std::string text = describe(inquiry, what, seconds);
-  const bool too_late = deadlines_.abort > 0 && seconds >= deadlines_.abort && !is_excused(inquiry);
+  std::string text = describe(inquiry, what, seconds);
+  const bool hangs = if_all_have_come && have_all_come(inquiry);
+  if (hangs) text += "\n  All ranks have come: it is the GPUs, or what connects them.";
+  const bool too_late =
+      deadlines_.abort > 0 && seconds >= deadlines_.abort && (hangs || !is_excused(inquiry));
   if (has_parted(inquiry)) throw Error(text + "\nThe ranks have parted ways: none can go on.");
   if (too_late) {
     throw Error(text + "\nThat is too long: EASYDDL_STALL_ABORT is " + rounded(deadlines_.abort) +
@@ -318,6 +321,14 @@ bool StallWatch::is_excused(const Inquiry& inquiry) const {
     if (rank == static_cast<size_t>(layout_.rank)) continue;
     const std::optional<Message>& answer = inquiry.answers[rank];
     if (!answer || (answer->has_come == 0 && answer->activity[0] == '\0')) return false;
+  }
+  return true;
+}
+
+bool StallWatch::have_all_come(const Inquiry& inquiry) const {
+  for (size_t rank = 0; rank < inquiry.answers.size(); ++rank) {
+    if (rank == static_cast<size_t>(layout_.rank)) continue;
+    if (!inquiry.answers[rank] || inquiry.answers[rank]->has_come == 0) return false;
   }
   return true;
 }

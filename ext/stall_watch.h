@@ -40,9 +40,9 @@ class StallWatch {
 
   // Called now and then by a thread that has waited since `since` in collective `number` of
   // `channel`, which `what` describes. Throws an Error once the ranks have parted ways, or the
-  // others are too late.
+  // others are too late; and, `if_all_have_come`, if it takes as long though they have come.
   void check(size_t channel, uint64_t number, const std::string& what,
-             std::chrono::steady_clock::time_point since);
+             std::chrono::steady_clock::time_point since, bool if_all_have_come);
 
   // The wait in `channel` is over.
   void forget(size_t channel);
@@ -70,6 +70,7 @@ class StallWatch {
   std::string describe(const Inquiry& inquiry, const std::string& what, double seconds) const;
   bool has_parted(const Inquiry& inquiry) const;
   bool is_excused(const Inquiry& inquiry) const;
+  bool have_all_come(const Inquiry& inquiry) const;
   bool is_spokesman(const Inquiry& inquiry) const;
   std::string name(size_t rank) const;
 

@@ -11,7 +11,6 @@ import keras
 import ml_dtypes
 import numpy as np
 import torch
-from keras.src.backend.torch.core import get_device
 
 from easyddl import cores, first_build, launcher
 from easyddl.backends import torch_rehearsal
@@ -71,6 +70,11 @@ def _tensor(x):
 
 def to_numpy(x):
     """The values of a tensor or variable."""
+    if is_symbolic(_tensor(x)):
+        raise TypeError(
+            "`x` is a symbolic tensor: Keras infers shapes with it, and collectives take values. "
+            f"Call them outside of layers. Received: {x}"
+        )
     x = _tensor(x).detach().cpu().resolve_conj().resolve_neg()
     if x.dtype == torch.bfloat16:  # NumPy has no such type of its own
         return x.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
@@ -112,7 +116,8 @@ def check_model(model):
                 "torch.distributed, and start the ranks by mpirun. "
                 f"Received: model {model.name!r} with {path}"
             )
-    if torch.distributed.is_available() and torch.distributed.is_initialized() and _wraps():
+    wraps = hasattr(model, "_initialize_ddp")  # Keras 3.16 and later
+    if wraps and torch.distributed.is_available() and torch.distributed.is_initialized():
         raise ValueError(
             f"Keras {keras.__version__} wraps models in DistributedDataParallel where "
             "torch.distributed has been initialised, and easyddl averages gradients too: each "
@@ -139,11 +144,6 @@ def _reducers():
 
         kinds.append(FullyShardedDataParallel)
     return tuple(kinds)
-
-
-def _wraps():
-    version = tuple(int(part) for part in keras.__version__.split(".")[:2])
-    return version >= (3, 16)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,7 +249,7 @@ def finish(model):
 
 
 def _uses_gpu():
-    return str(get_device()).startswith("cuda")
+    return keras.ops.zeros(()).is_cuda
 
 
 def synced(model):
@@ -263,8 +263,8 @@ def skip_steps(model, steps):
 
     def skip(batches):
         nonlocal left
-        left -= 1
-        if left == 0:
+        left -= len(batches)
+        if left <= 0:
             model.train_function = step
         return model.get_metrics_result()
 

@@ -4,8 +4,8 @@ import contextlib
 import math
 import warnings
 
+import keras
 import torch
-from keras.src.backend.torch.core import get_device, to_torch_dtype
 
 from easyddl import world
 from easyddl.backends import torch_rehearsal
@@ -37,7 +37,7 @@ class Exchange:
 
     def zeros(self, dtype, shape):
         """What a rank without a gradient takes part with."""
-        return torch.zeros(shape, dtype=to_torch_dtype(dtype), device=get_device())
+        return keras.ops.zeros(shape, dtype)
 
     def watch(self, variables, weight):
         """Has gradients leave as soon as the backward pass has computed them, where that is safe.

@@ -6,6 +6,8 @@ import weakref
 
 import torch
 
+from easyddl.backends import torch_rehearsal
+
 _VARIABLE = "EASYDDL_OVERLAP"
 
 _ADVICE = (
@@ -88,7 +90,8 @@ class Overlap:
         @torch.compiler.disable
         def arrived(parameter):
             overlap = own()
-            if overlap is not None:
+            # What a rehearsal computes goes nowhere.
+            if overlap is not None and not torch_rehearsal.is_under_way():
                 overlap._arrive(i, parameter.grad)
 
         return arrived

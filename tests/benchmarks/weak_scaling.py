@@ -27,8 +27,8 @@ import sys
 import time
 
 BATCH = 64
-EPOCHS = 4  # and one before, which does not count
-STEPS = {"mnist_cnn": 40, "mlp": 15}
+EPOCHS = 3  # and one before, which does not count
+STEPS = {"mnist_cnn": 15, "mlp": 10}  # of an epoch
 WAYS = {
     "jax": ("one", "control", "easyddl", "DataParallel"),
     "torch": ("one", "control", "easyddl", "torch one", "torch control", "DDP"),

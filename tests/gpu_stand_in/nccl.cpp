@@ -602,7 +602,10 @@ EXPORT int ncclCommInitRank(Comm** result, int size, UniqueId id, int rank) {
 
 EXPORT int ncclCommGetAsyncError(Comm* comm, int* error) {
   if (!is_live(comm)) return refuse("ncclCommGetAsyncError: the communicator has been destroyed");
-  if (t_depth > 0) return refuse("ncclGroupEnd is missing", kInvalidUsage);
+  if (t_depth > 0) {
+    t_last_error = "ncclGroupEnd is missing";
+    return kInvalidUsage;
+  }
   if (!comm->late.empty() && ++comm->polls >= 2) {
     const auto late = std::exchange(comm->late, {});
     int code = kSuccess;

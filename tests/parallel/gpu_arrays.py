@@ -1,21 +1,20 @@
-"""What a framework does on a GPU: arrays, streams, and work on these. By the stand-in's driver.
+"""What a framework does on a GPU: arrays, streams, and work on these, by the CUDA driver.
 
-The stand-in is found where the engine finds it, by EASYDDL_NCCL_PATH.
+That is the one which the engine opens: EASYDDL_CUDA_PATH's, such as the stand-in, or the machine's.
 """
 
 import ctypes
 import os
 import pathlib
+import time
 
 import numpy as np
 
-_cuda = ctypes.CDLL(str(pathlib.Path(os.environ["EASYDDL_NCCL_PATH"], "libcuda.so.1")))
-_cuda.standInScale.argtypes = [
-    ctypes.c_size_t,
-    ctypes.c_size_t,
-    ctypes.c_float,
-    ctypes.c_void_p,
-]
+_FOLDER = os.environ.get("EASYDDL_CUDA_PATH", "")
+_cuda = ctypes.CDLL(str(pathlib.Path(_FOLDER, "libcuda.so.1")) if _FOLDER else "libcuda.so.1")
+_Function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+# Its argument is how long, in microseconds.
+_SLEEP = _Function(lambda microseconds: time.sleep((microseconds or 0) * 1e-6))
 
 
 def call(name, *arguments):
@@ -41,7 +40,7 @@ class Stream:
         return self.handle.value
 
     def sleep(self, microseconds):
-        call("standInSleep", self.handle, microseconds)
+        call("cuLaunchHostFunc", self.handle, _SLEEP, ctypes.c_void_p(microseconds))
 
     def synchronize(self):
         call("cuStreamSynchronize", self.handle)
@@ -81,8 +80,9 @@ class Array:
             call("cuMemcpyDtoDAsync_v2", self._address, other._address, size, stream.handle)
 
     def scale(self, factor, stream):
-        """Multiplies float32."""
-        call("standInScale", self.address, self.nbytes // 4, factor, stream.handle)
+        """Multiplies float32. Only the stand-in has work ready-made."""
+        count, by = ctypes.c_size_t(self.nbytes // 4), ctypes.c_float(factor)
+        call("standInScale", self._address, count, by, stream.handle)
 
     def free(self):
         if self.nbytes:

@@ -1,4 +1,10 @@
-"""Gradients on GPUs, on the stand-ins for NCCL and the CUDA driver (see tests/gpu_stand_in)."""
+"""Gradients on GPUs, on the stand-ins for NCCL and the CUDA driver (see tests/gpu_stand_in).
+
+Those checks that compute nothing on a GPU also run on a real one, which all ranks may share.
+"""
+
+import os
+import sys
 
 import engine_only  # noqa: F401  (first)
 import ml_dtypes
@@ -14,7 +20,13 @@ from mpi4py import MPI  # noqa: E402
 
 COMM = MPI.COMM_WORLD.Dup()
 RANK, SIZE = COMM.rank, COMM.size
-take_gpu(world.local_rank())
+if "--share" in sys.argv:
+    # NCCL takes ranks of one GPU for ranks of several hosts.
+    sys.argv.remove("--share")
+    os.environ["NCCL_HOSTID"] = f"rank {RANK}"
+    take_gpu(0)
+else:
+    take_gpu(world.local_rank())
 STREAM = Stream()
 CORE = world.engine().core
 
@@ -324,7 +336,7 @@ def check_what_is_refused():
     wrong = [(host.ctypes.data, host.ctypes.data, 16)]
     handle = model.stream.number
     text = error_of(lambda: model.engine.submit_on_gpu(0, wrong, 1, 0, handle))
-    assert "was handed in as one on a GPU, but lies on none" in text
+    assert "was handed in as one on a GPU, but lies on none" in text, text
     text = error_of(lambda: model.engine.submit_on_gpu(3, model.pieces(0), 1, 0, handle))
     assert "There is no bucket 3" in text
     model.submit(0)  # nothing has gone wrong

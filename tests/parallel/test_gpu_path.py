@@ -10,19 +10,28 @@ SCRIPT = pathlib.Path(__file__).with_name("gpu_path_checks.py")
 
 # The host of each rank, where one machine plays several, and the ways. NCCL's own is the same on
 # any number of hosts.
-EVEN = ["a,b", "a,a,b,b", "a,a,a,a,b,b,b,b"]
 JOBS = [
-    *[(hosts, way) for hosts in EVEN for way in ("nccl", "hierarchical")],
+    *[(hosts, way) for hosts in ("a,b", "a,a,b,b") for way in ("nccl", "hierarchical")],
     ("a,a,a,a", "nccl"),
     ("a,a,b,b", "host"),
     ("a,a,b", "hierarchical"),  # hosts of unequal size
     ("a,a,b", ""),
 ]
+# Eight ranks make a slow job: what depends on their number.
+LARGE = "a,a,a,a,b,b,b,b"
+CHECKS_OF_MANY = (
+    "check_floats_of_all_sizes",
+    "check_what_is_queued_next_waits_for_the_exchange",
+    "check_weights",
+    "check_ranks_that_have_joined_take_part_with_zeros",
+)
 
 
 def environment(hosts, way, **more):
+    folder = str(gpu_stand_in.folder())
     return {
-        "EASYDDL_NCCL_PATH": str(gpu_stand_in.folder()),
+        "EASYDDL_CUDA_PATH": folder,
+        "EASYDDL_NCCL_PATH": folder,
         "EASYDDL_HOSTS": hosts,
         "EASYDDL_GPU": way,
         "STAND_IN_DELAY": "200",
@@ -34,6 +43,19 @@ def environment(hosts, way, **more):
 @pytest.mark.parametrize("check", mpi.checks_of(SCRIPT))
 def test_gpu_path(hosts, way, check):
     mpi.assert_check(hosts.count(",") + 1, SCRIPT, check, **environment(hosts, way))
+
+
+@pytest.mark.parametrize("way", ["nccl", "hierarchical"])
+@pytest.mark.parametrize("check", CHECKS_OF_MANY)
+def test_eight_ranks(way, check):
+    mpi.assert_check(8, SCRIPT, check, CHECKS_OF_MANY, **environment(LARGE, way))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("way", ["nccl", "hierarchical", "host", ""])
+@pytest.mark.parametrize("check", mpi.checks_of(SCRIPT))
+def test_eight_ranks_and_all_checks(way, check):
+    mpi.assert_check(8, SCRIPT, check, **environment(LARGE, way))
 
 
 @pytest.mark.parametrize("check", mpi.checks_of(SCRIPT))

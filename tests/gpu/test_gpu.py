@@ -1,0 +1,99 @@
+"""What only a real GPU can tell. Without one these are skipped.
+
+python -m pytest tests/gpu -rs
+"""
+
+import functools
+import importlib.util
+import pathlib
+import shutil
+import subprocess
+
+import mpi
+import numpy as np
+import pytest
+
+TESTS = pathlib.Path(__file__).parents[1]
+FIT = TESTS / "gpu" / "fit_job.py"
+CHECKS = TESTS / "parallel" / "gpu_path_checks.py"
+BENCHMARK = TESTS / "benchmarks" / "nccl.py"
+
+# They need no work on the GPU but copies.
+ON_ANY_GPU = (
+    "check_floats_of_all_sizes",
+    "check_integers_are_summed",
+    "check_dtypes_side_by_side",
+    "check_large_buckets",
+    "check_the_exchange_waits_for_what_was_queued_before",
+    "check_weights",
+    "check_plain_gradients_are_averaged_as_they_are",
+    "check_ranks_that_have_joined_take_part_with_zeros",
+    "check_one_rank_asks_all_to_stop",
+    "check_two_exchanges_at_once",
+    "check_close_and_open_again",
+    "check_many_steps",
+    "check_the_same_bits_in_every_run_of_a_way",
+    "check_what_is_refused",
+)
+
+
+@functools.cache
+def gpus():
+    """How many NVIDIA GPUs this machine has."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return 0
+    done = subprocess.run([tool, "-L"], capture_output=True, text=True)
+    return sum(line.startswith("GPU ") for line in done.stdout.splitlines())
+
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(gpus() == 0, reason="nvidia-smi lists no GPU on this machine"),
+]
+
+
+def run(ranks, script, *arguments, **env):
+    done = mpi.run(ranks, script, *arguments, env=env)
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def shared(ranks):
+    """Arguments for as many ranks, if there are fewer GPUs."""
+    return ["--share"] if ranks > gpus() else []
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("way", ["nccl", "host"])
+def test_the_path(ranks, way, tmp_path):
+    env = {"EASYDDL_GPU": way, "EASYDDL_TEST_RESULTS": str(tmp_path)}
+    run(ranks, CHECKS, *ON_ANY_GPU, *shared(ranks), **env)
+
+
+def test_the_hierarchy_on_two_hosts(tmp_path):
+    env = {"EASYDDL_HOSTS": "a,a,b,b", "EASYDDL_TEST_RESULTS": str(tmp_path)}
+    run(4, CHECKS, *ON_ANY_GPU, "--share", EASYDDL_GPU="hierarchical", **env)
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch", "tensorflow"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_fit_on_gpus_equals_one_on_cpus(backend, ranks, tmp_path):
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
+    env = {"KERAS_BACKEND": backend, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    results = []
+    for device, more in (("gpu", {}), ("cpu", {"CUDA_VISIBLE_DEVICES": ""})):
+        file = tmp_path / f"{device}.npy"
+        run(ranks, FIT, file, *shared(ranks), **env, **more)
+        results.append(np.load(file))
+    np.testing.assert_allclose(*results, rtol=2e-2, atol=2e-3)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_cost_beside_nccl(ranks):
+    said = run(ranks, BENCHMARK, *shared(ranks))
+    ratios = [float(line.split()[3]) for line in said.splitlines()[2:]]
+    assert len(ratios) == 5, said
+    # For the largest, of 256 MiB, what is added to NCCL's own time does not show.
+    assert ratios[-1] < 1.2, said

@@ -1,0 +1,71 @@
+"""A job whose steps exchange gradients on GPUs, until something goes wrong:  SCRIPT how"""
+
+import os
+import sys
+import time
+
+if "--keras" not in sys.argv:
+    import engine_only  # noqa: F401  (first)
+import numpy as np
+from gpu_arrays import Array, Stream, take_gpu
+
+from easyddl import channels, world
+
+STEPS = 6
+
+
+def open_model():
+    channel = channels.lease()[1]
+    return world.engine().core.Exchange(channel, "a model", [("float32", [20])], "mean")
+
+
+def step(model, array, stream):
+    model.submit_on_gpu(0, [(array.address, array.address, 20)], 1, 0, stream.number)
+    stream.synchronize()
+
+
+def train(before=lambda number: None):
+    model, stream = open_model(), Stream()
+    array = Array(np.ones(5, np.float32))
+    for number in range(STEPS):
+        before(number)
+        step(model, array, stream)
+        assert array.get().tolist() == [1] * 5
+    print(f"rank {world.rank()} has trained", flush=True)
+    model.close()
+
+
+def well():
+    train()
+
+
+def sleep():
+    """One rank stays away from the fourth step."""
+    train(lambda number: time.sleep(600) if (number, world.rank()) == (3, 1) else None)
+
+
+def other_version():
+    os.environ["STAND_IN_NCCL_VERSION"] = str(22700 + world.rank())
+    train()
+
+
+def own_host_ids():
+    os.environ["NCCL_HOSTID"] = f"id {world.rank()}"
+    train()
+
+
+def host_and_gpu():
+    """One rank trains on the host, the other on a GPU."""
+    if world.rank() == 0:
+        return train()
+    import tensorflow as tf
+
+    from easyddl import backends
+
+    door = backends.require().Exchange(open_model().number, [[0]], [(5,)])
+    return door.reduce([tf.ones(5)], None)
+
+
+world.init()
+take_gpu(0 if "--share" in sys.argv else world.local_rank())
+globals()[sys.argv[1]]()
