@@ -25,10 +25,13 @@ def data(steps=5, size=4, rank=RANK):
     return x, np.sin(x.sum(1, keepdims=True)).astype("float32")
 
 
-def deep_model(kind=keras.Sequential, seed=1, layers=None, **arguments):
+def three_layers():
+    return [keras.layers.Dense(8, activation="tanh") for _ in range(3)]
+
+
+def deep_model(kind=keras.Sequential, seed=1, layers=three_layers, **arguments):
     keras.utils.set_random_seed(seed)
-    layers = layers or [keras.layers.Dense(8, activation="tanh") for _ in range(3)]
-    model = kind([keras.layers.Input((WIDTH,)), *layers, keras.layers.Dense(1)])
+    model = kind([keras.layers.Input((WIDTH,)), *layers(), keras.layers.Dense(1)])
     model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse", **arguments)
     return model
 
@@ -110,11 +113,11 @@ def synchronized():
 
 
 def check_with_and_without_the_same_bits():
-    for make in (lambda: None, synchronized):
+    for make in (three_layers, synchronized):
         models = []
         for overlap in "10":
             with environment(EASYDDL_OVERLAP=overlap), noted_departures() as noted:
-                model = deep_model(layers=make())
+                model = deep_model(layers=make)
                 fit(model, epochs=2)
             # The normalization's own exchange during the backward pass: once a step.
             own = 10 if make is synchronized else 0
@@ -399,7 +402,7 @@ def check_two_optimizers_of_the_same_parameters():
 def check_a_compiled_step():
     # A small one: compiling takes long.
     plain, compiled = (
-        deep_model(layers=[keras.layers.Dense(4)], jit_compile=jit) for jit in (False, True)
+        deep_model(layers=lambda: [keras.layers.Dense(4)], jit_compile=jit) for jit in (False, True)
     )
     assert not deep_model().jit_compile  # of Keras's "auto"
     with warnings.catch_warnings():
@@ -462,7 +465,7 @@ def check_masks_of_pytorchs_own_dropout():
     for _ in range(2):
         noted = Noted()
         layer = keras.layers.TorchModuleWrapper(noted, output_shape=(None, WIDTH))
-        model = deep_model(seed=5, layers=[layer])
+        model = deep_model(seed=5, layers=lambda layer=layer: [layer])
         fit(model)
         fit(model)
         assert_replicas_are_equal(model)
