@@ -23,7 +23,7 @@ class Way:
         self._engine = world.engine().core.Exchange(
             channel, what, [(dtypes[b[0]], [sizes[i] for i in b]) for b in plan], op
         )
-        self._door = backends.require().Exchange(self._engine.number, plan, shapes, op)
+        self._door = backends.require().Exchange(self._engine.number, plan, shapes)
 
     def watch(self, variables, weight):
         """Has gradients set off before `reduce` is called, where the backend can tell of them.

@@ -10,7 +10,7 @@ framework, and it offers:
 - `is_variable(x)`, `assign(variable, array)`: for variables of the framework's own.
 - `uncompiled(function, wholly=False)`: a function that the framework's compiler leaves alone, and
   with `wholly` what it calls too; where it compiles Python's code.
-- `Exchange(number, buckets, shapes, op)`: a list of gradients' way into the engine. Its
+- `Exchange(number, buckets, shapes)`: a list of gradients' way into the engine. Its
   `reduce(gradients, weight)` averages them over all ranks, inside a compiled step too; its
   `zeros(dtype, shape)` stands in for a gradient that this rank does not have. `watch(variables,
   weight)` lets gradients leave before `reduce` is called; `stop()` ends that; `close()` comes when

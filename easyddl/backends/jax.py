@@ -12,6 +12,8 @@ import keras
 import numpy as np
 from jax import numpy as jnp
 from jax.experimental.sparse import JAXSparse
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
 from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
 from easyddl import cores, launcher, world
@@ -158,13 +160,9 @@ class Exchange:
         shapes: List of tuples. The shape of each gradient.
     """
 
-    def __init__(self, number, buckets, shapes, op="mean"):
+    def __init__(self, number, buckets, shapes):
         self._number = number
         self._order = [i for bucket in buckets for i in bucket]
-        self._shapes = shapes
-        # A mean is to be exchanged at every step, whether or not it is used. A sum is a part of
-        # what the step computes, and JAX forbids effects where gradients pass.
-        self._is_effect = op == "mean"
 
     def zeros(self, dtype, shape):
         """What a rank without a gradient takes part with."""
@@ -181,16 +179,9 @@ class Exchange:
 
     def reduce(self, gradients, weight=None):
         """The mean of each gradient over all ranks, by weight; or what else the exchange makes."""
-        _register()
         arrays = [jnp.asarray(_dense(gradients[i])) for i in self._order]
-        call = jax.ffi.ffi_call(
-            xla.CALL,
-            [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays],
-            has_side_effect=self._is_effect,
-            input_output_aliases={i + 1: i for i in range(len(arrays))},
-        )
         weight = jnp.asarray(1.0 if weight is None else weight, jnp.float32)
-        means = call(weight, *arrays, exchange=np.int64(self._number), first=np.int64(0))
+        means = _primitive().bind(weight, *arrays, number=self._number)
         if not any(map(is_symbolic, means)):
             # In eager mode nothing else keeps the exchanges of one step before those of the next.
             jax.block_until_ready(means)
@@ -203,6 +194,35 @@ def _dense(x):
 
 
 @functools.cache
+def _primitive():
+    """The custom call as JAX's primitive, of a weight and arrays.
+
+    It has an effect for XLA, which so neither drops nor moves nor doubles it, also where a rank
+    uses no result. For JAX it has none, unlike `jax.ffi.ffi_call(has_side_effect=True)`: JAX
+    forbids effects where gradients pass, and dispatches a step that has some in Python.
+    """
+    _register()
+    primitive = Primitive(xla.CALL)
+    primitive.multiple_results = True
+    primitive.def_abstract_eval(lambda weight, *arrays, number: list(arrays))
+
+    def lower(context, weight, *arrays, number):
+        rule = jax.ffi.ffi_lowering(
+            xla.CALL,
+            has_side_effect=True,
+            operand_output_aliases={i + 1: i for i in range(len(arrays))},
+        )
+        return rule(context, weight, *arrays, exchange=np.int64(number), first=np.int64(0))
+
+    @functools.cache
+    def compiled(number):
+        return jax.jit(functools.partial(primitive.bind, number=number))
+
+    mlir.register_lowering(primitive, lower)
+    primitive.def_impl(lambda *arrays, number: compiled(number)(*arrays))
+    return primitive
+
+
 def _register():
     library = xla.library()
     handlers = {"cpu": library.easyddl_exchange, "CUDA": library.easyddl_exchange_on_gpu}

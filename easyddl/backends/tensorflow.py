@@ -122,7 +122,7 @@ class Exchange:
         shapes: List of tuples. The shape of each gradient.
     """
 
-    def __init__(self, number, buckets, shapes, op="mean"):
+    def __init__(self, number, buckets, shapes):
         self._number = number
         self._buckets = buckets
         self._shapes = shapes

@@ -23,10 +23,9 @@ class Exchange:
         number: Integer. The engine's number of the exchange.
         buckets: List of lists of indices. Which gradients travel together, in which order.
         shapes: List of tuples. The shape of each gradient.
-        op: `"mean"` or `"sum"`, which the engine knows.
     """
 
-    def __init__(self, number, buckets, shapes, op="mean"):
+    def __init__(self, number, buckets, shapes):
         self._number = number
         self._buckets = buckets
         self._shapes = shapes

@@ -155,7 +155,9 @@ def check_truncate():
     mine = long[RANK] if RANK == 0 else long[RANK][:2]
     model = new_model()
     fit(model, mine, epochs=2, uneven="truncate")
-    assert int(model.optimizer.iterations.numpy()) == (6 if SIZE > 1 else 10)
+    # On JAX one more step of each epoch is under way when the ranks hear of it.
+    steps = 3 + (BACKEND == "jax") if SIZE > 1 else 5
+    assert int(model.optimizer.iterations.numpy()) == 2 * steps
     assert_replicas_are_equal(model)
 
 
