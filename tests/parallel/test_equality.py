@@ -15,13 +15,13 @@ SOME = (
 )
 
 
-@mpi.jobs("tensorflow:3 jax:2 torch:2", soak="jax:3 torch:3")
+@mpi.jobs("tensorflow:3 jax:2 torch:2", soak="torch:3")
 @pytest.mark.parametrize("check", mpi.checks_of(SCRIPT))
 def test_k_ranks_equal_one_process(backend, ranks, check):
     mpi.assert_check(ranks, SCRIPT, check, KERAS_BACKEND=backend)
 
 
-@mpi.jobs("", soak="tensorflow:8 jax:4")
+@mpi.jobs("", soak="jax:4")
 @pytest.mark.parametrize("check", SOME)
 def test_more_ranks_equal_one_process(backend, ranks, check):
     mpi.assert_check(ranks, SCRIPT, check, only=SOME, KERAS_BACKEND=backend)
@@ -33,7 +33,7 @@ def test_with_a_bucket_for_every_gradient(check):
     mpi.assert_check(2, SCRIPT, check, only=SOME, EASYDDL_BUCKET_BYTES="1")
 
 
-@mpi.jobs("jax:3", soak="torch:3")
+@mpi.jobs("tensorflow:3")
 @pytest.mark.parametrize("check", SOME)
 def test_on_two_hosts_of_unequal_size(backend, ranks, check):
     hosts = {"EASYDDL_HOSTS": "a,a,b"}

@@ -6,7 +6,7 @@ import pytest
 SCRIPT = pathlib.Path(__file__).with_name("uneven_checks.py")
 
 
-@mpi.jobs("tensorflow:4 jax:3 torch:2", soak="torch:3")
+@mpi.jobs("tensorflow:4 jax:2 torch:3")
 @pytest.mark.parametrize("check", mpi.checks_of(SCRIPT))
 def test_uneven(backend, ranks, check):
     mpi.assert_check(ranks, SCRIPT, check, KERAS_BACKEND=backend)
@@ -19,7 +19,7 @@ SOME = (
 )
 
 
-@mpi.jobs("jax:3")
+@mpi.jobs("torch:3")
 @pytest.mark.parametrize("check", SOME)
 def test_on_several_hosts(backend, ranks, check):
     hosts = {"EASYDDL_HOSTS": "a,b,b"}

@@ -5,9 +5,9 @@ import pathlib
 import mpi
 import pytest
 
-EQUALITY, UNEVEN, NORMALIZATION, FIT = (
+EQUALITY, UNEVEN, NORMALIZATION = (
     pathlib.Path(__file__).with_name(f"{name}_checks.py")
-    for name in ("equality", "uneven", "sync_batch_norm", "fit")
+    for name in ("equality", "uneven", "sync_batch_norm")
 )
 BY_XLA = {"EASYDDL_TEST_JIT_COMPILE": "1", "KERAS_BACKEND": "tensorflow"}
 
@@ -27,9 +27,3 @@ def test_uneven(check):
 @pytest.mark.parametrize("check", mpi.checks_of(NORMALIZATION))
 def test_sync_batch_norm(check):
     mpi.assert_check(2, NORMALIZATION, check, **BY_XLA)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("check", mpi.checks_of(FIT))
-def test_fit(check):
-    mpi.assert_check(2, FIT, check, **BY_XLA)

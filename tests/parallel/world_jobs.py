@@ -15,9 +15,9 @@ SCRIPT = pathlib.Path(__file__).with_name("world_checks.py")
 JOBS = [
     ("tensorflow", 2, ""),
     ("torch", 3, ""),
-    ("jax", 8, ""),
-    ("jax", 4, "a,b,a,b"),
-    ("jax", 5, "a,a,a,b,b"),
+    ("tensorflow", 8, ""),
+    ("tensorflow", 4, "a,b,a,b"),
+    ("tensorflow", 5, "a,a,a,b,b"),
     ("jax", 4, "a,b,c,d"),
 ]
 
