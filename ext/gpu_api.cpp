@@ -1,6 +1,7 @@
 #include "gpu_api.h"
 
 #include <dlfcn.h>
+#include <mpi.h>
 #include <sys/stat.h>
 
 #include <cstdlib>
@@ -195,6 +196,15 @@ const NcclLibrary& nccl() {
     return open_nccl();
   }();
   return library;
+}
+
+// An extension of Open MPI's that MPICH has too, and that the headers of others lack.
+bool mpi_takes_gpu_memory() {
+  Library library("MPI");
+  int (*query)() = nullptr;
+  if (!library.open(path_of(reinterpret_cast<void*>(&MPI_Get_version)), RTLD_NOLOAD)) return false;
+  library.find(query, "MPIX_Query_cuda_support", true);
+  return query != nullptr && query() == 1;
 }
 
 void look_for_nccl_in(std::vector<std::string> folders) {

@@ -46,6 +46,23 @@ def test_gpu_path(hosts, way, check):
     mpi.assert_check(hosts.count(",") + 1, SCRIPT, check, **environment(hosts, way))
 
 
+# An MPI that takes memory of GPUs: any does, where the stand-in lets it.
+@pytest.mark.parametrize(
+    ("hosts", "racks"),
+    [
+        ("a,b", ""),
+        ("a,a,b,b", ""),
+        ("a,a,b", ""),  # hosts of unequal size
+        ("a,b,c", "x,x,y"),  # racks of unequal size
+    ],
+)
+@pytest.mark.parametrize("check", mpi.checks_of(SCRIPT))
+def test_an_mpi_that_takes_memory_of_gpus(hosts, racks, check):
+    aware = {"EASYDDL_CUDA_AWARE_MPI": "1", "STAND_IN_OPEN": "1", "EASYDDL_RACKS": racks}
+    env = environment(hosts, "hierarchical", **aware)
+    mpi.assert_check(hosts.count(",") + 1, SCRIPT, check, **env)
+
+
 @pytest.mark.parametrize("way", ["nccl", "hierarchical"])
 @pytest.mark.parametrize("check", CHECKS_OF_MANY)
 def test_eight_ranks(way, check):
