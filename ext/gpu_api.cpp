@@ -1,7 +1,6 @@
 #include "gpu_api.h"
 
 #include <dlfcn.h>
-#include <mpi.h>
 #include <sys/stat.h>
 
 #include <cstdlib>
@@ -200,10 +199,9 @@ const NcclLibrary& nccl() {
 
 // An extension of Open MPI's that MPICH has too, and that the headers of others lack.
 bool mpi_takes_gpu_memory() {
-  Library library("MPI");
-  int (*query)() = nullptr;
-  if (!library.open(path_of(reinterpret_cast<void*>(&MPI_Get_version)), RTLD_NOLOAD)) return false;
-  library.find(query, "MPIX_Query_cuda_support", true);
+  // By default the search covers this library's own dependencies, such as MPI.
+  void* const found = dlsym(RTLD_DEFAULT, "MPIX_Query_cuda_support");
+  const auto query = reinterpret_cast<int (*)()>(found);
   return query != nullptr && query() == 1;
 }
 

@@ -341,7 +341,9 @@ def check_how_much_is_copied_to_the_host():
     if os.environ["EASYDDL_GPU"] == "hierarchical":
         is_carrier = hosts[:RANK].count(hosts[RANK]) < min(on_host)
         share = is_carrier / min(on_host)
-        if os.environ.get("EASYDDL_CUDA_AWARE_MPI") == "1":
+        wish = os.environ.get("EASYDDL_CUDA_AWARE_MPI", "")
+        told = int(os.environ.get("STAND_IN_AWARE", 0))
+        if wish == "1" or (wish == "" and told >= SIZE):
             # MPI takes what other hosts of the rack sum up: as many do so as in the smallest rack.
             members = [host for host in racks if racks[host] == racks[hosts[RANK]]]
             owners = min(list(racks.values()).count(rack) for rack in racks.values())

@@ -151,7 +151,6 @@ def test_a_wrong_way_is_refused():
 def test_a_wrong_word_on_mpi_is_refused():
     done = run("well", EASYDDL_CUDA_AWARE_MPI="yes")
     assert_fails(done, "EASYDDL_CUDA_AWARE_MPI must be 1 or 0", "Received: 'yes'")
-    assert done.stdout.count("Received: 'yes'") == 2  # on both ranks
 
 
 def test_ranks_on_hosts_and_on_gpus():

@@ -63,6 +63,23 @@ def test_an_mpi_that_takes_memory_of_gpus(hosts, racks, check):
     mpi.assert_check(hosts.count(",") + 1, SCRIPT, check, **env)
 
 
+# Whether it is one is asked of MPI, and of all ranks; a wish goes before.
+@pytest.mark.parametrize(
+    ("told", "wish", "is_open"), [(2, "", "1"), (1, "", "0"), (2, "0", "0"), (0, "1", "1")]
+)
+def test_an_mpi_is_asked_what_it_takes(told, wish, is_open):
+    check = "check_how_much_is_copied_to_the_host"
+    env = environment(
+        "a,b",
+        "hierarchical",
+        LD_PRELOAD=str(gpu_stand_in.folder() / gpu_stand_in.AWARE_MPI),
+        STAND_IN_AWARE=str(told),
+        STAND_IN_OPEN=is_open,
+        EASYDDL_CUDA_AWARE_MPI=wish,
+    )
+    mpi.assert_check(2, SCRIPT, check, (check,), **env)
+
+
 @pytest.mark.parametrize("way", ["nccl", "hierarchical"])
 @pytest.mark.parametrize("check", CHECKS_OF_MANY)
 def test_eight_ranks(way, check):
