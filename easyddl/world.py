@@ -88,6 +88,7 @@ def _start():
         racks=os.environ.get("EASYDDL_RACKS", "").strip(),
         route=os.environ.get("EASYDDL_ROUTE", "").strip(),
         gpu=os.environ.get("EASYDDL_GPU", "").strip(),
+        cuda_aware=os.environ.get("EASYDDL_CUDA_AWARE_MPI", "").strip(),
     )
     world.set_stack(_where_the_script_stands)
     core.watch_exit(world)

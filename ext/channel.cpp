@@ -395,33 +395,56 @@ void Channel::take_part(const char* name, size_t bytes, const Signature& signatu
   call.done();
 }
 
+// Where MPI takes a shard from the GPU, it is the receiver that multiplies.
+std::vector<double> Channel::factors_of(const HostShard& shard) {
+  std::vector<double> factors;
+  if (!shard.is_scaled || shard.on_gpu == nullptr) return factors;
+  uint64_t mine = 0;
+  std::memcpy(&mine, &shard.factor, sizeof mine);
+  for (uint64_t bits : remote_.all_gather(mine, idle_)) {
+    std::memcpy(&factors.emplace_back(), &bits, sizeof bits);
+  }
+  return factors;
+}
+
+void Channel::plan(Crossing& crossing, const HostShard& shard, size_t chunk,
+                   const std::vector<double>& factors) {
+  const size_t begin = chunk * shard.chunk_bytes, unit = size_of(shard.dtype);
+  const size_t count = (std::min(shard.bytes, begin + shard.chunk_bytes) - begin) / unit;
+  uint8_t* const data = shard.data + begin;
+  if (shard.on_gpu != nullptr) {
+    uint8_t* const mine = data + part_of(count).begin * unit;
+    return remote_.plan_allreduce_on_gpu(crossing, shard.on_gpu + begin, count, mine, shard.dtype,
+                                         shard.op, factors);
+  }
+  const DType wide = accumulator_of(shard.dtype);
+  if (shard.is_scaled) scale(data, data, count, shard.dtype, shard.factor);
+  crossing.count = count;
+  crossing.data.resize(count * size_of(wide));
+  const void* const source = data;
+  accumulate(crossing.data.data(), &source, 1, count, shard.dtype, shard.op);
+  remote_.plan_allreduce(crossing, wide, shard.op);
+  crossing.add("round", [data, count, &crossing, dtype = shard.dtype, op = shard.op] {
+    finish(data, crossing.data.data(), count, dtype, op, 1);
+  });
+}
+
 // Like the stages of an allreduce, but at the pace of what the shard comes and goes by.
 void Channel::cross_hosts(const HostShard& shard) {
-  const DType wide = accumulator_of(shard.dtype);
   const size_t chunks = (shard.bytes + shard.chunk_bytes - 1) / shard.chunk_bytes;
+  const std::vector<double> factors = factors_of(shard);
   size_t set_out = 0, arrived = 0;
-  const auto count = [&](size_t chunk) {
-    const size_t begin = chunk * shard.chunk_bytes;
-    return (std::min(shard.bytes, begin + shard.chunk_bytes) - begin) / size_of(shard.dtype);
-  };
-  const auto at = [&](size_t chunk) { return shard.data + chunk * shard.chunk_bytes; };
   const auto move = [&] {
     bool has_moved = false;
     advance_crossings();
     while (set_out < chunks && set_out - arrived < kCrossings && shard.has_come(set_out)) {
       Crossing& next = crossing(static_cast<uint32_t>(set_out));
-      next.count = count(set_out);
-      next.data.resize(next.count * size_of(wide));
-      const void* const source = at(set_out);
-      accumulate(next.data.data(), &source, 1, next.count, shard.dtype, shard.op);
-      remote_.plan_allreduce(next, wide, shard.op);
+      plan(next, shard, set_out, factors);
       next.advance();
       ++set_out;
       has_moved = true;
     }
     while (arrived < set_out && !crossing(static_cast<uint32_t>(arrived)).is_under_way()) {
-      const Crossing& first = crossing(static_cast<uint32_t>(arrived));
-      finish(at(arrived), first.data.data(), first.count, shard.dtype, shard.op, 1);
       shard.has_crossed(arrived);
       ++arrived;
       has_moved = true;

@@ -74,12 +74,16 @@ class Channel {
   void take_part(const char* name, size_t bytes, const Signature& signature,
                  const std::function<void(const Idle&)>& run);
 
-  // A carrier's shard in memory of the host, which comes and goes in chunks.
+  // A carrier's shard, which comes to memory of the host in chunks and goes from there. Where MPI
+  // may itself take it `on_gpu`, and else null, only `part_of` each chunk comes and goes.
   struct HostShard {
     uint8_t* data;
+    uint8_t* on_gpu;
     size_t bytes, chunk_bytes;
     DType dtype;
     Op op;
+    bool is_scaled;  // whether any carrier's factor matters; the same on all
+    double factor;   // what the shard is still to be multiplied by
     std::function<bool(size_t chunk)> has_come;              // until it has, once
     std::function<void(size_t chunk)> has_crossed;           // in their order
     std::function<void(const std::function<bool()>&)> wait;  // until that is true
@@ -87,10 +91,12 @@ class Channel {
 
   // Reduces a shard over all hosts, within `take_part`. To be called by all carriers.
   void cross_hosts(const HostShard& shard);
+  Journey::Shard part_of(size_t count) const { return remote_.part_of(count); }
 
   // What the channel's exchanges need on GPUs, once they do; and the way that the user asks for.
   GpuLevel& gpu_level();
   std::optional<GpuWay> gpu_way() const { return world_.gpu_way(); }
+  std::optional<bool> cuda_aware_mpi() const { return world_.cuda_aware_mpi(); }
 
  private:
   struct Chunk {
@@ -116,6 +122,9 @@ class Channel {
   void spread(const Crossing& crossing, const Pieces& data, const Chunk& chunk, uint32_t turn,
               DType dtype, Op op);
   std::vector<Stage> crossing_stages(const Pieces& data, DType dtype, Op op);
+  std::vector<double> factors_of(const HostShard& shard);
+  void plan(Crossing& crossing, const HostShard& shard, size_t chunk,
+            const std::vector<double>& factors);
   Crossing& crossing(uint32_t turn) { return crossings_[turn % kCrossings]; }
   bool advance_crossings();
   void complete(Crossing& crossing);

@@ -197,6 +197,14 @@ const NcclLibrary& nccl() {
   return library;
 }
 
+// An extension of Open MPI's that MPICH has too, and that the headers of others lack.
+bool mpi_takes_gpu_memory() {
+  // By default the search covers this library's own dependencies, such as MPI.
+  void* const found = dlsym(RTLD_DEFAULT, "MPIX_Query_cuda_support");
+  const auto query = reinterpret_cast<int (*)()>(found);
+  return query != nullptr && query() == 1;
+}
+
 void look_for_nccl_in(std::vector<std::string> folders) {
   const std::lock_guard<std::mutex> lock(g_mutex);
   g_nccl_folders = std::move(folders);

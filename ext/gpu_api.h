@@ -1,5 +1,6 @@
 // NCCL and the CUDA driver, as far as they are used. The one place that opens their libraries,
-// at run time and only where arrays lie on a GPU: easyddl is built without them.
+// at run time and only where arrays lie on a GPU: easyddl is built without them. And what MPI says
+// of GPUs, which not every MPI does.
 #pragma once
 
 #include <cstddef>
@@ -111,6 +112,10 @@ struct NcclLibrary {
 // Opened at the first call. They throw an Error that says what to install, or what is too old.
 const CudaDriver& cuda();
 const NcclLibrary& nccl();
+
+// Whether the MPI in use says that it takes pointers to memory of GPUs. One that cannot be asked
+// does not.
+bool mpi_takes_gpu_memory();
 
 // Where Python's packages keep NCCL, beside where the system does. To be told before `nccl`.
 void look_for_nccl_in(std::vector<std::string> folders);

@@ -64,7 +64,8 @@ struct GpuLevel::Introduction {
   NcclId world_id, host_id_of_nccl;  // of communicators that this rank would lead
   int32_t version;                   // NCCL's
   int32_t may_share_gpu;             // as NCCL has been told
-  int32_t is_new_here;               // it has not been set up, or for another GPU
+  int32_t mpi_takes_gpu_memory;
+  int32_t is_new_here;  // it has not been set up, or for another GPU
 };
 
 struct GpuLevel::Needs {
@@ -107,6 +108,10 @@ void GpuLevel::prepare(const std::vector<GpuLoad>& loads, std::optional<int> gpu
   channel_.all_gather(&mine, all.data(), std::vector<int64_t>(all.size(), 1), sizeof mine,
                       Signature("how the ranks exchange gradients on GPUs"));
   compare(all, needs);
+  const bool all_take = std::all_of(all.begin(), all.end(), [](const Introduction& each) {
+    return each.mpi_takes_gpu_memory != 0;
+  });
+  mpi_takes_gpu_memory_ = channel_.cuda_aware_mpi().value_or(all_take);
   const bool anew = std::any_of(all.begin(), all.end(),
                                 [](const Introduction& each) { return each.is_new_here != 0; });
   if (anew) set_up(gpu.value_or(gpu_ >= 0 ? gpu_ : layout_.local_rank % count_gpus()));
@@ -140,6 +145,7 @@ GpuLevel::Introduction GpuLevel::introduce(const Needs& needs, std::optional<int
     EASYDDL_CUDA(DeviceGet, &device, here);
     EASYDDL_CUDA(DeviceGetUuid, &mine.uuid, device);
     const CurrentContext current(context_of(here));
+    mine.mpi_takes_gpu_memory = mpi_takes_gpu_memory() ? 1 : 0;
     mine.is_new_here = here != gpu_ ? 1 : 0;
     store(mine.host_id, variable("NCCL_HOSTID"));
     if (!needs.nccl()) return mine;
@@ -332,30 +338,39 @@ void GpuLevel::reduce_in_levels(const std::vector<Piece>& arrays, DType dtype,
 void GpuLevel::cross(uint8_t* shard, size_t bytes, DType dtype, const Reduction& reduction,
                      const Idle& idle) {
   uint8_t* const here = pinned_.at_least(bytes);
-  const size_t chunks = (bytes + kChunk - 1) / kChunk;
-  const auto length = [&](size_t chunk) { return std::min(kChunk, bytes - chunk * kChunk); };
+  const size_t chunks = (bytes + kChunk - 1) / kChunk, unit = size_of(dtype);
+  // What of a chunk goes through the host's memory: all, if MPI does not take it from the GPU.
+  const auto part = [&](size_t chunk) -> std::pair<size_t, size_t> {
+    const size_t begin = chunk * kChunk, length = std::min(kChunk, bytes - begin);
+    if (!mpi_takes_gpu_memory_) return {begin, length};
+    const Journey::Shard mine = channel_.part_of(length / unit);
+    return {begin + mine.begin * unit, mine.count * unit};
+  };
   const auto fetch = [&](size_t chunk) {
     if (chunk >= chunks) return;
-    EASYDDL_CUDA(MemcpyDtoHAsync, here + chunk * kChunk, address(shard + chunk * kChunk),
-                 length(chunk), stream());
+    const auto [begin, length] = part(chunk);
+    if (length > 0) {
+      EASYDDL_CUDA(MemcpyDtoHAsync, here + begin, address(shard + begin), length, stream());
+    }
     fetched_[chunk % kAhead].record(stream());
   };
   for (size_t chunk = 0; chunk < kAhead; ++chunk) fetch(chunk);
   const auto has_come = [&](size_t chunk) {
     if (!fetched_[chunk % kAhead].has_come()) return false;
     fetch(chunk + kAhead);
-    if (reduction.is_scaled && host_ == nullptr) {  // else NCCL has done so
-      uint8_t* const part = here + chunk * kChunk;
-      scale(part, part, length(chunk) / size_of(dtype), dtype, reduction.factor);
-    }
     return true;
   };
   const auto has_crossed = [&](size_t chunk) {
-    EASYDDL_CUDA(MemcpyHtoDAsync, address(shard + chunk * kChunk), here + chunk * kChunk,
-                 length(chunk), back_->get());
+    const auto [begin, length] = part(chunk);
+    if (length == 0) return;
+    EASYDDL_CUDA(MemcpyHtoDAsync, address(shard + begin), here + begin, length, back_->get());
   };
   const auto wait = [&](const std::function<bool()>& ready) { poll_gpu(ready, idle); };
-  channel_.cross_hosts({here, bytes, kChunk, dtype, reduction.op, has_come, has_crossed, wait});
+  // Where a host has one rank, NCCL has multiplied nothing there.
+  const bool is_scaled = reduction.is_scaled && places_.carriers == 1;
+  channel_.cross_hosts({here, mpi_takes_gpu_memory_ ? shard : nullptr, bytes, kChunk, dtype,
+                        reduction.op, is_scaled, host_ == nullptr ? reduction.factor : 1, has_come,
+                        has_crossed, wait});
   returned_->record(back_->get());
   returned_->hold_up(stream());
 }

@@ -90,6 +90,7 @@ class GpuLevel {
   const GpuPlaces places_;
   const std::optional<GpuWay> wish_;
   int gpu_ = -1;
+  bool mpi_takes_gpu_memory_ = false;
   std::optional<GpuStream> stream_, back_;  // the other for what returns from the host
   std::optional<GpuEvent> done_, returned_;
   std::vector<GpuEvent> fetched_;

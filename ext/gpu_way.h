@@ -11,7 +11,7 @@ namespace easyddl {
 
 enum class GpuWay {
   nccl,          // NCCL among all ranks
-  hierarchical,  // NCCL within a host; across hosts MPI, from the hosts' memory
+  hierarchical,  // NCCL within a host; across hosts MPI, from their memory or the GPUs'
   host,          // all through the hosts' memory, as arrays of the CPU go
 };
 

@@ -22,11 +22,18 @@ MpiLevel::Members::Members(Comm c, int owner_count) : comm(std::move(c)), owners
   size = comm.size();
 }
 
+Journey MpiLevel::Members::journey(uint8_t* data, size_t count, DType dtype, Op op) const {
+  return {comm.get(), rank, size, owners, data, count, dtype, op};
+}
+
 MpiLevel::MpiLevel(const Layout& layout, std::optional<Route> route)
     : across_(duplicate(layout.across)), route_(route), cores_are_shared_(layout.cores_are_shared) {
   if (across_.get() == MPI_COMM_NULL) return;
   rank_ = across_.rank();
   size_ = across_.size();
+  for (size_t host = 0; host < layout.rack_of.size(); ++host) {
+    if (layout.rack_of[host] == layout.rack_of[static_cast<size_t>(rank_)]) hosts_.push_back(host);
+  }
   if (layout.num_racks == 1) {
     levels_.emplace_back(duplicate(layout.across), layout.num_nodes);
   } else {
@@ -64,9 +71,7 @@ void MpiLevel::plan_allreduce(Crossing& crossing, DType dtype, Op op) {
 void MpiLevel::plan(size_t level, Crossing& crossing, uint8_t* data, size_t count, DType dtype,
                     Op op) {
   if (level == levels_.size() || count == 0) return;
-  const Members& members = levels_[level];
-  const Journey journey{
-      members.comm.get(), members.rank, members.size, members.owners, data, count, dtype, op};
+  const Journey journey = levels_[level].journey(data, count, dtype, op);
   const bool is_last = level + 1 == levels_.size();
   Route route = route_.value_or(cheapest_route(journey.bytes(count), journey.size));
   if (is_last && route == Route::whole) return add_whole(journey, crossing);
@@ -78,6 +83,26 @@ void MpiLevel::plan(size_t level, Crossing& crossing, uint8_t* data, size_t coun
   const Journey::Shard mine = journey.shard(journey.rank);
   plan(level + 1, crossing, journey.at(mine.begin), mine.count, dtype, op);
   add_all_gather(route, journey, crossing);
+}
+
+Journey::Shard MpiLevel::part_of(size_t count) const {
+  const Journey journey = levels_[0].journey(nullptr, count, DType::uint8, Op::sum);
+  return journey.shard(journey.rank);
+}
+
+// Sums, and what goes on to other racks, are in memory of the host.
+void MpiLevel::plan_allreduce_on_gpu(Crossing& crossing, uint8_t* data, size_t count, uint8_t* mine,
+                                     DType dtype, Op op, const std::vector<double>& factors) {
+  OnGpu there{levels_[0].journey(data, count, dtype, op), mine, {}};
+  for (size_t host : hosts_) {
+    if (!factors.empty()) there.factors.push_back(factors[host]);
+  }
+  const DType wide = accumulator_of(dtype);
+  crossing.count = part_of(count).count;
+  crossing.data.resize(crossing.count * size_of(wide));
+  add_reduce_scatter_from_gpu(there, crossing);
+  plan(1, crossing, crossing.data.data(), crossing.count, wide, op);
+  add_all_gather_to_gpu(there, crossing);
 }
 
 void MpiLevel::broadcast(void* data, size_t bytes, int root, const Idle& idle) {

@@ -30,6 +30,14 @@ class MpiLevel {
   // begin their crossings in one order; then the steps of several may mix in any way.
   void plan_allreduce(Crossing& crossing, DType dtype, Op op);
 
+  // The same for `count` elements on a GPU, which MPI takes from there and puts there. `mine` is
+  // the host's memory for `part_of`, this carrier's part of them, which has been copied to it and
+  // in the end must be copied back. `factors`, by host, are what each one's elements are still to
+  // be multiplied by; there may be none.
+  void plan_allreduce_on_gpu(Crossing& crossing, uint8_t* data, size_t count, uint8_t* mine,
+                             DType dtype, Op op, const std::vector<double>& factors);
+  Journey::Shard part_of(size_t count) const;
+
   // Overwrites `data` with that of host `root`.
   void broadcast(void* data, size_t bytes, int root, const Idle& idle);
 
@@ -37,6 +45,7 @@ class MpiLevel {
   // Among whom a shard is cut up further: the hosts, or those of a rack, and then the racks.
   struct Members {
     Members(Comm comm, int owners);
+    Journey journey(uint8_t* data, size_t count, DType dtype, Op op) const;
     Comm comm;
     int rank = 0, size = 1, owners;
   };
@@ -47,6 +56,7 @@ class MpiLevel {
   Comm across_;
   int rank_ = 0, size_ = 1;  // of this host among all
   std::vector<Members> levels_;
+  std::vector<size_t> hosts_;  // of the first level's members
   std::optional<Route> route_;
   bool cores_are_shared_;
 };

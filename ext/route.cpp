@@ -76,9 +76,10 @@ void sum_in_order(const Journey& journey, Crossing& crossing, uint8_t* mine, siz
   std::memcpy(mine, sum, bytes);
 }
 
-void scatter_directly(const Journey& j, Crossing& crossing) {
-  const Journey::Shard mine = j.shard(j.rank);
-  crossing.add(kScatter, [j, mine, &crossing] {
+// To their owners' inboxes, by rank.
+void add_messages_to_owners(const char* name, const Journey& j, Crossing& crossing) {
+  crossing.add(name, [j, &crossing] {
+    const Journey::Shard mine = j.shard(j.rank);
     uint8_t* inbox = crossing.inbox(j.bytes(mine.count) * static_cast<size_t>(j.size));
     for (int peer = 0; peer < j.size; ++peer) {
       if (peer == j.rank) continue;
@@ -88,20 +89,32 @@ void scatter_directly(const Journey& j, Crossing& crossing) {
       crossing.send(j.comm, j.at(theirs.begin), j.bytes(theirs.count), peer);
     }
   });
-  crossing.add(kSum,
-               [j, mine, &crossing] { sum_in_order(j, crossing, j.at(mine.begin), mine.count); });
 }
 
-void gather_directly(const Journey& j, Crossing& crossing) {
-  crossing.add(kGather, [j, &crossing] {
+void scatter_directly(const Journey& j, Crossing& crossing) {
+  add_messages_to_owners(kScatter, j, crossing);
+  crossing.add(kSum, [j, &crossing] {
+    const Journey::Shard mine = j.shard(j.rank);
+    sum_in_order(j, crossing, j.at(mine.begin), mine.count);
+  });
+}
+
+// Each owner's sum, which lies at `sum`, to all others.
+void add_messages_of_owners(const char* name, const Journey& j, const uint8_t* sum,
+                            Crossing& crossing) {
+  crossing.add(name, [j, sum, &crossing] {
     const Journey::Shard mine = j.shard(j.rank);
     for (int peer = 0; peer < j.size; ++peer) {
       if (peer == j.rank) continue;
       const Journey::Shard theirs = j.shard(peer);
       crossing.receive(j.comm, j.at(theirs.begin), j.bytes(theirs.count), peer);
-      crossing.send(j.comm, j.at(mine.begin), j.bytes(mine.count), peer);
+      crossing.send(j.comm, sum, j.bytes(mine.count), peer);
     }
   });
+}
+
+void gather_directly(const Journey& j, Crossing& crossing) {
+  add_messages_of_owners(kGather, j, j.at(j.shard(j.rank).begin), crossing);
 }
 
 // In round s each member hands on the sum of shard `rank - s - 1` so far, and adds what it has
@@ -238,6 +251,32 @@ void add_all_gather(Route route, const Journey& journey, Crossing& crossing) {
   if (route == Route::ring) return gather_round_a_ring(journey, crossing);
   if (route == Route::halving) return Halving(journey, crossing).add_all_gather();
   gather_directly(journey, crossing);
+}
+
+void add_reduce_scatter_from_gpu(const OnGpu& there, Crossing& crossing) {
+  add_messages_to_owners("reduce-scatter from GPUs", there.journey, crossing);
+  crossing.add(kSum, [there, &crossing] {
+    const Journey& j = there.journey;
+    const size_t count = j.shard(j.rank).count, bytes = j.bytes(count);
+    if (count == 0) return;  // no owner
+    uint8_t* inbox = crossing.inbox(bytes * static_cast<size_t>(j.size));
+    std::vector<const void*> sources;
+    for (int peer = 0; peer < j.size; ++peer) {
+      const size_t i = static_cast<size_t>(peer);
+      uint8_t* source = peer == j.rank ? there.mine : inbox + bytes * i;
+      if (!there.factors.empty()) scale(source, source, count, j.dtype, there.factors[i]);
+      sources.push_back(source);
+    }
+    accumulate(crossing.data.data(), sources.data(), sources.size(), count, j.dtype, j.op);
+  });
+}
+
+void add_all_gather_to_gpu(const OnGpu& there, Crossing& crossing) {
+  crossing.add("round", [there, &crossing] {
+    const Journey& j = there.journey;
+    finish(there.mine, crossing.data.data(), j.shard(j.rank).count, j.dtype, j.op, 1);
+  });
+  add_messages_of_owners("all-gather to GPUs", there.journey, there.mine, crossing);
 }
 
 void add_whole(const Journey& journey, Crossing& crossing) {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "crossing.h"
 #include "dtype.h"
@@ -51,6 +52,18 @@ bool halving_is_even(const Journey& journey);
 // after which all have all sums.
 void add_reduce_scatter(Route route, const Journey& journey, Crossing& crossing);
 void add_all_gather(Route route, const Journey& journey, Crossing& crossing);
+
+// The same where the journey's data lies on a GPU, by Route::direct, with messages that MPI takes
+// from there and puts there. Sums are the host's: `mine` is its memory for the own shard, which
+// has been copied to it; then the crossing's data is the sum, in accumulators; and in the end
+// `mine` is the result, which is not on the GPU yet.
+struct OnGpu {
+  Journey journey;  // of the GPU's own elements
+  uint8_t* mine;
+  std::vector<double> factors;  // what the members' data is still to be multiplied by, or none
+};
+void add_reduce_scatter_from_gpu(const OnGpu& there, Crossing& crossing);
+void add_all_gather_to_gpu(const OnGpu& there, Crossing& crossing);
 
 // Both in one, by Route::whole.
 void add_whole(const Journey& journey, Crossing& crossing);

@@ -29,6 +29,15 @@ std::optional<Route> route_or_none(const std::string& name) {
   return route_named(name);
 }
 
+std::optional<bool> flag_or_none(const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  if (text == "0" || text == "1") return text == "1";
+  throw Error(
+      "EASYDDL_CUDA_AWARE_MPI must be 1 or 0: whether MPI takes memory of GPUs. Without it MPI is "
+      "asked. Received: '" +
+      text + "'");
+}
+
 }  // namespace
 
 World::World(const std::string& host, Deadlines deadlines, const Wires& wires)
@@ -36,6 +45,7 @@ World::World(const std::string& host, Deadlines deadlines, const Wires& wires)
       layout_(comm_.get(), host, of_rank_zero(comm_.get(), wires.racks)),
       route_(route_or_none(of_rank_zero(comm_.get(), wires.route))),
       gpu_way_(gpu_way_named(of_rank_zero(comm_.get(), wires.gpu))),
+      cuda_aware_mpi_(flag_or_none(of_rank_zero(comm_.get(), wires.cuda_aware))),
       farewell_(comm_.get()),
       peers_(layout_),
       stalls_(comm_.get(), layout_, farewell_, deadlines) {}

@@ -16,9 +16,10 @@ namespace easyddl {
 
 // How data goes between hosts, as the user wishes. Rank 0's wishes count on all.
 struct Wires {
-  std::string racks;     // as Layout takes them
-  std::string route;     // the name of a Route, or none
-  std::string gpu = {};  // the name of a GpuWay, or none
+  std::string racks;            // as Layout takes them
+  std::string route;            // the name of a Route, or none
+  std::string gpu = {};         // the name of a GpuWay, or none
+  std::string cuda_aware = {};  // whether MPI takes memory of GPUs: 0, 1, or none
 };
 
 class World {
@@ -30,6 +31,7 @@ class World {
   const Layout& layout() const { return layout_; }
   std::optional<Route> route() const { return route_; }
   std::optional<GpuWay> gpu_way() const { return gpu_way_; }
+  std::optional<bool> cuda_aware_mpi() const { return cuda_aware_mpi_; }
   Farewell& farewell() { return farewell_; }
   PeerWatch& peers() { return peers_; }
   StallWatch& stalls() { return stalls_; }
@@ -39,6 +41,7 @@ class World {
   Layout layout_;
   std::optional<Route> route_;
   std::optional<GpuWay> gpu_way_;
+  std::optional<bool> cuda_aware_mpi_;
   Farewell farewell_;
   PeerWatch peers_;
   StallWatch stalls_;

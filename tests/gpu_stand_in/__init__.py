@@ -1,4 +1,4 @@
-"""Stand-ins for NCCL and the CUDA driver, built where they are needed."""
+"""Stand-ins for NCCL, the CUDA driver and what MPI says of it, built where they are needed."""
 
 import atexit
 import functools
@@ -10,6 +10,7 @@ import sys
 import tempfile
 
 SOURCES = pathlib.Path(__file__).parent
+AWARE_MPI = "libaware.so"  # for LD_PRELOAD
 
 
 def compiler():
@@ -20,12 +21,13 @@ def compiler():
 
 
 def build(folder):
-    """Builds both libraries into a folder."""
+    """Builds the libraries into a folder."""
     flags = ["-std=c++17", "-O1", "-g", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"]
     strict = ["-Wall", "-Wextra", "-Werror", "-Wl,--no-undefined"]
     for source, library, more in [
         ("cuda.cpp", "libcuda.so.1", []),
         ("nccl.cpp", "libnccl.so.2", ["-l:libcuda.so.1"]),
+        ("mpi.cpp", AWARE_MPI, []),
     ]:
         line = [compiler(), *flags, *strict, f"-Wl,-soname,{library}", SOURCES / source]
         line += [f"-L{folder}", "-Wl,-rpath,$ORIGIN", *more, "-lrt", "-o", folder / library]
@@ -35,7 +37,7 @@ def build(folder):
 
 @functools.cache
 def folder():
-    """A folder that holds both, built once in a process."""
+    """A folder that holds them, built once in a process."""
     made = pathlib.Path(tempfile.mkdtemp(prefix="easyddl-stand-in-"))
     atexit.register(shutil.rmtree, made, ignore_errors=True)
     build(made)

@@ -10,7 +10,8 @@
 //   context are errors.
 //
 // STAND_IN_GPUS is how many GPUs there are (8); STAND_IN_NO_WAIT_VALUE makes a driver that knows
-// no waiting for words of memory.
+// no waiting for words of memory; STAND_IN_OPEN makes memory of GPUs such that everybody can read
+// and write it, as an MPI does that is made for CUDA.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -180,7 +181,8 @@ int allocate(uintptr_t* address, size_t bytes, bool on_gpu) {
   memory->data = static_cast<uint8_t*>(data);
   std::memset(memory->data, 0xa5, bytes);  // not zeros, which might do by chance
   void* seen = data;
-  if (on_gpu) seen = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  const bool is_hidden = on_gpu && setting("STAND_IN_OPEN", 0) == 0;
+  if (is_hidden) seen = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (seen == MAP_FAILED) return kOutOfMemory;
   memory->address = reinterpret_cast<uintptr_t>(seen);
   *address = memory->address;
@@ -218,6 +220,8 @@ std::shared_ptr<Event> find_event(Event* event) {
   return found == all.events.end() ? nullptr : found->second;
 }
 
+std::atomic<uint64_t> g_to_host{0};  // bytes that streams have copied there
+
 int copy(uintptr_t to, bool to_gpu, uintptr_t from, bool from_gpu, size_t bytes, Stream* stream) {
   Stream* const its = find_stream(stream);
   if (its == nullptr) return kInvalidHandle;
@@ -226,7 +230,10 @@ int copy(uintptr_t to, bool to_gpu, uintptr_t from, bool from_gpu, size_t bytes,
   if (!target || !source || target->is_on_gpu != to_gpu || source->is_on_gpu != from_gpu) {
     return kInvalidValue;
   }
-  its->queue([=] { std::memmove(at(target, to), at(source, from), bytes); });
+  its->queue([=] {
+    std::memmove(at(target, to), at(source, from), bytes);
+    if (from_gpu && !to_gpu) g_to_host += bytes;
+  });
   return kSuccess;
 }
 
@@ -256,6 +263,9 @@ EXPORT void* standInBytes(uintptr_t address, size_t bytes) {
   const auto memory = find_memory(address, bytes);
   return memory && memory->is_on_gpu ? at(memory, address) : nullptr;
 }
+
+// How many bytes streams have copied to the host.
+EXPORT uint64_t standInToHost() { return g_to_host; }
 
 // Work that takes so many microseconds.
 EXPORT int standInSleep(Stream* stream, int microseconds) {

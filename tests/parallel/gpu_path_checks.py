@@ -10,7 +10,7 @@ import engine_only  # noqa: F401  (first)
 import ml_dtypes
 import mpi
 import numpy as np
-from gpu_arrays import Array, Stream, take_gpu
+from gpu_arrays import Array, Stream, copied_to_host, take_gpu
 
 from easyddl import channels, world
 
@@ -327,6 +327,36 @@ def check_the_same_bits_in_every_run_of_a_way():
         model.submit(0)
         seen.add(model.results()[0][0].tobytes())
     assert len(seen) == 1
+    model.close()
+
+
+def check_how_much_is_copied_to_the_host():
+    hosts = os.environ["EASYDDL_HOSTS"].split(",")
+    names = list(dict.fromkeys(hosts))
+    in_order = os.environ.get("EASYDDL_RACKS") or ",".join("x" for _ in names)
+    racks = dict(zip(names, in_order.split(","), strict=True))
+    on_host = [hosts.count(host) for host in hosts]
+    count = 840 * 64
+    share = {"nccl": 0, "host": 1}.get(os.environ["EASYDDL_GPU"])
+    if os.environ["EASYDDL_GPU"] == "hierarchical":
+        is_carrier = hosts[:RANK].count(hosts[RANK]) < min(on_host)
+        share = is_carrier / min(on_host)
+        wish = os.environ.get("EASYDDL_CUDA_AWARE_MPI", "")
+        told = int(os.environ.get("STAND_IN_AWARE", 0))
+        if wish == "1" or (wish == "" and told >= SIZE):
+            # MPI takes what other hosts of the rack sum up: as many do so as in the smallest rack.
+            members = [host for host in racks if racks[host] == racks[hosts[RANK]]]
+            owners = min(list(racks.values()).count(rack) for rack in racks.values())
+            share *= (members.index(hosts[RANK]) < owners) / owners
+    model = Model([("float32", [count])])
+    for seed in range(3):
+        before = copied_to_host()
+        model.put(seed)
+        model.submit(0)
+        model.assert_means(seed)
+        copied = copied_to_host() - before
+        if seed > 0 and share is not None:  # the first step is rehearsed
+            assert copied == 4 * count * share, (copied / (4 * count), share)
     model.close()
 
 

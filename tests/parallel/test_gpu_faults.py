@@ -74,6 +74,28 @@ def test_a_collective_that_never_ends_is_ended():
     )
 
 
+# Other hosts wait for messages from the GPU that hangs.
+def test_messages_from_a_gpu_that_never_come_are_no_longer_waited_for():
+    start = time.monotonic()
+    done = run(
+        "well",
+        hosts="a,a,b,b",
+        way="hierarchical",
+        STAND_IN_FAULT="hang,0,6",
+        STAND_IN_OPEN="1",
+        EASYDDL_CUDA_AWARE_MPI="1",
+        EASYDDL_STALL_WARN="1",
+        EASYDDL_STALL_ABORT="4",
+    )
+    assert time.monotonic() - start < 40
+    assert_fails(
+        done,
+        "All ranks have come: it is the GPUs, or what connects them.",
+        "That is too long: EASYDDL_STALL_ABORT is 4 s",
+        "failed in an exchange of gradients on GPUs",
+    )
+
+
 @pytest.mark.parametrize("way", ["nccl", "host"])
 def test_a_rank_that_stays_away_is_named(way):
     done = run("sleep", way=way, EASYDDL_STALL_WARN="1", EASYDDL_STALL_ABORT="4")
@@ -146,6 +168,11 @@ def test_a_gpu_that_two_ranks_share():
 def test_a_wrong_way_is_refused():
     done = run("well", way="fast")
     assert_fails(done, "EASYDDL_GPU must be one of nccl, hierarchical and host. Received: 'fast'")
+
+
+def test_a_wrong_word_on_mpi_is_refused():
+    done = run("well", EASYDDL_CUDA_AWARE_MPI="yes")
+    assert_fails(done, "EASYDDL_CUDA_AWARE_MPI must be 1 or 0", "Received: 'yes'")
 
 
 def test_ranks_on_hosts_and_on_gpus():

@@ -46,6 +46,40 @@ def test_gpu_path(hosts, way, check):
     mpi.assert_check(hosts.count(",") + 1, SCRIPT, check, **environment(hosts, way))
 
 
+# An MPI that takes memory of GPUs: any does, where the stand-in lets it.
+@pytest.mark.parametrize(
+    ("hosts", "racks"),
+    [
+        ("a,b", ""),
+        ("a,a,b,b", ""),
+        ("a,a,b", ""),  # hosts of unequal size
+        ("a,b,c", "x,x,y"),  # racks of unequal size
+    ],
+)
+@pytest.mark.parametrize("check", mpi.checks_of(SCRIPT))
+def test_an_mpi_that_takes_memory_of_gpus(hosts, racks, check):
+    aware = {"EASYDDL_CUDA_AWARE_MPI": "1", "STAND_IN_OPEN": "1", "EASYDDL_RACKS": racks}
+    env = environment(hosts, "hierarchical", **aware)
+    mpi.assert_check(hosts.count(",") + 1, SCRIPT, check, **env)
+
+
+# Whether it is one is asked of MPI, and of all ranks; a wish goes before.
+@pytest.mark.parametrize(
+    ("told", "wish", "is_open"), [(2, "", "1"), (1, "", "0"), (2, "0", "0"), (0, "1", "1")]
+)
+def test_an_mpi_is_asked_what_it_takes(told, wish, is_open):
+    check = "check_how_much_is_copied_to_the_host"
+    env = environment(
+        "a,b",
+        "hierarchical",
+        LD_PRELOAD=str(gpu_stand_in.folder() / gpu_stand_in.AWARE_MPI),
+        STAND_IN_AWARE=str(told),
+        STAND_IN_OPEN=is_open,
+        EASYDDL_CUDA_AWARE_MPI=wish,
+    )
+    mpi.assert_check(2, SCRIPT, check, (check,), **env)
+
+
 @pytest.mark.parametrize("way", ["nccl", "hierarchical"])
 @pytest.mark.parametrize("check", CHECKS_OF_MANY)
 def test_eight_ranks(way, check):
