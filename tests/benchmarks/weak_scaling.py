@@ -48,6 +48,8 @@ def data(shape):
 
 
 def train_by_keras(way, name, port):
+    if way == "easyddl":  # before anything else: it shares out the cores
+        import easyddl as ddl
     import keras
     from networks import MODELS
 
@@ -69,8 +71,6 @@ def train_by_keras(way, name, port):
     clock = Clock()
     callbacks = [clock]
     if way == "easyddl":
-        import easyddl as ddl
-
         callbacks = [ddl.DDLCallback(), clock, ddl.DDLGlobalVariablesCallback()]
     x, y = data((BATCH * STEPS[name], *shape))
     model.fit(x, y, batch_size=BATCH, epochs=EPOCHS + 1, verbose=0, shuffle=False,
