@@ -55,7 +55,8 @@ def train_by_keras(way, name, port):
 
     if way == "DataParallel":
         keras.distribution.initialize(f"127.0.0.1:{port}", 2, rank())
-        keras.distribution.set_distribution(keras.distribution.DataParallel())
+        parallel = keras.distribution.DataParallel(auto_shard_dataset=False)
+        keras.distribution.set_distribution(parallel)
     model, shape = MODELS[name][0]()
 
     class Clock(keras.callbacks.Callback):
