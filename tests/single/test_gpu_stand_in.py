@@ -3,6 +3,7 @@
 import concurrent.futures
 import ctypes
 import math
+import os
 import threading
 import time
 
@@ -30,7 +31,8 @@ def cuda():
 
 @pytest.fixture(scope="module")
 def nccl(cuda):
-    library = ctypes.CDLL(str(gpu_stand_in.folder() / "libnccl.so.2"))
+    # TensorFlow, where another test has imported it, shows functions of the driver's names to all.
+    library = ctypes.CDLL(str(gpu_stand_in.folder() / "libnccl.so.2"), mode=os.RTLD_DEEPBIND)
     library.ncclCommInitRank.argtypes = [ctypes.c_void_p, ctypes.c_int, Id, ctypes.c_int]
     library.ncclGetLastError.restype = ctypes.c_char_p
     return library
