@@ -23,6 +23,9 @@ import warnings
 
 TIMEOUT = 480  # seconds; a job that takes longer hangs
 
+# What Keras and TensorFlow import where it is installed, and easyddl does not.
+NOT_NEEDED = ("jax", "pandas", "sklearn", "torch")
+
 
 def available_bytes():
     """The memory that this machine has free, or could free."""
@@ -54,16 +57,37 @@ def command(ranks, arguments):
     return [mpirun(), *flags, "-np", str(ranks), *map(str, arguments)]
 
 
-def environment(extra=None):
+def environment(extra=None, shown=()):
+    """The environment of a process that tests start.
+
+    Args:
+        extra: Dictionary. What it has besides.
+        shown: Names of libraries that it imports and that are hidden otherwise: those that Keras
+            or TensorFlow would import where they are installed, which takes seconds.
+    """
+    extra = extra or {}
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
-    tests = str(pathlib.Path(__file__).parent)
-    path = os.pathsep.join(filter(None, [tests, os.environ.get("PYTHONPATH")]))
+    tests = pathlib.Path(__file__).parent
+    own = [str(tests), str(tests / "lean")]
+    path = os.pathsep.join(filter(None, [*own, os.environ.get("PYTHONPATH")]))
+    backend = {**os.environ, **extra}.get("KERAS_BACKEND")
+    hidden = set(NOT_NEEDED) - {backend, *shown}
     # Without what importing easyddl has left here for this process's own children to see.
     clean = {name: value for name, value in os.environ.items() if name != "_EASYDDL_PROCESS"}
-    return {**clean, **quiet, "PYTHONPATH": path, **(extra or {})}
+    ours = {"PYTHONPATH": path, "EASYDDL_TEST_HIDDEN": " ".join(sorted(hidden))}
+    return {**clean, **quiet, **ours, **extra}
 
 
-def run(ranks, script, *arguments, env=None, timeout=TIMEOUT, cwd=None, ranks_by_mpirun=True):
+def run(
+    ranks,
+    script,
+    *arguments,
+    env=None,
+    shown=(),
+    timeout=TIMEOUT,
+    cwd=None,
+    ranks_by_mpirun=True,
+):
     """Runs a Python script on some ranks.
 
     Returns:
@@ -75,7 +99,7 @@ def run(ranks, script, *arguments, env=None, timeout=TIMEOUT, cwd=None, ranks_by
     line = [sys.executable, str(script), *map(str, arguments)]
     if ranks_by_mpirun:
         line = command(ranks, line)
-    return run_command(line, environment(env), timeout, cwd)
+    return run_command(line, environment(env, shown), timeout, cwd)
 
 
 def run_command(line, env, timeout=TIMEOUT, cwd=None):

@@ -43,6 +43,7 @@ def test_everything_is_measured(ranks, hosts, tmp_path):
         ranks,
         *("--rounds", 2, "--json", path, "--sizes", *SIZES),
         env={"EASYDDL_HOSTS": hosts},
+        shown=["torch"],
         ranks_by_mpirun=ranks > 1,
     )
     assert done.returncode == 0, done.stdout
@@ -125,7 +126,8 @@ def test_a_torch_that_fails_on_some_ranks_or_all_is_left_out(where, tmp_path):
     package.joinpath("distributed.py").write_text(
         "def is_available():\n    return True\n\n\ndef is_gloo_available():\n    return True\n"
     )
-    done = bench(2, "--sizes", 4, "--rounds", 1, env={"PYTHONPATH": path_with(tmp_path)})
+    env = {"PYTHONPATH": path_with(tmp_path)}
+    done = bench(2, "--sizes", 4, "--rounds", 1, env=env, shown=["torch"])
     assert done.returncode == 0, done.stdout
     rank = 0 if where == "PATH" else 1
     reason = f"it cannot be started on rank {rank}: ImportError: a broken torch"

@@ -30,14 +30,16 @@ def accuracies(output):
 
 def run_plain(script, *arguments, **options):
     """With `python`, as a script that was never made parallel."""
-    done = mpi.run(1, TUTORIALS / script, *arguments, ranks_by_mpirun=False, **options)
+    done = mpi.run(
+        1, TUTORIALS / script, *arguments, shown=["sklearn"], ranks_by_mpirun=False, **options
+    )
     assert done.returncode == 0, done.stdout
     return done.stdout
 
 
 def run_replicas(ranks, script, *arguments, **options):
     """With `mpirun`; the ranks' weights are equal at the end."""
-    done = mpi.run(ranks, REPLICAS_OF, TUTORIALS / script, *arguments, **options)
+    done = mpi.run(ranks, REPLICAS_OF, TUTORIALS / script, *arguments, shown=["sklearn"], **options)
     assert done.returncode == 0, done.stdout
     assert f"Replicas: {ranks}, different ones: 1\n" in done.stdout, done.stdout
     return done.stdout
@@ -59,7 +61,8 @@ def test_digits_on_many_ranks_reads_95_percent(backend, ranks):
 
 def test_replicas_differ_without_the_exchange():
     """So that the test above would find an exchange that does nothing."""
-    done = mpi.run(2, REPLICAS_OF, "--without-exchange", TUTORIALS / "digits.py", "--epochs", "1")
+    script = ["--without-exchange", TUTORIALS / "digits.py", "--epochs", "1"]
+    done = mpi.run(2, REPLICAS_OF, *script, shown=["sklearn"])
     assert "Replicas: 2, different ones: 2\n" in done.stdout, done.stdout
     assert "every rank trained alone" in done.stdout, done.stdout
 

@@ -24,7 +24,7 @@ def python(*lines, tmp_path, **env):
     """Runs lines in a Python of their own."""
     return subprocess.run(
         [sys.executable, "-c", "\n".join(lines)],
-        env=mpi.environment(env),
+        env=mpi.environment(env, shown=mpi.NOT_NEEDED),
         cwd=tmp_path,
         capture_output=True,
         text=True,
