@@ -108,15 +108,6 @@ class Exchange(metaclass=_Pybind11Type):
     def number(self) -> int: ...
     @property
     def is_sound(self) -> bool: ...
-    def submit_on_gpu(
-        self,
-        first: int,
-        arrays: Sequence[tuple[int, int, int]],
-        weight: float,
-        gpu_weight: int,
-        stream: int,
-        keep: object = None,
-    ) -> None: ...
     def join(self) -> None: ...
     def wait_for_all(self) -> None: ...
     def ask_to_stop(self, stop: bool) -> None: ...
@@ -142,7 +133,7 @@ def submit_on_gpu(
     weight: float,
     gpu_weight: int,
     stream: int,
-    keep: object,
+    keep: object = None,
 ) -> None: ...
 
 class Bench(metaclass=_Pybind11Type):

@@ -12,6 +12,7 @@ from easyddl import (
     evaluations,
     gradients,
     launcher,
+    lifetime,
     objects,
     validation_split,
     world,
@@ -240,8 +241,13 @@ def _install_fit():
             under_way.at_end.callback(backends.require().begin_without_batch(self))
         _under_way.append(under_way)
         try:
-            with under_way.at_end:
-                history = original(self, **arguments)
+            with lifetime.bounded_end() as has_failed, under_way.at_end:
+                try:
+                    history = original(self, **arguments)
+                except BaseException as error:
+                    if is_shared:
+                        has_failed(error)
+                    raise
         finally:
             _under_way.remove(under_way)
         _note(under_way)

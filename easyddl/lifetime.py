@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 import time
 
 from easyddl import launcher, world
@@ -50,6 +51,32 @@ def _part():
         world.init()
     if world.is_started():
         world.stop_signals()
+
+
+@contextlib.contextmanager
+def bounded_end():
+    """Around what ends in order after an error, and may have to wait for other ranks for that.
+
+    They may wait for this one. So after EASYDDL_STALL_WARN the job ends, with the error.
+
+    Yields:
+        Function to be called with the error, when that is on its way.
+    """
+    timers = []
+
+    def begin(error):
+        seconds = world.stall_warn()
+        if seconds > 0:
+            arguments = (sys.__excepthook__, type(error), error, error.__traceback__)
+            timers.append(threading.Timer(seconds, _end_job, arguments))
+            timers[-1].daemon = True
+            timers[-1].start()
+
+    try:
+        yield begin
+    finally:
+        for timer in timers:
+            timer.cancel()
 
 
 def install():

@@ -83,7 +83,7 @@ def _start():
     timeline = recording.open_file(mpi.COMM_WORLD)
     world = core.World(
         _host_name(mpi.COMM_WORLD.rank, mpi.COMM_WORLD.size),
-        stall_warn=_seconds("EASYDDL_STALL_WARN", 60),
+        stall_warn=stall_warn(),
         stall_abort=_seconds("EASYDDL_STALL_ABORT", 600),
         racks=os.environ.get("EASYDDL_RACKS", "").strip(),
         route=os.environ.get("EASYDDL_ROUTE", "").strip(),
@@ -197,6 +197,11 @@ def _host_name(rank, size):
             f"four ranks. There are {size} ranks. Received: {names!r}"
         )
     return hosts[rank]
+
+
+def stall_warn():
+    """For how long a rank waits for others before it says so, in seconds; 0 for ever."""
+    return _seconds("EASYDDL_STALL_WARN", 60)
 
 
 def _seconds(name, default):

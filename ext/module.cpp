@@ -315,18 +315,6 @@ void define_exchange(py::module_& m) {
            "mean, weighted by the ranks' batches, or the sum.")
       .def_property_readonly("number", &Exchange::number)
       .def_property_readonly("is_sound", &Exchange::is_sound)
-      .def(
-          "submit_on_gpu",
-          [](Exchange& exchange, size_t first, const Addresses& arrays, double weight,
-             uintptr_t gpu_weight, uintptr_t stream, py::object keep) {
-            submit_on_gpu(exchange.number(), first, arrays, weight, gpu_weight, stream,
-                          std::move(keep));
-          },
-          py::arg("first"), py::arg("arrays"), py::arg("weight"), py::arg("gpu_weight"),
-          py::arg("stream"), py::arg("keep") = py::none(),
-          "Hands in arrays on a GPU: the addresses where each is read and where its result goes, "
-          "and its bytes. `gpu_weight` is the address of a float32, or 0 where `weight` tells it. "
-          "`stream` waits for the results. `keep` lives until they are there.")
       .def("join", &Exchange::join, "From now on this rank has no batches: it adds nothing.")
       .def(
           "wait_for_all",
@@ -397,8 +385,9 @@ void define_submit(py::module_& m) {
       "Hands in arrays of whole buckets, from bucket `first` on: where each is read, where its "
       "result goes, and its bytes. This memory must stay until the ticket is done.");
   m.def("submit_on_gpu", &submit_on_gpu, py::arg("exchange"), py::arg("first"), py::arg("arrays"),
-        py::arg("weight"), py::arg("gpu_weight"), py::arg("stream"), py::arg("keep"),
-        "As `Exchange.submit_on_gpu`, of the exchange of that number.");
+        py::arg("weight"), py::arg("gpu_weight"), py::arg("stream"), py::arg("keep") = py::none(),
+        "The same for arrays on a GPU. `gpu_weight` is the address of a float32, or 0 where `weight` "
+        "tells it. `stream` waits for the results. `keep` lives until they are there.");
 }
 
 void define_trace(py::module_& m) {

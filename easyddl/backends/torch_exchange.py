@@ -1,7 +1,5 @@
 """The way of PyTorch's tensors into the engine and back."""
 
-import contextlib
-import math
 import warnings
 
 import keras
@@ -9,7 +7,10 @@ import torch
 
 from easyddl import world
 from easyddl.backends import torch_rehearsal
+from easyddl.backends.torch_gpu_lane import GpuLane
+from easyddl.backends.torch_host_lane import HostLane
 from easyddl.backends.torch_overlap import Overlap
+from easyddl.backends.torch_parcel import Parcel
 
 
 class Exchange:
@@ -30,9 +31,8 @@ class Exchange:
         self._buckets = buckets
         self._shapes = shapes
         self._parameters = [None] * len(shapes)
+        self._lane = None
         self._overlap = None
-        self._under_way = {}  # by bucket: its ticket, and its parcels, whose memory the engine uses
-        self._ahead = 0  # how many of the first buckets are under way before `reduce` was called
         self._has_told_of_sparse = False
 
     def zeros(self, dtype, shape):
@@ -47,8 +47,9 @@ class Exchange:
             weight: Function without arguments: what this rank's batch counts for.
         """
         self._parameters = [variable.value for variable in variables]
+        lane = self._lane_of(self._parameters)
         self._overlap = Overlap.of(
-            self._buckets, self._parameters, self._depart, lambda: as_number(weight())
+            self._buckets, self._parameters, lane, lambda: lane.weigh(weight())
         )
 
     def reduce(self, gradients, weight=None):
@@ -56,70 +57,26 @@ class Exchange:
         if torch_rehearsal.is_under_way():
             return [gradient.detach().clone() for gradient in gradients]
         gradients = [self._dense(gradient) for gradient in gradients]
-        if all(gradient.is_cuda for gradient in gradients):
-            return self._reduce_on_gpu(gradients, weight)
-        weight = as_number(weight)
+        lane = self._lane_of(gradients)
+        weight = lane.weigh(weight)
         if self._overlap is not None:
             self._overlap.end_step(gradients, weight)
-        self._ahead = 0
-        if not self._under_way:
-            # At once: each of several would wake the engine's thread.
-            self._hand_in(range(len(self._buckets)), gradients, weight)
-        for number in range(len(self._buckets)):
-            if number not in self._under_way:
-                self._hand_in([number], gradients, weight)
-        return self._wait(len(gradients))
+        results = lane.reduce(lambda i: self._parcel(i, gradients[i], lane), weight)
+        return [results[i].reshape(shape) for i, shape in enumerate(self._shapes)]
 
-    def _reduce_on_gpu(self, gradients, weight):
-        """The same, queued on the stream that computes the gradients: nothing here waits."""
-        order = [i for bucket in self._buckets for i in bucket]
-        parcels = {i: self._parcel(i, gradients[i], on_gpu=True) for i in order}
-        on_gpu = isinstance(weight, torch.Tensor) and weight.is_cuda
-        if on_gpu:  # nobody waits for it here
-            weight = weight.detach().to(torch.float32).contiguous()
-        world.engine().core.submit_on_gpu(
-            self._number,
-            0,
-            [parcel.address for parcel in parcels.values()],
-            1.0 if on_gpu else as_number(weight),
-            weight.data_ptr() if on_gpu else 0,
-            torch.cuda.current_stream(gradients[0].device).cuda_stream,
-            keep=[*parcels.values(), weight],
-        )
-        return [parcels[i].result().reshape(shape) for i, shape in enumerate(self._shapes)]
+    def _lane_of(self, tensors):
+        """The lane of all steps: where the first tensors lie, the others do."""
+        if self._lane is None:
+            kind = GpuLane if all(tensor.is_cuda for tensor in tensors) else HostLane
+            self._lane = kind(self._number, self._buckets)
+        return self._lane
 
-    def _depart(self, number, weight):
-        """Hands in a bucket whose gradients are there."""
-        gradients = {i: self._parameters[i].grad for i in self._buckets[number]}
-        self._hand_in([number], gradients, weight)
-        while self._ahead in self._under_way:
-            self._ahead += 1
-
-    def _hand_in(self, numbers, gradients, weight):
-        indices = [i for number in numbers for i in self._buckets[number]]
-        parcels = {i: self._parcel(i, gradients[i]) for i in indices}
-        ticket = world.engine().core.submit(
-            self._number, numbers[0], [parcel.address for parcel in parcels.values()], weight
-        )
-        for number in numbers:
-            self._under_way[number] = ticket, {i: parcels[i] for i in self._buckets[number]}
-
-    def _parcel(self, i, gradient, on_gpu=False):
+    def _parcel(self, i, gradient, lane):
         parameter = self._parameters[i]
         # What backward has left in a parameter is the step's own. Others may be needed by whoever
         # computed them, or be one tensor several times.
         own = parameter is not None and is_same(gradient, parameter.grad)
-        return _Parcel(gradient, own, on_gpu)
-
-    def _wait(self, count):
-        for ticket, _ in self._under_way.values():
-            ticket.wait()
-        results = [None] * count
-        for _, parcels in self._under_way.values():
-            for i, parcel in parcels.items():
-                results[i] = parcel.result().reshape(self._shapes[i])
-        self._under_way.clear()
-        return results
+        return Parcel(gradient, own, lane.on_gpu)
 
     def _dense(self, gradient):
         if gradient.layout == torch.strided:
@@ -138,20 +95,13 @@ class Exchange:
         """Nothing leaves any more, except by `reduce`."""
         if self._overlap is not None:
             self._overlap.stop()
-        # A step that has failed on all ranks has sent the same ahead on each. Some of it may have
-        # begun here, and not elsewhere: then they all must go on with it.
-        with contextlib.suppress(RuntimeError):
-            for number in range(self._ahead):
-                self._under_way[number][0].wait()
+        if self._lane is not None:
+            self._lane.stop()
 
     def close(self):
         """Called when the engine's part has ended, and uses no memory of this one's any more."""
-        self._under_way.clear()
-
-
-def as_number(weight):
-    """A weight as the engine takes it."""
-    return 1.0 if weight is None else float(weight)
+        if self._lane is not None:
+            self._lane.close()
 
 
 def is_same(tensor, other):
@@ -164,45 +114,3 @@ def is_same(tensor, other):
         and tensor.stride() == other.stride()
         and tensor.dtype == other.dtype
     )
-
-
-class _Parcel:
-    """A tensor on its way: where it is read, and where its result goes.
-
-    Args:
-        tensor: A dense tensor on any device.
-        in_place: Boolean. Whether the result may take its place.
-        on_gpu: Boolean. Whether it goes from there, and not by way of the host.
-    """
-
-    def __init__(self, tensor, in_place, on_gpu):
-        tensor = tensor.detach()
-        self._device = tensor.device
-        if not on_gpu and tensor.device.type != "cpu":
-            _tell_of_the_host(tensor.device.type)
-        # A copy is ours, and so its result goes there.
-        self._source = (tensor if on_gpu else tensor.cpu()).contiguous()
-        is_copy = self._source.data_ptr() != tensor.data_ptr()
-        self._target = self._source if in_place or is_copy else torch.empty_like(self._source)
-
-    @property
-    def address(self):
-        """What the engine needs to know."""
-        size = math.prod(self._source.shape) * self._source.element_size()
-        return self._source.data_ptr(), self._target.data_ptr(), size
-
-    def result(self):
-        """What has come back, on the tensor's device."""
-        return self._target.to(self._device)
-
-
-_told = set()
-
-
-def _tell_of_the_host(kind):
-    if kind not in _told and world.is_root():
-        _told.add(kind)
-        warnings.warn(
-            f"Gradients on {kind} devices are exchanged by way of the host's memory.",
-            stacklevel=2,
-        )

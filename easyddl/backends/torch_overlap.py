@@ -44,15 +44,15 @@ class Overlap:
     Args:
         buckets: List of lists of indices.
         parameters: List of `torch.nn.Parameter`.
-        depart: Function of the number of a bucket, and a weight, that hands it in.
-        weight: Function without arguments: what this rank's batch counts for.
+        lane: `HostLane` or `GpuLane`, which buckets are handed in by.
+        weight: Function without arguments: what this rank's batch counts for, as the lane weighs.
     """
 
-    def __init__(self, buckets, parameters, depart, weight):
+    def __init__(self, buckets, parameters, lane, weight):
         self._buckets = buckets
         self._bucket_of = {i: number for number, bucket in enumerate(buckets) for i in bucket}
         self._parameters = parameters
-        self._depart = depart
+        self._lane = lane
         self._weight = weight
         self._is_on = False
         self._is_stopped = False
@@ -64,9 +64,10 @@ class Overlap:
         ]
 
     @classmethod
-    def of(cls, buckets, parameters, depart, weight):
+    def of(cls, buckets, parameters, lane, weight):
         """A new one; `None` where nothing can be sent ahead."""
-        if not is_wanted() or any(parameter.device.type != "cpu" for parameter in parameters):
+        devices = {parameter.device.type for parameter in parameters}
+        if not is_wanted() or devices != {"cuda" if lane.on_gpu else "cpu"}:
             return None
         others = {id(o): o for o in (_watching.get(id(p)) for p in parameters) if o is not None}
         for other in others.values():
@@ -74,7 +75,7 @@ class Overlap:
             other.stop()
         if others:
             return None
-        made = cls(buckets, parameters, depart, weight)
+        made = cls(buckets, parameters, lane, weight)
         _watching.update((id(parameter), made) for parameter in parameters)
         return made
 
@@ -104,6 +105,7 @@ class Overlap:
                 "already, since the optimizer took it after one pass in the steps before. "
                 f"{_ADVICE} Received: another gradient of shape {tuple(gradient.shape)}"
             )
+        self._lane.arrive()
         self._passes[i] += 1
         self._left_by_backward[i] = _trace(gradient)
         if self._weight_then is None:
@@ -112,7 +114,8 @@ class Overlap:
             self._is_on = False
         if self._is_on and all(self._passes[j] == 1 for j in self._buckets[number]):
             self._gone.add(number)
-            self._depart(number, self._weight_then)
+            gradients = {j: self._parameters[j].grad for j in self._buckets[number]}
+            self._lane.depart(number, gradients, self._weight_then)
 
     def end_step(self, gradients, weight):
         """Called with what the optimizer was given, before the rest is handed in.
@@ -120,7 +123,7 @@ class Overlap:
         Raises:
             RuntimeError: If that is not what has been sent ahead.
         """
-        clean = weight == self._weight_then
+        clean = _is_same_weight(weight, self._weight_then)
         for i in self._passes:
             is_same = self._passes[i] == 1 and _trace(gradients[i]) == self._left_by_backward[i]
             if not is_same and self._bucket_of[i] in self._gone:
@@ -131,7 +134,7 @@ class Overlap:
                     f"{_ADVICE} Received: a gradient of shape {tuple(gradients[i].shape)}"
                 )
             clean = clean and is_same
-        if self._gone and weight != self._weight_then:
+        if self._gone and not _is_same_weight(weight, self._weight_then):
             raise RuntimeError(
                 f"The batch counted for {self._weight_then} when the backward pass began, and for "
                 f"{weight} when the optimizer was called, after gradients had been sent to the "
@@ -149,6 +152,13 @@ class Overlap:
         for parameter in self._parameters:
             if _watching.get(id(parameter)) is self:
                 del _watching[id(parameter)]
+
+
+def _is_same_weight(weight, other):
+    # Without a look at the values of tensors on a GPU, for which this would have to wait.
+    if isinstance(weight, torch.Tensor) or isinstance(other, torch.Tensor):
+        return weight is other
+    return weight == other
 
 
 def _trace(gradient):

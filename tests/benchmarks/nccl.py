@@ -93,18 +93,18 @@ def main():
     if options.share:
         os.environ["NCCL_HOSTID"] = f"rank {comm.rank}"
     take_gpu(0 if options.share else world.local_rank())
-    stream, nccl = Stream(), Nccl(comm)
+    stream, nccl, core = Stream(), Nccl(comm), world.engine().core
     if comm.rank == 0:
         print(f"{comm.size} ranks, NCCL {nccl.version}", flush=True)
         print(f"{'MiB':>8} {'NCCL us':>10} {'easyddl us':>10} {'ratio':>6}", flush=True)
     for size in options.sizes:
         array = Array(np.ones(int(size * 2**18), np.float32))
         channel = channels.lease()[1]
-        model = world.engine().core.Exchange(channel, "a benchmark", [("float32", [array.nbytes])])
+        model = core.Exchange(channel, "a benchmark", [("float32", [array.nbytes])])
         pieces = [(array.address, array.address, array.nbytes)]
 
         def exchange(model=model, pieces=pieces):
-            model.submit_on_gpu(0, pieces, 1, 0, stream.number)
+            core.submit_on_gpu(model.number, 0, pieces, 1, 0, stream.number)
 
         theirs = least_microseconds(
             comm, lambda array=array: nccl.allreduce(array, stream), stream, options.rounds

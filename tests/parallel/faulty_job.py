@@ -1,9 +1,10 @@
 """A job in which one rank fails, in the way that the command line says.
 
-Usage: faulty_job.py FAULT VICTIM [busy | before_mpi | backwards]
+Usage: faulty_job.py FAULT VICTIM [busy | before_mpi | backwards | normalized | uneven]
 
 With `busy` the other ranks compute for long, and wait in no collective. With `backwards` the
-victim's backward pass fails half-way.
+victim's backward pass fails half-way; with `normalized` the others wait in theirs then, in a
+normalization's, and have sent nothing ahead. With `uneven` a rank has one batch.
 """
 
 import itertools
@@ -103,10 +104,13 @@ def broken_backwards(x):
     return keras.ops.convert_to_tensor(x) * 1, gradient
 
 
-def train_broken_model(is_victim):
+def train_broken_model(is_victim, is_normalized=False):
     layers = [keras.layers.Dense(10) for _ in range(4)]
+    if is_normalized:
+        os.environ["EASYDDL_OVERLAP"] = str(int(is_victim))
+        layers.insert(1, ddl.SyncBatchNormalization())
     if is_victim:
-        layers.insert(2, keras.layers.Lambda(broken_backwards))
+        layers.insert(-2, keras.layers.Lambda(broken_backwards))
     x = np.random.default_rng(ddl.rank()).standard_normal((80, 20)).astype("float32")
     model = keras.Sequential([keras.layers.Input((20,)), *layers])
     model.compile("sgd", "mse")
@@ -177,8 +181,8 @@ def main():
         time.sleep(60)
     if how == ["uneven"]:
         train_uneven(fault, int(victim))
-    if how == ["backwards"]:
-        train_broken_model(is_victim)
+    if how in (["backwards"], ["normalized"]):
+        train_broken_model(is_victim, how == ["normalized"])
     train(fault if is_victim else None)
 
 

@@ -49,6 +49,14 @@ class Stream:
     def sleep(self, microseconds):
         call("cuLaunchHostFunc", self.handle, _SLEEP, ctypes.c_void_p(microseconds))
 
+    def wait_for(self, other):
+        """Has this stream wait for what another one has to do now."""
+        event = ctypes.c_void_p()
+        call("cuEventCreate", ctypes.byref(event), 0)
+        call("cuEventRecord", event, other.handle)
+        call("cuStreamWaitEvent", self.handle, event, 0)
+        call("cuEventDestroy_v2", event)
+
     def synchronize(self):
         call("cuStreamSynchronize", self.handle)
 

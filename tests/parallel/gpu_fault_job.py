@@ -20,7 +20,8 @@ def open_model():
 
 
 def step(model, array, stream):
-    model.submit_on_gpu(0, [(array.address, array.address, 20)], 1, 0, stream.number)
+    pieces = [(array.address, array.address, 20)]
+    world.engine().core.submit_on_gpu(model.number, 0, pieces, 1, 0, stream.number)
     stream.synchronize()
 
 

@@ -81,17 +81,19 @@ class Model:
         pairs = zip(self.inputs[bucket], self.outputs[bucket], strict=True)
         return [(a.address, b.address, a.nbytes) for a, b in pairs]
 
-    def submit(self, bucket, weight=1, gpu_weight=None):
-        address = 0 if gpu_weight is None else gpu_weight.address
-        self.engine.submit_on_gpu(
-            bucket, self.pieces(bucket), weight, address, self.stream.number, gpu_weight
-        )
+    def submit(self, bucket, weight=1, gpu_weight=None, stream=None):
+        self.hand_in(bucket, self.pieces(bucket), weight, gpu_weight, stream or self.stream)
 
     def submit_all(self, weight=1, gpu_weight=None):
         """In one request."""
         pieces = [piece for bucket in range(len(self.buckets)) for piece in self.pieces(bucket)]
+        self.hand_in(0, pieces, weight, gpu_weight, self.stream)
+
+    def hand_in(self, first, pieces, weight, gpu_weight, stream):
         address = 0 if gpu_weight is None else gpu_weight.address
-        self.engine.submit_on_gpu(0, pieces, weight, address, self.stream.number, gpu_weight)
+        CORE.submit_on_gpu(
+            self.engine.number, first, pieces, weight, address, stream.number, gpu_weight
+        )
 
     def results(self):
         self.stream.synchronize()
@@ -189,6 +191,30 @@ def check_what_is_queued_next_waits_for_the_exchange():
         for (_, counts), arrays in zip(model.buckets, model.results(), strict=True):
             for count, array in zip(counts, arrays, strict=True):
                 assert_close(array, 3 * mean_of(count, seed=seed))
+    model.close()
+
+
+def check_buckets_that_leave_on_a_stream_beside():
+    """As from a backward pass, which goes on with the next gradient."""
+    model = Model([("float32", [1001]), ("float32", [77]), ("float32", [3])])
+    made = [[Array(values(RANK, c, seed=5)) for c in counts] for _, counts in model.buckets]
+    copies = [[Array(values(RANK, c, seed=9)) for c in counts] for _, counts in model.buckets]
+    beside = Stream()
+    for _ in range(3):
+        model.put(seed=9)  # what must not be read
+        for bucket in range(3):
+            model.stream.sleep(5_000 * (RANK + 1) // SIZE)
+            for array, source in zip(model.inputs[bucket], made[bucket], strict=True):
+                array.copy_from(source, model.stream)
+            beside.wait_for(model.stream)
+            model.submit(bucket, stream=beside)
+        model.stream.wait_for(beside)
+        for bucket in range(3):
+            for copy, array in zip(copies[bucket], model.inputs[bucket], strict=True):
+                copy.copy_from(array, model.stream)
+        model.stream.synchronize()
+        for (_, counts), arrays in zip(model.buckets, copies, strict=True):
+            assert_close(arrays[0].get(), mean_of(counts[0], seed=5))
     model.close()
 
 
@@ -364,10 +390,9 @@ def check_what_is_refused():
     model = Model([("float32", [4])])
     host = np.zeros(4, np.float32)
     wrong = [(host.ctypes.data, host.ctypes.data, 16)]
-    handle = model.stream.number
-    text = error_of(lambda: model.engine.submit_on_gpu(0, wrong, 1, 0, handle))
+    text = error_of(lambda: model.hand_in(0, wrong, 1, None, STREAM))
     assert "was handed in as one on a GPU, but lies on none" in text, text
-    text = error_of(lambda: model.engine.submit_on_gpu(3, model.pieces(0), 1, 0, handle))
+    text = error_of(lambda: model.hand_in(3, model.pieces(0), 1, None, STREAM))
     assert "There is no bucket 3" in text
     model.submit(0)  # nothing has gone wrong
     model.assert_means()
@@ -377,7 +402,7 @@ def check_what_is_refused():
     two.close()
     pieces = model.pieces(0)
     model.close()
-    text = error_of(lambda: model.engine.submit_on_gpu(0, pieces, 1, 0, handle))
+    text = error_of(lambda: model.hand_in(0, pieces, 1, None, STREAM))
     assert "for a fit that has ended" in text
 
 

@@ -82,6 +82,15 @@ def test_a_backward_pass_that_fails_half_way():
     assert "ValueError: on purpose" in output
 
 
+def test_one_whose_gradients_have_left_while_the_others_wait_for_something_else():
+    """Both wait for each other then. PyTorch's backward pass alone comes to that."""
+    mpi.require("torch")
+    env = {"KERAS_BACKEND": "torch", "EASYDDL_STALL_WARN": "2"}
+    output = run_faulty(2, "raise_error", 1, "normalized", env=env)
+    assert f"easyddl: rank 1 on host {HOST} failed: ValueError: on purpose" in output, output
+    assert "Traceback (most recent call last)" in output
+
+
 @pytest.mark.parametrize(
     ("fault", "expected"),
     [

@@ -115,17 +115,23 @@ def test_random_numbers_of_another_rank():
 
 
 class Sent:
-    """What an `Overlap` over some parameters sends ahead."""
+    """What an `Overlap` over some parameters sends ahead, which takes this for its lane."""
+
+    on_gpu = False
 
     def __init__(self, *sizes, buckets=None):
         self.parameters = [torch.nn.Parameter(torch.ones(size)) for size in sizes]
         self.buckets = []
         self.weight = 2.0
         plan = buckets or [[i] for i in range(len(sizes))]
-        self.overlap = torch_overlap.Overlap.of(
-            plan, self.parameters, lambda number, weight: self.buckets.append((number, weight)),
-            lambda: self.weight,
-        )  # fmt: skip
+        self.overlap = torch_overlap.Overlap.of(plan, self.parameters, self, lambda: self.weight)
+
+    def arrive(self):
+        pass
+
+    def depart(self, number, gradients, weight):
+        assert all(each is self.parameters[i].grad for i, each in gradients.items())
+        self.buckets.append((number, weight))
 
     def step(self, *used):
         """A step by whose loss some parameters get gradients; the buckets that left in it."""
