@@ -82,6 +82,15 @@ def in_a_graph(function):
     return function
 
 
+def compiled(function):
+    """A function that is compiled, where the backend compiles one that assigns no variables."""
+    if BACKEND == "jax":
+        import jax
+
+        return jax.jit(function)
+    return in_a_graph(function)
+
+
 def backend_variable(array):
     """A variable of the framework's own, not of Keras's."""
     if BACKEND == "torch":

@@ -22,8 +22,10 @@ def shared_memory():
     return {path.name for path in pathlib.Path("/dev/shm").iterdir() if "easyddl" in path.name}
 
 
-def run_faulty(ranks, *arguments, env=None):
+def run_faulty(ranks, *arguments, backend="tensorflow", env=None):
+    mpi.require(backend)
     before = shared_memory()
+    env = {"KERAS_BACKEND": backend, **(env or {})}
     done = mpi.run(ranks, SCRIPT, *arguments, env=env, timeout=90)
     ended = time.time()
     fault = re.search(r"fault at ([\d.]+)", done.stdout)
@@ -34,7 +36,15 @@ def run_faulty(ranks, *arguments, env=None):
     return done.stdout
 
 
-@pytest.mark.parametrize(("ranks", "victim", "how"), [(2, 0, "busy"), (3, 2, "fit")])
+@pytest.mark.parametrize(
+    ("backend", "ranks", "victim", "how"),
+    [
+        ("jax", 2, 0, "busy"),
+        ("tensorflow", 3, 2, "fit"),
+        ("jax", 2, 1, "fit"),
+        pytest.param("torch", 2, 1, "fit", marks=pytest.mark.soak),
+    ],
+)
 @pytest.mark.parametrize(
     ("fault", "expected"),
     [
@@ -43,8 +53,9 @@ def run_faulty(ranks, *arguments, env=None):
         ("kill", DIED),
     ],
 )
-def test_ends_the_job(fault, ranks, victim, how, expected):
-    output = run_faulty(ranks, fault, victim, *(["busy"] if how == "busy" else []))
+def test_ends_the_job(fault, backend, ranks, victim, how, expected):
+    arguments = ["busy"] if how == "busy" else []
+    output = run_faulty(ranks, fault, victim, *arguments, backend=backend)
     reason = [line for line in output.splitlines() if line.startswith("easyddl: rank")]
     assert reason, output
     assert reason[0].startswith(f"easyddl: rank {victim} on host {HOST}"), output
@@ -64,19 +75,20 @@ def test_ends_the_job(fault, ranks, victim, how, expected):
     ],
 )
 def test_other_ways_to_end(fault, expected):
-    output = run_faulty(2, fault, 1)
+    output = run_faulty(2, fault, 1, backend="jax")
     assert expected.format(host=HOST) in output
     assert re.search(rf"[rR]ank 1 on host {HOST}", output), output
 
 
 @pytest.mark.parametrize("fault", ["raise_error", "sys_exit"])
 def test_before_mpi_has_started(fault):
-    output = run_faulty(2, fault, 1, "before_mpi")
+    output = run_faulty(2, fault, 1, "before_mpi", backend="jax")
     assert re.search(rf"rank 1 on host {HOST} (failed before easyddl|exited with status 1)", output)
 
 
-def test_a_backward_pass_that_fails_half_way():
-    output = run_faulty(2, "raise_error", 1, "backwards")
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_a_backward_pass_that_fails_half_way(backend):
+    output = run_faulty(2, "raise_error", 1, "backwards", backend=backend)
     # By the name that the framework gives it.
     assert re.search(rf"easyddl: rank 1 on host {HOST} failed: \w*Error", output), output
     assert "ValueError: on purpose" in output
@@ -84,9 +96,9 @@ def test_a_backward_pass_that_fails_half_way():
 
 def test_one_whose_gradients_have_left_while_the_others_wait_for_something_else():
     """Both wait for each other then. PyTorch's backward pass alone comes to that."""
-    mpi.require("torch")
-    env = {"KERAS_BACKEND": "torch", "EASYDDL_STALL_WARN": "2"}
-    output = run_faulty(2, "raise_error", 1, "normalized", env=env)
+    output = run_faulty(
+        2, "raise_error", 1, "normalized", backend="torch", env={"EASYDDL_STALL_WARN": "2"}
+    )
     assert f"easyddl: rank 1 on host {HOST} failed: ValueError: on purpose" in output, output
     assert "Traceback (most recent call last)" in output
 
@@ -99,15 +111,16 @@ def test_one_whose_gradients_have_left_while_the_others_wait_for_something_else(
         ("collective", r"allreduce\(\) needs all ranks, and some have no more batches"),
     ],
 )
-def test_while_a_rank_is_out_of_batches(fault, expected):
-    output = run_faulty(3, fault, 1, "uneven")
+@mpi.jobs("tensorflow:3", soak="jax:3 torch:3")
+def test_while_a_rank_is_out_of_batches(fault, expected, backend, ranks):
+    output = run_faulty(ranks, fault, 1, "uneven", backend=backend)
     assert re.search(expected, output), output
     if fault == "raise_error":
         assert "ValueError: on purpose" in output
 
 
 def test_on_several_hosts():
-    output = run_faulty(3, "kill", 1, env={"EASYDDL_HOSTS": "a,b,b"})
+    output = run_faulty(3, "kill", 1, backend="jax", env={"EASYDDL_HOSTS": "a,b,b"})
     assert re.search(rf"rank 1 on host b .*{DIED}", output), output
 
 
