@@ -4,6 +4,7 @@ import pathlib
 
 import mpi
 import pytest
+from test_equality import SOME
 
 EQUALITY, UNEVEN, NORMALIZATION = (
     pathlib.Path(__file__).with_name(f"{name}_checks.py")
@@ -12,6 +13,12 @@ EQUALITY, UNEVEN, NORMALIZATION = (
 BY_XLA = {"EASYDDL_TEST_JIT_COMPILE": "1", "KERAS_BACKEND": "tensorflow"}
 
 
+@pytest.mark.parametrize("check", SOME)
+def test_some_on_k_ranks_equal_one_process(check):
+    mpi.assert_check(2, EQUALITY, check, only=SOME, **BY_XLA)
+
+
+@pytest.mark.soak
 @pytest.mark.parametrize("check", mpi.checks_of(EQUALITY))
 def test_k_ranks_equal_one_process(check):
     mpi.assert_check(2, EQUALITY, check, **BY_XLA)

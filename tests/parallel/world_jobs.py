@@ -15,10 +15,13 @@ SCRIPT = pathlib.Path(__file__).with_name("world_checks.py")
 JOBS = [
     ("tensorflow", 2, ""),
     ("torch", 3, ""),
-    ("tensorflow", 8, ""),
-    ("tensorflow", 4, "a,b,a,b"),
+    ("jax", 8, ""),
     ("tensorflow", 5, "a,a,a,b,b"),
     ("jax", 4, "a,b,c,d"),
+]
+OF_THE_SOAK = [
+    ("tensorflow", 4, "a,b,a,b"),
+    ("torch", 8, ""),
 ]
 
 
@@ -28,8 +31,11 @@ def each_check_in_each_job(module):
     return pytest.mark.parametrize(
         ("backend", "ranks", "hosts", "check"),
         [
-            pytest.param(*job, check, id=f"{job[0]}-{job[1]}-{job[2] or 'one_host'}-{check}")
-            for job in JOBS
+            pytest.param(
+                *job, check, id=f"{job[0]}-{job[1]}-{job[2] or 'one_host'}-{check}", marks=marks
+            )
+            for jobs, marks in ((JOBS, ()), (OF_THE_SOAK, pytest.mark.soak))
+            for job in jobs
             for check in checks
         ],
     )
