@@ -384,10 +384,11 @@ void define_submit(py::module_& m) {
       py::arg("exchange"), py::arg("first"), py::arg("arrays"), py::arg("weight"),
       "Hands in arrays of whole buckets, from bucket `first` on: where each is read, where its "
       "result goes, and its bytes. This memory must stay until the ticket is done.");
-  m.def("submit_on_gpu", &submit_on_gpu, py::arg("exchange"), py::arg("first"), py::arg("arrays"),
-        py::arg("weight"), py::arg("gpu_weight"), py::arg("stream"), py::arg("keep") = py::none(),
-        "The same for arrays on a GPU. `gpu_weight` is the address of a float32, or 0 where `weight` "
-        "tells it. `stream` waits for the results. `keep` lives until they are there.");
+  m.def(
+      "submit_on_gpu", &submit_on_gpu, py::arg("exchange"), py::arg("first"), py::arg("arrays"),
+      py::arg("weight"), py::arg("gpu_weight"), py::arg("stream"), py::arg("keep") = py::none(),
+      "The same for arrays on a GPU. `gpu_weight` is the address of a float32, or 0 where `weight` "
+      "tells it. `stream` waits for the results. `keep` lives until they are there.");
 }
 
 void define_trace(py::module_& m) {
