@@ -11,6 +11,8 @@ import itertools
 import jax
 import keras
 
+from easyddl.backends.host_step_meter import HostStepMeter
+
 _STATES = {
     4: ("trainable_variables", "non_trainable_variables", "optimizer_variables",
         "metrics_variables"),
@@ -240,16 +242,8 @@ def skip_steps(model, steps):
     model.train_function = _held(model, skip)
 
 
-class StepMeter:
-    """Measures training steps on the host.
-
-    Attributes:
-        samples: How many samples they have taken.
-        steps: How many steps that were.
-    """
-
-    def __init__(self):
-        self.samples = self.steps = 0
+class StepMeter(HostStepMeter):
+    """Counts what the trainer hands to its steps."""
 
     def watch(self, fit):
         """Measures the steps of a fit. To be called in a callback's `set_model`."""
@@ -260,15 +254,11 @@ class StepMeter:
         def counted(state, data):
             if isinstance(data, list | tuple):
                 for batch in data:
-                    self._count(batch)
+                    self.count(batch)
                 return step(state, data)
-            return step(state, _Counting(data, self._count))
+            return step(state, _Counting(data, self.count))
 
         return counted
-
-    def _count(self, batch):
-        self.samples += _length(batch)
-        self.steps += 1
 
 
 class _Counting:
@@ -285,11 +275,3 @@ class _Counting:
         batch = next(self._batches)
         self._count(batch)
         return batch
-
-
-def _length(data):
-    """The number of samples of a batch: the first dimension of its first tensor."""
-    for leaf in keras.tree.flatten(data):
-        if getattr(leaf, "ndim", 0) > 0:
-            return leaf.shape[0]
-    return 0

@@ -14,6 +14,7 @@ import torch
 
 from easyddl import cores, first_build, launcher
 from easyddl.backends import torch_rehearsal
+from easyddl.backends.host_step_meter import HostStepMeter
 from easyddl.backends.torch_exchange import Exchange
 
 __all__ = ["Exchange"]
@@ -300,16 +301,8 @@ def random_state_of_another_rank(captured, distance):
     return {name: base64.b64encode(s.numpy().tobytes()).decode() for name, s in states.items()}
 
 
-class StepMeter:
-    """Counts training steps on the host.
-
-    Attributes:
-        samples: How many samples they have taken.
-        steps: How many steps that were.
-    """
-
-    def __init__(self):
-        self.samples = self.steps = 0
+class StepMeter(HostStepMeter):
+    """Counts what steps are called with."""
 
     def watch(self, fit):
         """Measures the steps of a fit. To be called in a callback's `set_model`."""
@@ -321,16 +314,7 @@ class StepMeter:
         @functools.wraps(train_step)
         def step(data):
             if not torch_rehearsal.is_under_way():
-                self.samples += _length(data)
-                self.steps += 1
+                self.count(data)
             return train_step(data)
 
         return step
-
-
-def _length(data):
-    """The number of samples of a batch: the first dimension of its first tensor."""
-    for leaf in keras.tree.flatten(data):
-        if isinstance(leaf, torch.Tensor | np.ndarray) and leaf.ndim > 0:
-            return leaf.shape[0]
-    return 0

@@ -11,6 +11,7 @@ import tempfile
 
 SOURCES = pathlib.Path(__file__).parent
 AWARE_MPI = "libaware.so"  # for LD_PRELOAD
+COUNTING = "counting"  # the folder of the driver that counts
 
 
 def compiler():
@@ -24,13 +25,17 @@ def build(folder):
     """Builds the libraries into a folder."""
     flags = ["-std=c++17", "-O1", "-g", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"]
     strict = ["-Wall", "-Wextra", "-Werror", "-Wl,--no-undefined"]
+    beside = ["-Wl,-rpath,$ORIGIN"]
+    driver = "libcuda.so.1"
+    (folder / COUNTING).mkdir()
     for source, library, more in [
-        ("cuda.cpp", "libcuda.so.1", []),
-        ("nccl.cpp", "libnccl.so.2", ["-l:libcuda.so.1"]),
-        ("mpi.cpp", AWARE_MPI, []),
+        ("cuda.cpp", driver, [f"-Wl,-soname,{driver}", *beside]),
+        ("nccl.cpp", "libnccl.so.2", ["-Wl,-soname,libnccl.so.2", *beside, f"-l:{driver}"]),
+        ("mpi.cpp", AWARE_MPI, beside),
+        ("counting.cpp", f"{COUNTING}/{driver}", ["-Wl,--no-as-needed", f"-l:{driver}", "-ldl"]),
     ]:
-        line = [compiler(), *flags, *strict, f"-Wl,-soname,{library}", SOURCES / source]
-        line += [f"-L{folder}", "-Wl,-rpath,$ORIGIN", *more, "-lrt", "-o", folder / library]
+        line = [compiler(), *flags, *strict, SOURCES / source, f"-L{folder}"]
+        line += [*more, "-lrt", "-o", folder / library]
         done = subprocess.run(line, text=True, capture_output=True)
         assert done.returncode == 0, done.stderr
 

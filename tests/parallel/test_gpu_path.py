@@ -97,3 +97,12 @@ def test_eight_ranks_and_all_checks(way, check):
 def test_a_driver_that_knows_no_waiting_for_words(check):
     env = environment("a,a", "nccl", STAND_IN_NO_WAIT_VALUE="1")
     mpi.assert_check(2, SCRIPT, check, **env)
+
+
+def test_the_driver_that_counts():
+    """By which tests on a real GPU learn what is copied to the host."""
+    check = "check_how_much_is_copied_to_the_host"
+    env = environment("a,a", "host")
+    env["EASYDDL_CUDA_PATH"] += f"/{gpu_stand_in.COUNTING}"
+    env["LD_LIBRARY_PATH"] = str(gpu_stand_in.folder())
+    mpi.assert_check(2, SCRIPT, check, only=(check,), **env)

@@ -1,0 +1,21 @@
+"""What steps have taken, counted on the host."""
+
+import keras
+
+
+class HostStepMeter:
+    """Counts the batches that training steps take.
+
+    Attributes:
+        samples: How many samples they have taken.
+        steps: How many steps that were.
+    """
+
+    def __init__(self):
+        self.samples = self.steps = 0
+
+    def count(self, batch):
+        """Counts a step that takes a batch: its samples are as many as its first array is long."""
+        lengths = [x.shape[0] for x in keras.tree.flatten(batch) if getattr(x, "ndim", 0) > 0]
+        self.samples += lengths[0] if lengths else 0
+        self.steps += 1
