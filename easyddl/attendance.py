@@ -108,8 +108,12 @@ class Attendance:
 
     @property
     def waited(self):
-        """Seconds for which the steps so far have stood still for the exchanges."""
-        return sum(exchange.waited for exchange in self._exchanges.values())
+        """Seconds for which the steps so far have stood still for the exchanges.
+
+        `None` where that is not known, because gradients lie on GPUs.
+        """
+        each = [exchange.waited for exchange in self._exchanges.values()]
+        return None if None in each else sum(each)
 
     def after_step(self, stop):
         """Called when a step has ended, and all callbacks have seen it.

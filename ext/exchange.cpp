@@ -156,8 +156,9 @@ void Exchange::ask_to_stop(bool stop) {
   asks_to_stop_ = stop;
 }
 
-std::chrono::nanoseconds Exchange::waited() {
+std::optional<std::chrono::nanoseconds> Exchange::waited() {
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (place_ == Place::gpu) return std::nullopt;
   return waited_;
 }
 
@@ -426,7 +427,9 @@ void Exchange::end_bucket() {
   next_ = 0;
   ++step_;
   ++taken_;
-  if (mine_.active != 0) waited_ += std::chrono::steady_clock::now() - last_handed_in_;
+  if (mine_.active != 0 && place_ == Place::host) {
+    waited_ += std::chrono::steady_clock::now() - last_handed_in_;
+  }
   if (op_ == Op::mean) g_exchanged_steps.fetch_add(1);
 }
 

@@ -88,8 +88,8 @@ class Exchange {
   void ask_to_stop(bool stop);
 
   // For how long steps have stood still for it: from when the last array of a step was handed in
-  // until all results were there.
-  std::chrono::nanoseconds waited();
+  // until all results were there. Nothing where they lie on GPUs: the host stands still for none.
+  std::optional<std::chrono::nanoseconds> waited();
 
   // What the steps have told, since `forget`.
   Seen seen();

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -43,8 +44,8 @@ void check_signals() {
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
-// Keeps what Python hands in until the engine has done with it. It is let go of when Python comes
-// again, so that the engine's threads need not wait for Python's lock.
+// Keeps what Python hands in until the engine has done with it. The interpreter's main thread then
+// lets go of it, so that the engine's threads need not wait for Python's lock.
 class Keeper {
  public:
   int64_t keep(py::object object) {
@@ -52,10 +53,7 @@ class Keeper {
     kept_[++last_] = std::move(object);
     return last_;
   }
-  void done_with(int64_t number) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    done_.push_back(number);
-  }
+  void done_with(int64_t number);
   void let_go() {
     std::vector<py::object> gone;  // freed without the lock: that may run Python
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -75,6 +73,21 @@ class Keeper {
 Keeper& keeper() {
   static auto* const one = new Keeper;
   return *one;
+}
+
+void Keeper::done_with(int64_t number) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    done_.push_back(number);
+  }
+  if (Py_IsInitialized() == 0) return;
+  // Soon; or, where the interpreter has too many such calls before it, when Python comes again.
+  Py_AddPendingCall(
+      [](void*) {
+        keeper().let_go();
+        return 0;
+      },
+      nullptr);
 }
 
 Pieces to_pieces(const std::vector<Bytes>& inputs, std::vector<Bytes>& outputs) {
@@ -331,7 +344,11 @@ void define_exchange(py::module_& m) {
       .def_property_readonly(
           "waited",
           [](Exchange& exchange) {
-            return std::chrono::duration<double>(exchange.waited()).count();
+            std::optional<double> seconds;
+            if (const auto waited = exchange.waited()) {
+              seconds = std::chrono::duration<double>(*waited).count();
+            }
+            return seconds;
           },
           "Seconds for which steps have stood still for it.")
       .def("ask_to_stop", &Exchange::ask_to_stop, py::arg("stop"),

@@ -16,7 +16,7 @@ from easyddl.backends.torch_parcel import Parcel
 class Exchange:
     """The way of a list of gradients into the engine and back, at every step.
 
-    `reduce` hands in all of them at once and waits. Where they are the `.grad` of parameters that
+    `reduce` hands in all of them at once. Where they are the `.grad` of parameters that
     have been told by `watch`, buckets may have left before, while the backward pass was under
     way: see `Overlap`.
 
@@ -67,8 +67,10 @@ class Exchange:
     def _lane_of(self, tensors):
         """The lane of all steps: where the first tensors lie, the others do."""
         if self._lane is None:
-            kind = GpuLane if all(tensor.is_cuda for tensor in tensors) else HostLane
-            self._lane = kind(self._number, self._buckets)
+            if all(tensor.is_cuda for tensor in tensors):
+                self._lane = GpuLane(self._number, self._buckets, tensors[0].device)
+            else:
+                self._lane = HostLane(self._number, self._buckets)
         return self._lane
 
     def _parcel(self, i, gradient, lane):
@@ -76,7 +78,7 @@ class Exchange:
         # What backward has left in a parameter is the step's own. Others may be needed by whoever
         # computed them, or be one tensor several times.
         own = parameter is not None and is_same(gradient, parameter.grad)
-        return Parcel(gradient, own, lane.on_gpu)
+        return Parcel(gradient, own, lane.device)
 
     def _dense(self, gradient):
         if gradient.layout == torch.strided:

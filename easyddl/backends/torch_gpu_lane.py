@@ -1,10 +1,12 @@
 """The lane of PyTorch's tensors that travel from a GPU's memory."""
 
+import contextlib
 import weakref
 
 import torch
 
 from easyddl import world
+from easyddl.backends.torch_overlap import ADVICE
 from easyddl.backends.torch_parcel import Parcel
 
 # Lanes in whose step the backward pass has begun.
@@ -20,19 +22,24 @@ class GpuLane:
     Args:
         number: Integer. The engine's number of the exchange.
         buckets: List of lists of indices. Which tensors travel together, in which order.
+        device: `torch.device`. The GPU.
     """
 
-    on_gpu = True
-
-    def __init__(self, number, buckets):
+    def __init__(self, number, buckets, device):
+        self.device = device
         self._number = number
         self._buckets = buckets
         self._stream = None  # the one beside those that compute
-        self._computing = []  # those that have left gradients since a bucket has gone
+        self._last = None  # the one that waits for what was handed in last
+        self._meets_others = False
+        self._begin_step()
+
+    def _begin_step(self):
+        _in_backward.discard(self)
+        self._computing = []  # streams that have left gradients
         self._ready = {}  # by bucket that has not gone: its gradients
         self._ahead = 0  # how many of the first buckets have gone
-        self._results = {}  # the parcels of these, by index
-        self._meets_others = False
+        self._parcels = {}  # those that are under way, by index
 
     @staticmethod
     def weigh(weight):
@@ -44,7 +51,7 @@ class GpuLane:
     def arrive(self):
         """Called where the backward pass has queued a gradient: notes on which stream."""
         _in_backward.add(self)
-        stream = torch.cuda.current_stream()
+        stream = torch.cuda.current_stream(self.device)
         if stream not in self._computing:
             self._computing.append(stream)
 
@@ -57,22 +64,28 @@ class GpuLane:
             number: Integer. The bucket.
             gradients: Dictionary of the step's own, by index.
             weight: What the batch counts for, from `weigh`.
+
+        Returns:
+            List of the buckets that have gone. It may be empty: then this one goes later.
         """
+        gone = []
         if self._meets_others:
-            return
+            return gone
         self._ready[number] = gradients
         while self._ahead in self._ready:
-            parcels = {
-                i: Parcel(each, in_place=True, on_gpu=True)
-                for i, each in self._ready.pop(self._ahead).items()
-            }
-            self._hand_in(self._ahead, parcels, weight, self._beside())
+            gradients = self._ready.pop(self._ahead)
+            # What must be copied first is copied there too, after all that left gradients.
+            with torch.cuda.stream(self._beside()):
+                parcels = {i: Parcel(each, True, self.device) for i, each in gradients.items()}
+                self._hand_in(self._ahead, parcels, weight)
+            gone.append(self._ahead)
             self._ahead += 1
+        return gone
 
     def _beside(self):
         """The stream beside those that compute, which waits for what these have queued so far."""
         if self._stream is None:
-            self._stream = torch.cuda.Stream()
+            self._stream = torch.cuda.Stream(self.device)
         for stream in self._computing:
             self._stream.wait_stream(stream)
         return self._stream
@@ -83,48 +96,62 @@ class GpuLane:
         Args:
             parcel_of: Function of an index that makes its parcel.
             weight: What the batch counts for, from `weigh`.
+
+        Raises:
+            RuntimeError: If another exchange has sent gradients ahead, for the first time here.
         """
         _in_backward.discard(self)
+        self._meet(_in_backward)
+        rest = self._buckets[self._ahead :]
+        if rest:
+            self._hand_in(self._ahead, {i: parcel_of(i) for b in rest for i in b}, weight)
+        if self._ahead > 0:
+            torch.cuda.current_stream(self.device).wait_stream(self._stream)
+        results = {i: parcel.result() for i, parcel in self._parcels.items()}
+        self._begin_step()
+        return results
+
+    @staticmethod
+    def _meet(lanes):
         # What goes another way half-way through the backward pass, as a normalization's sums do,
         # has a communicator of its own. Kernels of two that wait on a GPU at once, begun in another
         # order on each rank, can wait for each other for ever: see "Using multiple NCCL
         # communicators concurrently" in NCCL's user guide.
-        for lane in _in_backward:
+        for lane in lanes:
             lane._meets_others = True
-        current = torch.cuda.current_stream()
-        rest = self._buckets[self._ahead :]
-        if rest:
-            parcels = {i: parcel_of(i) for bucket in rest for i in bucket}
-            self._hand_in(self._ahead, parcels, weight, current)
-        if self._ahead > 0:
-            current.wait_stream(self._stream)
-        results = {i: parcel.result() for i, parcel in self._results.items()}
-        self.close()
-        return results
+            if lane._ahead > 0:
+                raise RuntimeError(
+                    "Something else is exchanged during a backward pass whose gradients have been "
+                    "sent to the other ranks already, which it was not in the steps before: a "
+                    f"normalization's sums, for example, or another optimizer's gradients. {ADVICE}"
+                )
 
-    def _hand_in(self, first, parcels, weight, stream):
-        is_number = not isinstance(weight, torch.Tensor)
-        if not is_number:
-            with torch.cuda.stream(stream):
-                weight = weight.detach().to(torch.float32).contiguous()
+    def _hand_in(self, first, parcels, weight):
+        """Hands in buckets on the stream that is current, which waits for the results."""
+        on_gpu = isinstance(weight, torch.Tensor)
+        if on_gpu:
+            weight = weight.detach().to(self.device, torch.float32).contiguous()
+        self._last = torch.cuda.current_stream(self.device)
         world.engine().core.submit_on_gpu(
             self._number,
             first,
             [parcel.address for parcel in parcels.values()],
-            weight if is_number else 1.0,
-            0 if is_number else weight.data_ptr(),
-            stream.cuda_stream,
+            1.0 if on_gpu else weight,
+            weight.data_ptr() if on_gpu else 0,
+            self._last.cuda_stream,
             keep=[*parcels.values(), weight],
         )
-        self._results.update(parcels)
+        self._parcels.update(parcels)
 
     def stop(self):
-        """Called before the engine ends its part."""
-        # As on the host: what has gone here has gone elsewhere too.
-        if self._ahead > 0:
-            self._stream.synchronize()
+        """Called before the engine ends its part, which would fail what is under way."""
+        # As on the host: what has gone here has gone elsewhere too. An error of the GPU's has been
+        # told, or will be, where something is asked of it.
+        with contextlib.suppress(RuntimeError):
+            if self._last is not None:
+                self._last.synchronize()
+        self._last = None
 
     def close(self):
-        """Begins anew."""
-        _in_backward.discard(self)
-        self._computing, self._ready, self._results, self._ahead = [], {}, {}, 0
+        """Called when the engine's part has ended."""
+        self._begin_step()

@@ -2,6 +2,8 @@
 
 import contextlib
 
+import torch
+
 from easyddl import world
 from easyddl.backends.torch_parcel import Parcel
 
@@ -14,7 +16,7 @@ class HostLane:
         buckets: List of lists of indices. Which tensors travel together, in which order.
     """
 
-    on_gpu = False
+    device = torch.device("cpu")
 
     def __init__(self, number, buckets):
         self._number = number
@@ -37,11 +39,15 @@ class HostLane:
             number: Integer. The bucket.
             gradients: Dictionary of the step's own, by index.
             weight: What the batch counts for, from `weigh`.
+
+        Returns:
+            List of the buckets that have gone: this one.
         """
-        parcels = {i: Parcel(each, in_place=True) for i, each in gradients.items()}
+        parcels = {i: Parcel(each, True, self.device) for i, each in gradients.items()}
         self._hand_in([number], parcels, weight)
         while self._ahead in self._under_way:
             self._ahead += 1
+        return [number]
 
     def reduce(self, parcel_of, weight):
         """Hands in what has not left, and returns all that comes back, by index.

@@ -10,7 +10,7 @@ from easyddl.backends import torch_rehearsal
 
 _VARIABLE = "EASYDDL_OVERLAP"
 
-_ADVICE = (
+ADVICE = (
     f"Set the environment variable {_VARIABLE}=0: gradients then leave when the optimizer is "
     "called, and not before."
 )
@@ -66,8 +66,8 @@ class Overlap:
     @classmethod
     def of(cls, buckets, parameters, lane, weight):
         """A new one; `None` where nothing can be sent ahead."""
-        devices = {parameter.device.type for parameter in parameters}
-        if not is_wanted() or devices != {"cuda" if lane.on_gpu else "cpu"}:
+        devices = {parameter.device for parameter in parameters}
+        if not is_wanted() or devices != {lane.device}:
             return None
         others = {id(o): o for o in (_watching.get(id(p)) for p in parameters) if o is not None}
         for other in others.values():
@@ -103,7 +103,7 @@ class Overlap:
             raise RuntimeError(
                 "A second backward pass adds to a gradient that has been sent to the other ranks "
                 "already, since the optimizer took it after one pass in the steps before. "
-                f"{_ADVICE} Received: another gradient of shape {tuple(gradient.shape)}"
+                f"{ADVICE} Received: another gradient of shape {tuple(gradient.shape)}"
             )
         self._lane.arrive()
         self._passes[i] += 1
@@ -113,9 +113,8 @@ class Overlap:
         if self._passes[i] > 1:
             self._is_on = False
         if self._is_on and all(self._passes[j] == 1 for j in self._buckets[number]):
-            self._gone.add(number)
             gradients = {j: self._parameters[j].grad for j in self._buckets[number]}
-            self._lane.depart(number, gradients, self._weight_then)
+            self._gone.update(self._lane.depart(number, gradients, self._weight_then))
 
     def end_step(self, gradients, weight):
         """Called with what the optimizer was given, before the rest is handed in.
@@ -131,14 +130,14 @@ class Overlap:
                     "The optimizer was given another gradient than the one that the backward pass "
                     "has left, which has been sent to the other ranks already: it was changed, "
                     "or replaced, after the backward pass, which it was not in the steps before. "
-                    f"{_ADVICE} Received: a gradient of shape {tuple(gradients[i].shape)}"
+                    f"{ADVICE} Received: a gradient of shape {tuple(gradients[i].shape)}"
                 )
             clean = clean and is_same
         if self._gone and not _is_same_weight(weight, self._weight_then):
             raise RuntimeError(
                 f"The batch counted for {self._weight_then} when the backward pass began, and for "
                 f"{weight} when the optimizer was called, after gradients had been sent to the "
-                f"other ranks. {_ADVICE}"
+                f"other ranks. {ADVICE}"
             )
         self._is_on = clean and not self._is_stopped
         self._begin_step()

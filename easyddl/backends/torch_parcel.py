@@ -14,16 +14,16 @@ class Parcel:
     Args:
         tensor: A dense tensor on any device.
         in_place: Boolean. Whether the result may take its place.
-        on_gpu: Boolean. Whether it goes from there, and not by way of the host.
+        device: `torch.device`. The one that it goes from.
     """
 
-    def __init__(self, tensor, in_place, on_gpu=False):
+    def __init__(self, tensor, in_place, device):
         tensor = tensor.detach()
         self._device = tensor.device
-        if not on_gpu and tensor.device.type != "cpu":
+        if device.type == "cpu" and tensor.device.type != "cpu":
             _tell_of_the_host(tensor.device.type)
         # A copy is ours, and so its result goes there.
-        self._source = (tensor.cuda() if on_gpu else tensor.cpu()).contiguous()
+        self._source = tensor.to(device).contiguous()
         is_copy = self._source.data_ptr() != tensor.data_ptr()
         self._target = self._source if in_place or is_copy else torch.empty_like(self._source)
 

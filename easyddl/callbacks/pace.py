@@ -56,8 +56,10 @@ class Pace:
         busy = None
         measured = self._since is not None and self._since[0] < self._last
         if self._attendance is not None and measured:
-            begin, waited = self._since
-            busy = self._last - begin - (self._waited() - waited)
+            begin, before = self._since
+            waited = self._waited()
+            if None not in (before, waited):
+                busy = self._last - begin - (waited - before)
         return Own(self._meter.samples - self._samples, self._last - self._begin, busy)
 
 

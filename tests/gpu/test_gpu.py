@@ -28,6 +28,7 @@ ON_ANY_GPU = (
     "check_large_buckets",
     "check_the_exchange_waits_for_what_was_queued_before",
     "check_buckets_that_leave_on_a_stream_beside",
+    "check_what_is_handed_in_lives_until_it_is_done",
     "check_weights",
     "check_plain_gradients_are_averaged_as_they_are",
     "check_ranks_that_have_joined_take_part_with_zeros",

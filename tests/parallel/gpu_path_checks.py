@@ -5,6 +5,8 @@ Those checks that compute nothing on a GPU also run on a real one, which all ran
 
 import os
 import sys
+import time
+import weakref
 
 import engine_only  # noqa: F401  (first)
 import ml_dtypes
@@ -89,10 +91,10 @@ class Model:
         pieces = [piece for bucket in range(len(self.buckets)) for piece in self.pieces(bucket)]
         self.hand_in(0, pieces, weight, gpu_weight, self.stream)
 
-    def hand_in(self, first, pieces, weight, gpu_weight, stream):
+    def hand_in(self, first, pieces, weight, gpu_weight, stream, keep=None):
         address = 0 if gpu_weight is None else gpu_weight.address
         CORE.submit_on_gpu(
-            self.engine.number, first, pieces, weight, address, stream.number, gpu_weight
+            self.engine.number, first, pieces, weight, address, stream.number, keep or gpu_weight
         )
 
     def results(self):
@@ -215,6 +217,28 @@ def check_buckets_that_leave_on_a_stream_beside():
         model.stream.synchronize()
         for (_, counts), arrays in zip(model.buckets, copies, strict=True):
             assert_close(arrays[0].get(), mean_of(counts[0], seed=5))
+    model.close()
+
+
+def check_what_is_handed_in_lives_until_it_is_done():
+    class Memory:
+        pass
+
+    model = Model([("float32", [1001])])
+    for _ in range(3):
+        memory = Memory()
+        is_alive = weakref.ref(memory)
+        model.stream.sleep(20_000)
+        model.hand_in(0, model.pieces(0), 1, None, model.stream, memory)
+        del memory
+        assert is_alive()
+        model.results()
+        limit = time.monotonic() + 10
+        while is_alive():  # though nothing else is handed in
+            assert time.monotonic() < limit
+            time.sleep(0.01)
+    # For how long streams have stood still the host does not know.
+    assert model.engine.waited is None
     model.close()
 
 

@@ -117,7 +117,7 @@ def test_random_numbers_of_another_rank():
 class Sent:
     """What an `Overlap` over some parameters sends ahead, which takes this for its lane."""
 
-    on_gpu = False
+    device = torch.device("cpu")
 
     def __init__(self, *sizes, buckets=None):
         self.parameters = [torch.nn.Parameter(torch.ones(size)) for size in sizes]
@@ -132,6 +132,7 @@ class Sent:
     def depart(self, number, gradients, weight):
         assert all(each is self.parameters[i].grad for i, each in gradients.items())
         self.buckets.append((number, weight))
+        return [number]
 
     def step(self, *used):
         """A step by whose loss some parameters get gradients; the buckets that left in it."""

@@ -1,5 +1,6 @@
 """In which order PyTorch's tensors and streams wait for each other, where there is no GPU."""
 
+import contextlib
 import types
 
 import pytest
@@ -27,11 +28,17 @@ class Gpu:
     def __init__(self, monkeypatch):
         self.log = []
         self.current = Stream(self.log, "computing")
-        monkeypatch.setattr(torch.Tensor, "cuda", lambda tensor: tensor)
-        monkeypatch.setattr(torch.cuda, "Stream", lambda: Stream(self.log, "beside"))
-        monkeypatch.setattr(torch.cuda, "current_stream", lambda *device: self.current)
+        monkeypatch.setattr(torch.cuda, "Stream", lambda device: Stream(self.log, "beside"))
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self.current)
+        monkeypatch.setattr(torch.cuda, "stream", self.made_current)
         engine = types.SimpleNamespace(core=self)
         monkeypatch.setattr(torch_gpu_lane.world, "engine", lambda: engine)
+
+    @contextlib.contextmanager
+    def made_current(self, stream):
+        before, self.current = self.current, stream
+        yield
+        self.current = before
 
     def submit_on_gpu(self, exchange, first, pieces, weight, gpu_weight, stream, keep):
         sizes = [size for *_, size in pieces]
@@ -54,7 +61,9 @@ class Step:
 
     def __init__(self, *buckets):
         self.buckets = buckets
-        self.lane = torch_gpu_lane.GpuLane(7, buckets)
+        self.gone = []  # in this step
+        # Any device will do for one: the host's here.
+        self.lane = torch_gpu_lane.GpuLane(7, buckets, torch.device("cpu"))
         self.gradients = [torch.full([i + 1], float(i)) for i in range(sum(map(len, buckets)))]
 
     def leave(self, *numbers):
@@ -62,10 +71,12 @@ class Step:
             gradients = {i: self.gradients[i] for i in self.buckets[number]}
             for _ in gradients:
                 self.lane.arrive()
-            self.lane.depart(number, gradients, 2.0)
+            self.gone += self.lane.depart(number, gradients, 2.0)
 
     def reduce(self):
-        results = self.lane.reduce(lambda i: Parcel(self.gradients[i], True, True), 2.0)
+        self.gone = []
+        device = self.lane.device
+        results = self.lane.reduce(lambda i: Parcel(self.gradients[i], True, device), 2.0)
         assert sorted(results) == list(range(len(self.gradients)))
         assert all(torch.equal(results[i], self.gradients[i]) for i in results)
 
@@ -93,8 +104,9 @@ def test_what_leaves_ahead_is_waited_for_beside(gpu):
 def test_buckets_go_in_their_order(gpu):
     step = Step([0], [1], [2])
     step.leave(2, 1)
-    assert gpu.told() == []
+    assert gpu.told() == [] and step.gone == []
     step.leave(0)
+    assert step.gone == [0, 1, 2]
     found = [line for line in gpu.told() if "bucket" in line]
     assert found == [f"[{4 * n + 4}] from bucket {n} on beside" for n in range(3)]
     step.reduce()
@@ -118,7 +130,7 @@ def test_nothing_leaves_ahead_where_the_backward_pass_exchanges_something_else(g
     gpu.told()
     for _ in range(2):
         step.leave(0, 1)
-        assert gpu.told() == []
+        assert gpu.told() == [] and step.gone == []
         others.reduce()
         step.reduce()
         assert gpu.told()[-1] == "[4, 8] from bucket 0 on computing"
@@ -131,7 +143,30 @@ def test_nothing_leaves_ahead_where_the_backward_pass_exchanges_something_else(g
     assert gpu.told()[-1] == "[4] from bucket 0 on beside"
 
 
-def test_what_has_gone_is_waited_for_at_the_end(gpu):
+def test_something_else_that_comes_after_buckets_have_left(gpu):
+    step, others = Step([0], [1]), Step([0])
+    step.leave(0)
+    with pytest.raises(RuntimeError, match="EASYDDL_OVERLAP=0"):
+        others.reduce()
+
+
+def test_a_gradient_that_must_be_copied(gpu, monkeypatch):
+    step = Step([0])
+    step.gradients = [torch.arange(6.0).reshape(2, 3).T]
+    copied_on = []
+    contiguous = torch.Tensor.contiguous
+    monkeypatch.setattr(
+        torch.Tensor,
+        "contiguous",
+        lambda tensor: copied_on.append(gpu.current.name) or contiguous(tensor),
+    )
+    step.leave(0)
+    assert copied_on == ["beside"]
+    assert gpu.told() == ["beside waits for computing", "[24] from bucket 0 on beside"]
+    step.reduce()
+
+
+def test_what_is_under_way_is_waited_for_at_the_end(gpu):
     step = Step([0], [1])
     step.lane.stop()
     assert gpu.told() == []
@@ -139,3 +174,9 @@ def test_what_has_gone_is_waited_for_at_the_end(gpu):
     gpu.told()
     step.lane.stop()
     assert gpu.told() == ["the host waits for beside"]
+    step.reduce()
+    gpu.told()
+    step.lane.stop()
+    assert gpu.told() == ["the host waits for computing"]
+    step.lane.stop()
+    assert gpu.told() == []
