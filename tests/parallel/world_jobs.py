@@ -21,7 +21,6 @@ JOBS = [
 ]
 OF_THE_SOAK = [
     ("tensorflow", 4, "a,b,a,b"),
-    ("torch", 8, ""),
 ]
 
 
