@@ -13,7 +13,9 @@ Each process has one core, and takes batches of 64. In turns it trains:
   one process, on two that do not communicate, and on two under DistributedDataParallel over gloo.
 
 A process' speed is that of its median epoch, after one in which frameworks compile; a job's is its
-slowest process'. The efficiency is the speed of a process among two over that of one alone.
+slowest process'. The efficiency is the speed of a process among two over that of one alone. Where
+a machine's speed changes from one round to the next, the ratios within rounds tell more than that
+of the medians: both are printed.
 """
 
 import argparse
@@ -161,7 +163,12 @@ def compare(name, backend, rounds, folder):
     for way, over in (
         ("easyddl", "control"), ("easyddl", "one"), (rival, control), (rival, alone),
     ):  # fmt: skip
-        print(f"  {way} / {over}: {median[way] / median[over]:.2f}", flush=True)
+        in_turn = sorted(a / b for a, b in zip(speeds[way], speeds[over], strict=True))
+        print(
+            f"  {way} / {over}: {median[way] / median[over]:.2f}; round by round "
+            f"{in_turn[0]:.2f} to {in_turn[-1]:.2f}, median {statistics.median(in_turn):.2f}",
+            flush=True,
+        )
 
 
 def main():
