@@ -15,7 +15,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 
 EPOCHS = 3  # and one before, which does not count
 
@@ -25,24 +24,14 @@ def train(name, batch, file):
     is_rank = bool(os.environ.get("PMI_RANK") or os.environ.get("OMPI_COMM_WORLD_RANK"))
     if is_rank:  # before anything else: it gives each rank its GPU, or its cores
         import easyddl as ddl
-    import keras
     import numpy as np
+    from epoch_clock import EpochClock
     from networks import MODELS
 
     make, steps = MODELS[name]
     model, shape = make()
 
-    class Clock(keras.callbacks.Callback):
-        seconds = ()
-
-        def on_epoch_begin(self, epoch, logs=None):
-            self.begin = time.perf_counter()
-
-        def on_epoch_end(self, epoch, logs=None):
-            # Keras has asked for the metrics, and so has waited for the last step.
-            self.seconds = (*self.seconds, time.perf_counter() - self.begin)
-
-    clock = Clock()
+    clock = EpochClock()
     callbacks = [ddl.DDLCallback(), clock, ddl.DDLGlobalVariablesCallback()] if is_rank else [clock]
     random = np.random.default_rng(0)
     x = random.random((batch * steps, *shape), np.float32)

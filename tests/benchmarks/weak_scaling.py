@@ -53,6 +53,7 @@ def train_by_keras(way, name, port):
     if way == "easyddl":  # before anything else: it shares out the cores
         import easyddl as ddl
     import keras
+    from epoch_clock import EpochClock
     from networks import MODELS
 
     if way == "DataParallel":
@@ -61,17 +62,7 @@ def train_by_keras(way, name, port):
         keras.distribution.set_distribution(parallel)
     model, shape = MODELS[name][0]()
 
-    class Clock(keras.callbacks.Callback):
-        seconds = ()
-
-        def on_epoch_begin(self, epoch, logs=None):
-            self.begin = time.perf_counter()
-
-        def on_epoch_end(self, epoch, logs=None):
-            # Keras has asked for the metrics, and so has waited for the last step.
-            self.seconds = (*self.seconds, time.perf_counter() - self.begin)
-
-    clock = Clock()
+    clock = EpochClock()
     callbacks = [clock]
     if way == "easyddl":
         callbacks = [ddl.DDLCallback(), clock, ddl.DDLGlobalVariablesCallback()]
