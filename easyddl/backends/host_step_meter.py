@@ -16,6 +16,6 @@ class HostStepMeter:
 
     def count(self, batch):
         """Counts a step that takes a batch: its samples are as many as its first array is long."""
-        lengths = [x.shape[0] for x in keras.tree.flatten(batch) if getattr(x, "ndim", 0) > 0]
-        self.samples += lengths[0] if lengths else 0
+        arrays = (x for x in keras.tree.flatten(batch) if getattr(x, "ndim", 0) > 0)
+        self.samples += next((x.shape[0] for x in arrays), 0)
         self.steps += 1

@@ -16,6 +16,9 @@ import subprocess
 import sys
 import tempfile
 
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1])]
+import mpi  # noqa: E402 - after where it lies has been told
+
 EPOCHS = 3  # and one before, which does not count
 
 
@@ -44,11 +47,11 @@ def train(name, batch, file):
 
 def speed_of(ranks, name, options, file):
     """A process's samples per second; `ranks` is 0 for Keras alone."""
-    here = pathlib.Path(sys.executable).with_name("mpirun")
-    launcher = [str(here) if here.exists() else "mpirun", "-np", str(ranks)] if ranks else []
-    worker = [sys.executable, __file__, "--worker", name, str(options.batch), file]
+    line = [sys.executable, __file__, "--worker", name, str(options.batch), file]
+    if ranks:
+        line = mpi.command(ranks, line)
     env = {**os.environ, "KERAS_BACKEND": options.backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    subprocess.run([*launcher, *worker], check=True, env=env, timeout=600)
+    subprocess.run(line, check=True, env=env, timeout=600)
     return json.loads(pathlib.Path(file).read_text())
 
 

@@ -28,6 +28,9 @@ import subprocess
 import sys
 import time
 
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1])]
+import mpi  # noqa: E402 - after where it lies has been told
+
 BATCH = 64
 EPOCHS = 3  # and one before, which does not count
 STEPS = {"mnist_cnn": 15, "mlp": 10}  # of an epoch
@@ -129,16 +132,11 @@ def speed_of(way, name, backend, folder):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     count = 1 if way.endswith("one") else 2
-    here = pathlib.Path(sys.executable).with_name("mpirun")
-    launcher = str(here) if here.exists() else "mpirun"
+    worker = [sys.executable, __file__, "--worker", way, name, port, folder]
     environment = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         environment[variable] = "1"
-    subprocess.run(
-        [launcher, "-np", str(count), sys.executable, __file__, "--worker", way, name, str(port),
-         folder],
-        check=True, env=environment, timeout=600,
-    )  # fmt: skip
+    subprocess.run(mpi.command(count, worker), check=True, env=environment, timeout=600)
     return min(json.loads(pathlib.Path(folder, f"{r}.json").read_text()) for r in range(count))
 
 

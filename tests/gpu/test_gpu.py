@@ -4,7 +4,6 @@ python -m pytest tests/gpu -rs
 """
 
 import functools
-import importlib.util
 import pathlib
 import shutil
 import subprocess
@@ -105,8 +104,7 @@ def test_what_touches_the_host(hosts, way, tmp_path):
 @pytest.mark.parametrize("backend", ["jax", "torch", "tensorflow"])
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_fit_on_gpus_equals_one_on_cpus(backend, ranks, tmp_path):
-    if importlib.util.find_spec(backend) is None:
-        pytest.skip(f"{backend} is not installed")
+    mpi.require(backend)
     env = {"KERAS_BACKEND": backend, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     results = []
     for device, more in (("gpu", {}), ("cpu", {"CUDA_VISIBLE_DEVICES": ""})):
@@ -125,8 +123,7 @@ def test_the_cost_beside_nccl(ranks):
 
 @pytest.mark.parametrize("backend", ["jax", "torch", "tensorflow"])
 def test_the_cost_beside_plain_keras(backend):
-    if importlib.util.find_spec(backend) is None:
-        pytest.skip(f"{backend} is not installed")
+    mpi.require(backend)
     line = [sys.executable, BENCHMARKS / "beside_keras.py", "--backend", backend]
     line += ["--ranks", *{1, gpus()}]
     done = mpi.run_command([*map(str, line)], mpi.environment({"KERAS_BACKEND": backend}))

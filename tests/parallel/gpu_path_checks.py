@@ -57,6 +57,11 @@ def sum_of(count, dtype, seed=0):
     return sum(values(rank, count, dtype, seed) for rank in range(SIZE)).astype(dtype)
 
 
+def arrays_of(buckets, rank=RANK, seed=0):
+    """What a rank has in buckets, by bucket."""
+    return [[Array(values(rank, c, dtype, seed)) for c in counts] for dtype, counts in buckets]
+
+
 class Model:
     """Buckets of arrays on this rank's GPU, and their exchange."""
 
@@ -69,15 +74,21 @@ class Model:
         ]
         self.engine = CORE.Exchange(channel, "a model", sizes, op)
         self.stream = stream
-        self.inputs = [[Array(values(RANK, c, d)) for c in counts] for d, counts in buckets]
+        self.inputs = arrays_of(buckets)
         self.outputs = self.inputs
         if not in_place:
-            self.outputs = [[Array(values(99, c, d)) for c in counts] for d, counts in buckets]
+            self.outputs = arrays_of(buckets, rank=99)
 
     def put(self, seed):
         for (dtype, counts), arrays in zip(self.buckets, self.inputs, strict=True):
             for count, array in zip(counts, arrays, strict=True):
                 array.put(values(RANK, count, dtype, seed))
+
+    def queue(self, bucket, sources, microseconds):
+        """Has a bucket made on the stream: copies of other arrays, which take their time."""
+        self.stream.sleep(microseconds * (RANK + 1) // SIZE)
+        for array, source in zip(self.inputs[bucket], sources[bucket], strict=True):
+            array.copy_from(source, self.stream)
 
     def pieces(self, bucket):
         pairs = zip(self.inputs[bucket], self.outputs[bucket], strict=True)
@@ -170,13 +181,11 @@ def check_large_buckets():
 
 def check_the_exchange_waits_for_what_was_queued_before():
     model = Model([("float32", [1001]), ("float32", [77])])
-    made = [[Array(values(RANK, c, seed=5)) for c in counts] for _, counts in model.buckets]
+    made = arrays_of(model.buckets, seed=5)
     for _ in range(3):
         model.put(seed=9)  # what must not be read
         for bucket in range(2):
-            model.stream.sleep(20_000 * (RANK + 1) // SIZE)
-            for array, source in zip(model.inputs[bucket], made[bucket], strict=True):
-                array.copy_from(source, model.stream)
+            model.queue(bucket, made, 20_000)
             model.submit(bucket)
         model.assert_means(seed=5)
     model.close()
@@ -199,15 +208,13 @@ def check_what_is_queued_next_waits_for_the_exchange():
 def check_buckets_that_leave_on_a_stream_beside():
     """As from a backward pass, which goes on with the next gradient."""
     model = Model([("float32", [1001]), ("float32", [77]), ("float32", [3])])
-    made = [[Array(values(RANK, c, seed=5)) for c in counts] for _, counts in model.buckets]
-    copies = [[Array(values(RANK, c, seed=9)) for c in counts] for _, counts in model.buckets]
+    made = arrays_of(model.buckets, seed=5)
+    copies = arrays_of(model.buckets, seed=9)
     beside = Stream()
     for _ in range(3):
         model.put(seed=9)  # what must not be read
         for bucket in range(3):
-            model.stream.sleep(5_000 * (RANK + 1) // SIZE)
-            for array, source in zip(model.inputs[bucket], made[bucket], strict=True):
-                array.copy_from(source, model.stream)
+            model.queue(bucket, made, 5_000)
             beside.wait_for(model.stream)
             model.submit(bucket, stream=beside)
         model.stream.wait_for(beside)
