@@ -15,6 +15,7 @@ from easyddl import backends as _backends
 from easyddl import fits as _fits
 from easyddl import launcher as _launcher
 from easyddl import lifetime as _lifetime
+from easyddl import world as _world
 from easyddl.callbacks import (
     BackupAndRestore,
     DDLCallback,
@@ -86,3 +87,4 @@ _lifetime.install()
 _fits.install()
 if not _launcher.is_worker() and _backends.find() is not None:
     _backends.find().configure()
+    _world.at_start(_backends.pin_gpu_of)

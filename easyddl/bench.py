@@ -87,7 +87,8 @@ class Bench:
 
         Returns:
             Dictionary of `bytes`; `seconds`, the median time of a call by algorithm; `bounds`,
-            likewise, `None` where there is none; `rounds`, the times of all rounds by way; and
+            likewise, `None` where there is none; `least` and `worst`, the times of the best and of
+            the worst round by algorithm and bound; `rounds`, the times of all rounds by way; and
             `calls`, how many calls a round had.
 
         Raises:
@@ -109,11 +110,16 @@ class Bench:
                 times[way].append(self._time(way, data, calls[way]))
                 advance(way)
         medians = {way: statistics.median(found) for way, found in times.items()}
-        wires = [medians[way] for way in ways if way.startswith("wire")]
+        wires = [way for way in ways if way.startswith("wire")]
+        shown = {name: name for name in (*self.algorithms, "copy")}
+        if wires:
+            shown["wire"] = min(wires, key=medians.get)
         return {
             "bytes": size,
             "seconds": {way: medians[way] for way in self.algorithms},
-            "bounds": {"copy": medians["copy"], "wire": min(wires, default=None)},
+            "bounds": {name: medians[shown[name]] if name in shown else None for name in BOUNDS},
+            "least": {name: min(times[way]) for name, way in shown.items()},
+            "worst": {name: max(times[way]) for name, way in shown.items()},
             "rounds": times,
             "calls": calls,
         }

@@ -110,18 +110,19 @@ def collective(name, x, prepare, run, **arguments):
         x: The user's argument.
         prepare: Function of an `_Argument` that checks it and returns what describes it, for
             all ranks alike.
-        run: Function of the `_Argument` and the signature: the collective itself.
+        run: Function of the `_Argument` and of what it does in words: the collective itself.
         **arguments: The user's other arguments that must agree.
     """
-    attendance.require_all(f"{name}()")
-    shown = ", ".join(f"{key}={plain(value)!r}" for key, value in arguments.items())
-    try:
-        argument = _Argument(x)
-        what = ", ".join(part for part in (prepare(argument), shown) if part)
-    except (TypeError, ValueError) as problem:
-        world.agree(f"{name}({shown}) with a bad argument [{problem}]")
-        raise
-    return run(argument, world.signature(f"{name}({what})"))
+    with world.taking_part(f"{name}()"):
+        attendance.require_all(f"{name}()")
+        shown = ", ".join(f"{key}={plain(value)!r}" for key, value in arguments.items())
+        try:
+            argument = _Argument(x)
+            what = ", ".join(part for part in (prepare(argument), shown) if part)
+        except Exception as problem:
+            world.agree(f"{name}({shown}) with a bad argument [{problem}]")
+            raise
+        return run(argument, f"{name}({what})")
 
 
 def _whole(argument):
@@ -139,31 +140,53 @@ def _rows(argument):
     return f"x: {argument.dtype} of shape ({shape})"
 
 
-def reduce_arrays(arrays, dtype, op, signature):
+def reduce_arrays(arrays, dtype, op, text):
     """The reduction of a list of arrays of one dtype over all ranks, as new arrays."""
-    arrays = [contiguous(array) for array in arrays]
-    results = [np.empty_like(array) for array in arrays]
+    with world.failing_alike(text):
+        arrays = [contiguous(array) for array in arrays]
+        results = [np.empty_like(array) for array in arrays]
     world.engine().channel.allreduce(
         [as_bytes(array) for array in arrays],
         [as_bytes(result) for result in results],
         dtype,
         op,
-        signature,
+        world.signature(text),
     )
     return results
 
 
-def broadcast_arrays(arrays, root_rank, signature):
+def broadcast_arrays(arrays, root_rank, text):
     """The root's arrays on all ranks, as new arrays."""
-    arrays = [contiguous(array) for array in arrays]
-    results = [array.copy() for array in arrays]
+    with world.failing_alike(text):
+        arrays = [contiguous(array) for array in arrays]
+        results = [array.copy() for array in arrays]
     world.engine().channel.broadcast(
         [as_bytes(array) for array in arrays],
         [as_bytes(result) for result in results],
         root_rank,
-        signature,
+        world.signature(text),
     )
     return results
+
+
+def gathering(shape, dtype):
+    """What makes the array for rows of all ranks, and holds it.
+
+    Args:
+        shape: Tuple. The shape of a row.
+        dtype: NumPy dtype.
+
+    Returns:
+        List that will hold the array, and the function that the engine calls when it knows how many
+        rows each rank has.
+    """
+    made = []
+
+    def allocate(counts):
+        made.append(np.empty((sum(counts), *shape), dtype))
+        return as_bytes(made[0])
+
+    return made, allocate
 
 
 def allreduce(x, op="mean"):
@@ -205,8 +228,8 @@ def allreduce(x, op="mean"):
         _check_op(argument.dtype, op)
         return _whole(argument)
 
-    def run(argument, signature):
-        (result,) = reduce_arrays([argument.array], argument.dtype, op, signature)
+    def run(argument, text):
+        (result,) = reduce_arrays([argument.array], argument.dtype, op, text)
         return argument.like(result)
 
     return collective("allreduce", x, prepare, run, op=op)
@@ -240,8 +263,8 @@ def broadcast(x, root_rank=0):
         check_root(root_rank)
         return _whole(argument)
 
-    def run(argument, signature):
-        (result,) = broadcast_arrays([argument.array], root_rank, signature)
+    def run(argument, text):
+        (result,) = broadcast_arrays([argument.array], root_rank, text)
         return argument.like(result)
 
     return collective("broadcast", x, prepare, run, root_rank=root_rank)
@@ -272,17 +295,15 @@ def allgather(x):
     ```
     """
 
-    def run(argument, signature):
-        array = contiguous(argument.array)
-        channel = world.engine().channel
-        counts = channel.gather_values(array.shape[0], signature)
-        result = np.empty((sum(counts), *array.shape[1:]), array.dtype)
-        row_bytes = _row_bytes(array)
-        if row_bytes > 0:
-            channel.all_gather(
-                as_bytes(array), as_bytes(result), counts, row_bytes, world.rank(), signature
-            )
-        return argument.like(result)
+    def run(argument, text):
+        with world.failing_alike(text):
+            array = contiguous(argument.array)
+            rows = as_bytes(array)
+        result, allocate = gathering(array.shape[1:], array.dtype)
+        world.engine().channel.all_gather(
+            rows, array.shape[0], _row_bytes(array), world.signature(text), allocate
+        )
+        return argument.like(result[0])
 
     return collective("allgather", x, _rows, run)
 
@@ -310,9 +331,10 @@ def reduce_scatter(x, op="sum"):
         _check_divides(argument.array, "`reduce_scatter` deals out equal parts")
         return _whole(argument)
 
-    def run(argument, signature):
-        array = contiguous(argument.array)
-        result = np.empty((array.shape[0] // world.size(), *array.shape[1:]), array.dtype)
+    def run(argument, text):
+        with world.failing_alike(text):
+            array = contiguous(argument.array)
+            result = np.empty((array.shape[0] // world.size(), *array.shape[1:]), array.dtype)
         world.engine().channel.reduce_scatter(
             as_bytes(array),
             as_bytes(result),
@@ -320,7 +342,7 @@ def reduce_scatter(x, op="sum"):
             world.size(),
             argument.dtype,
             op,
-            signature,
+            world.signature(text),
         )
         return argument.like(result)
 
@@ -379,21 +401,14 @@ def alltoall(x, splits=None):
         sends.extend(_splits(argument.array, splits))
         return described
 
-    def run(argument, signature):
-        array = contiguous(argument.array)
-        channel, size = world.engine().channel, world.size()
-        matrix = np.empty((size, size), np.int64)
-        mine = np.array(sends, np.int64)
-        channel.all_gather(
-            as_bytes(mine), as_bytes(matrix), [1] * size, mine.nbytes, world.rank(), signature
+    def run(argument, text):
+        with world.failing_alike(text):
+            array = contiguous(argument.array)
+            rows = as_bytes(array)
+        result, allocate = gathering(array.shape[1:], array.dtype)
+        world.engine().channel.all_to_all(
+            rows, sends, _row_bytes(array), world.signature(text), allocate
         )
-        receives = matrix[:, world.rank()].tolist()
-        result = np.empty((sum(receives), *array.shape[1:]), array.dtype)
-        row_bytes = _row_bytes(array)
-        if row_bytes > 0:
-            channel.all_to_all(
-                as_bytes(array), as_bytes(result), sends, receives, row_bytes, signature
-            )
-        return argument.like(result)
+        return argument.like(result[0])
 
     return collective("alltoall", x, prepare, run)

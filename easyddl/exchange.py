@@ -101,7 +101,7 @@ class Exchange:
         return result
 
     def close(self):
-        """Ends it. The engine's part of it serves another."""
+        """Ends it, and gives back the engine's memory."""
         if self._way is not None:
             self._way.close()
 

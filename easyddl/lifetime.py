@@ -48,7 +48,11 @@ def _end_before_start(kind, error):
 def _part():
     """At exit: a rank that never needed the others must not leave them waiting for it."""
     if launcher.is_rank_of_several() and not world.is_started():
-        world.init()
+        try:
+            world.init()
+        except BaseException as error:
+            # Nobody reads an exit handler's exceptions, and the others may wait in the start.
+            _end_before_start(type(error), error)
     if world.is_started():
         world.stop_signals()
 

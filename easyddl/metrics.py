@@ -123,8 +123,9 @@ def _add_up(metrics, has_samples, differs):
         value = np.asarray(variable.numpy(), np.float64)
         parts.append(value.ravel() if has_samples else np.zeros(value.size))
     names = ", ".join(f"{m.name} {[tuple(v.shape) for v in m.variables]}" for m in metrics)
-    signature = world.signature(f"adding up the metrics ({names})")
-    (total,) = collectives.reduce_arrays([np.concatenate(parts)], "float64", "sum", signature)
+    text = f"adding up the metrics ({names})"
+    with world.taking_part(text):
+        (total,) = collectives.reduce_arrays([np.concatenate(parts)], "float64", "sum", text)
     ends = np.cumsum([math.prod(v.shape) for v in variables])[:-1]
     for variable, value in zip(variables, np.split(total[1:], ends), strict=False):
         variable.assign(value.reshape(variable.shape).astype(variable.numpy().dtype))

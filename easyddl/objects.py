@@ -7,6 +7,8 @@ import numpy as np
 
 from easyddl import attendance, collectives, world
 
+_NOTHING = np.empty(0, np.uint8)
+
 
 def _pickled(name, obj):
     """The object's bytes; an error on all ranks if it has none on this one."""
@@ -39,13 +41,18 @@ def allgather_object(obj):
     hosts = ddl.allgather_object(socket.gethostname())
     ```
     """
-    data = _pickled("allgather_object(obj)", obj)
-    signature = world.signature("allgather_object(obj)")
-    channel = world.engine().channel
-    counts = channel.gather_values(data.size, signature)
-    joined = np.empty(sum(counts), np.uint8)
-    channel.all_gather(data, joined, counts, 1, world.rank(), signature)
-    return [pickle.loads(part.tobytes()) for part in np.split(joined, np.cumsum(counts)[:-1])]
+    text, ends = "allgather_object(obj)", []
+    with world.taking_part(text):
+        data = _pickled(text, obj)
+        joined, allocate = collectives.gathering((), np.uint8)
+
+        def cut(counts):
+            ends.extend(np.cumsum(counts)[:-1])
+            return allocate(counts)
+
+        signature = world.signature(text)
+        world.engine().channel.all_gather(data, data.size, 1, signature, cut)
+    return [pickle.loads(part.tobytes()) for part in np.split(joined[0], ends)]
 
 
 def broadcast_object(obj, root_rank=0):
@@ -63,21 +70,20 @@ def broadcast_object(obj, root_rank=0):
         RuntimeError: On all ranks, if they disagree in the root, or the root's `obj` cannot be
             pickled.
     """
-    attendance.require_all("broadcast_object()")
-    text = f"broadcast_object(root_rank={collectives.plain(root_rank)!r})"
-    try:
-        collectives.check_root(root_rank)
-    except (TypeError, ValueError) as problem:
-        world.agree(f"{text} with a bad argument [{problem}]")
-        raise
-    is_root = world.rank() == root_rank
-    data = _pickled(text, obj) if is_root else np.empty(0, np.uint8)
-    signature = world.signature(text)
-    channel = world.engine().channel
-    length = channel.gather_values(data.size, signature)[root_rank]
-    received = data.copy() if is_root else np.empty(length, np.uint8)
-    channel.broadcast([received], [received], root_rank, signature)
-    return obj if is_root else pickle.loads(received.tobytes())
+    with world.taking_part("broadcast_object()"):
+        attendance.require_all("broadcast_object()")
+        text = f"broadcast_object(root_rank={collectives.plain(root_rank)!r})"
+        try:
+            collectives.check_root(root_rank)
+        except (TypeError, ValueError) as problem:
+            world.agree(f"{text} with a bad argument [{problem}]")
+            raise
+        is_root = world.rank() == root_rank
+        data = _pickled(text, obj) if is_root else _NOTHING
+        received, allocate = collectives.gathering((), np.uint8)
+        signature = world.signature(text)
+        world.engine().channel.broadcast_unknown(data, root_rank, signature, allocate)
+    return obj if is_root else pickle.loads(received[0].tobytes())
 
 
 @contextlib.contextmanager

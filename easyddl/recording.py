@@ -1,8 +1,10 @@
 """The file that this rank's part of a timeline goes to."""
 
+import contextlib
 import json
 import os
 import pathlib
+import stat
 
 VARIABLE = "EASYDDL_TIMELINE"
 FORMAT = 1
@@ -30,8 +32,7 @@ class File:
     def __init__(self, folder, rank):
         path = pathlib.Path(folder)
         path.mkdir(parents=True, exist_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        self.descriptor = os.open(path / file_name(rank), flags, 0o644)
+        self.descriptor = _create(path / file_name(rank))
         self.rank = rank
         self.job = None
 
@@ -40,6 +41,18 @@ class File:
         first = {"easyddl_timeline": FORMAT, "rank": self.rank, "size": size, "host": host,
                  "job": self.job}  # fmt: skip
         os.write(self.descriptor, json.dumps(first).encode() + b"\n")
+
+
+def _create(path):
+    """A new file in the place of an earlier job's. Only a regular file is replaced.
+
+    In a directory that others can write to, a link in its place would lead to any file of ours.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise ValueError(f"{path} is a link or a special file, which is not replaced")
+        path.unlink()
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
 
 
 def open_file(comm):

@@ -1,12 +1,15 @@
 """The files that the ranks of one job have written, as one timeline."""
 
 import bisect
+import itertools
 import json
 import pathlib
 import re
 import typing
 
 from easyddl import recording
+
+_MOST_NAMED = 10  # missing ranks, in an error
 
 
 class Span(typing.NamedTuple):
@@ -94,8 +97,14 @@ class Rank:
                 f"{self.path} does not begin as a timeline that this version of easyddl writes. "
                 f"Received: {json.dumps(first)[:80]}"
             )
-        self.rank, self.host = first["rank"], first["host"]
-        self.size, self.job = first["size"], first["job"]
+        self.rank, self.host = first.get("rank"), first.get("host")
+        self.size, self.job = first.get("size"), first.get("job")
+        numbers_fit = type(self.rank) is type(self.size) is int and 0 <= self.rank < self.size
+        if not numbers_fit or not isinstance(self.host, str) or not isinstance(self.job, str):
+            raise ValueError(
+                f"{self.path} does not tell the rank, size, host and job of a timeline. "
+                f"Received: {json.dumps(first)[:200]}"
+            )
 
     def _take(self, line):
         if "lane" in line:
@@ -159,10 +168,15 @@ def read(folder):
             f"with {recording.VARIABLE}={folder}."
         )
     size = Rank(paths[min(paths)]).size
-    missing = [str(rank) for rank in range(size) if rank not in paths]
-    if missing:
+    # Counted by the files that are here: a damaged one may claim any number of ranks.
+    number_missing = size - sum(rank < size for rank in paths)
+    if number_missing:
+        missing = (str(rank) for rank in itertools.count() if rank not in paths)
+        named = ", ".join(itertools.islice(missing, min(number_missing, _MOST_NAMED)))
+        more = number_missing - _MOST_NAMED
         raise FileNotFoundError(
-            f"The job had {size} ranks, but {folder} has no file of rank {', '.join(missing)}. "
+            f"The job had {size} ranks, but {folder} has no file of rank {named}"
+            f"{f' and of {more} more' if more > 0 else ''}. "
             "Copy the files of all hosts into one directory."
         )
     # A file of a higher rank was left here by an earlier job.

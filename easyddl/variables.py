@@ -27,19 +27,20 @@ def broadcast_variables(variables, root_rank=0):
     ```
     """
     text = f"broadcast_variables(root_rank={collectives.plain(root_rank)!r})"
-    try:
-        collectives.check_root(root_rank)
-        variables = list(variables)
-        values = [_value(variable) for variable in variables]
-    except (TypeError, ValueError) as problem:
-        world.agree(f"{text} with a bad argument [{problem}]")
-        raise
-    parts = [
-        f"{i} {getattr(variable, 'name', '')} {value.dtype.name}{value.shape}"
-        for i, (variable, value) in enumerate(zip(variables, values, strict=True))
-    ]
-    signature = world.signature(f"{text} of ({', '.join(parts)})")
-    received = collectives.broadcast_arrays(values, root_rank, signature)
+    with world.taking_part(text):
+        try:
+            collectives.check_root(root_rank)
+            variables = list(variables)
+            values = [_value(variable) for variable in variables]
+        except Exception as problem:
+            world.agree(f"{text} with a bad argument [{problem}]")
+            raise
+        parts = [
+            f"{i} {getattr(variable, 'name', '')} {value.dtype.name}{value.shape}"
+            for i, (variable, value) in enumerate(zip(variables, values, strict=True))
+        ]
+        text = f"{text} of ({', '.join(parts)})"
+        received = collectives.broadcast_arrays(values, root_rank, text)
     if world.rank() != root_rank:
         for variable, value in zip(variables, received, strict=True):
             _assign(variable, value)
@@ -58,8 +59,9 @@ def average_variables(variables, what, weight=1.0):
     values = [np.asarray(variable.numpy()) for variable in variables]
     # In one array, and in float64, in which the mean of equal float32 numbers is just that number.
     flat = np.concatenate([[1.0], *(value.ravel().astype(np.float64) for value in values)])
-    signature = world.signature(f"the mean of {what}: {[value.shape for value in values]}")
-    (total,) = collectives.reduce_arrays([flat * weight], "float64", "sum", signature)
+    text = f"the mean of {what}: {[value.shape for value in values]}"
+    with world.taking_part(text):
+        (total,) = collectives.reduce_arrays([flat * weight], "float64", "sum", text)
     if total[0] == 0:
         return
     ends = np.cumsum([value.size for value in values])[:-1]

@@ -1,10 +1,12 @@
 """A way of tensors into the engine and back, at one place of a step."""
 
-from easyddl import attendance, backends, channels, world
+import math
+
+from easyddl import attendance, backends, world
 
 
 class Way:
-    """A channel, an exchange of the engine's that goes through it, and the backend's door to it.
+    """An exchange of the engine's, or a sum, and the backend's door to it.
 
     All ranks must make it together.
 
@@ -12,17 +14,19 @@ class Way:
         what: String. What goes this way, for errors.
         plan: List of lists of indices. Which tensors travel together, in which order.
         sizes: List of integers. The bytes of each tensor.
-        dtypes: List of strings. The dtype of each.
+        dtypes: List of strings. The dtype of each; float32 where they are summed.
         shapes: List of tuples. The shape of each.
         op: `"mean"`, which is weighted, or `"sum"`.
     """
 
     def __init__(self, what, plan, sizes, dtypes, shapes, op="mean"):
-        self._number, channel = channels.lease()
         self._leads = op == "mean"
-        self._engine = world.engine().core.Exchange(
-            channel, what, [(dtypes[b[0]], [sizes[i] for i in b]) for b in plan], op
-        )
+        core, engines_world = world.engine().core, world.engine().world
+        if op == "sum":
+            self._engine = core.StepSum(engines_world, what, sum(map(math.prod, shapes)))
+        else:
+            buckets = [(dtypes[b[0]], [sizes[i] for i in b]) for b in plan]
+            self._engine = core.Exchange(engines_world, what, buckets, op)
         self._door = backends.require().Exchange(self._engine.number, plan, shapes)
 
     def watch(self, variables, weight):
@@ -49,12 +53,10 @@ class Way:
         return self._door.zeros(dtype, shape)
 
     def close(self):
-        """Ends it. The engine's part of it serves another."""
+        """Ends it, and gives back the engine's memory."""
         # A forked child that drops it has none of the engine's threads to end.
         if not world.is_started():
             return
         self._door.stop()
         self._engine.close()
         self._door.close()
-        if self._engine.is_sound:
-            channels.release(self._number)

@@ -23,6 +23,8 @@ _REINSTALL = (
     "sources), with MPICXX naming the compiler wrapper of that MPI if there are several."
 )
 
+_STALL_WARN, _STALL_ABORT = 60.0, 600.0  # seconds
+
 
 @dataclasses.dataclass(frozen=True)
 class _Engine:
@@ -33,8 +35,22 @@ class _Engine:
 
 
 _engine: _Engine | None = None
+_failure: Exception | None = None  # of the start, which cannot be repeated
+_is_starting = False
+_lock = threading.RLock()  # held while the engine starts
+_at_start = []
 _activities = []  # of this rank, the innermost last
 _process = os.getpid()  # a forked child has another
+
+
+def _renew_lock():
+    # Another thread may have held it when the process was forked.
+    global _lock, _is_starting
+    _lock = threading.RLock()
+    _is_starting = False
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 def init():
@@ -42,6 +58,8 @@ def init():
 
     It need not be called: whatever needs the other ranks calls it. All ranks must come to
     that point.
+
+    A start that has failed cannot be repeated: every later call raises the same error.
 
     Raises:
         RuntimeError: If MPI cannot be loaded, is not the one that easyddl was built with, or
@@ -56,12 +74,42 @@ def is_started():
 
 
 def engine():
-    """The engine, started at its first use."""
-    global _engine
-    if _engine is None or _engine.process != os.getpid():
-        _check_process()
+    """The engine, started at its first use, by the first thread that comes to it."""
+    if is_started():
+        return _engine
+    _check_process()
+    with _lock:
+        return _engine if is_started() else _start_once()
+
+
+def _start_once():
+    global _engine, _failure, _is_starting
+    if _failure is not None:
+        raise _failure.with_traceback(None)  # which would grow with every call
+    if _is_starting:
+        raise RuntimeError("easyddl is starting: it cannot be used from a signal's handler yet.")
+    _is_starting = True
+    try:
         _engine = _start()
+        for act in _at_start:
+            act(_engine.world)
+    except Exception as error:
+        _failure = error
+        raise
+    except BaseException as error:
+        _failure = RuntimeError(
+            f"The start of easyddl was interrupted by {type(error).__name__}, and cannot be "
+            "repeated in this process."
+        )
+        raise
+    finally:
+        _is_starting = False
     return _engine
+
+
+def at_start(act):
+    """Has a function called when the ranks are known, with `_core.World`."""
+    _at_start.append(act)
 
 
 def _check_process():
@@ -76,27 +124,70 @@ def _check_process():
 def _start():
     mpi = _load_mpi()
     core = _load_core(mpi)
+    deadlines, problem = _deadlines()
+    watch = core.StartWatch(launcher.rank(), os.uname().nodename, *deadlines)
+    try:
+        return _start_watched(mpi, core, watch, deadlines, problem)
+    finally:
+        watch.stop()
+
+
+def _start_watched(mpi, core, watch, deadlines, problem):
     if not mpi.Is_initialized():
         _check_launcher_before_start(mpi)
+        watch.enter("MPI_Init", False)
         mpi.Init_thread(mpi.THREAD_MULTIPLE)
-    _check_launcher(mpi)
-    timeline = recording.open_file(mpi.COMM_WORLD)
+    comm = mpi.COMM_WORLD
+    watch.enter("the comparison of the ranks' settings", True)
+    host = _agreed_host_name(mpi, problem)
+    timeline = recording.open_file(comm)
+    watch.enter("the search for ranks that share a machine", True)
     world = core.World(
-        _host_name(mpi.COMM_WORLD.rank, mpi.COMM_WORLD.size),
-        stall_warn=stall_warn(),
-        stall_abort=_seconds("EASYDDL_STALL_ABORT", 600),
+        host,
+        *deadlines,
         racks=os.environ.get("EASYDDL_RACKS", "").strip(),
         route=os.environ.get("EASYDDL_ROUTE", "").strip(),
         gpu=os.environ.get("EASYDDL_GPU", "").strip(),
         cuda_aware=os.environ.get("EASYDDL_CUDA_AWARE_MPI", "").strip(),
     )
-    world.set_stack(_where_the_script_stands)
     core.watch_exit(world)
+    world.set_stack(_where_the_script_stands)
     core.look_for_nccl_in(_nccl_folders())
     if timeline is not None:
-        timeline.begin(world.size, world.hosts[world.rank])
+        watch.enter("the comparison of the ranks' clocks", True)
+        with _agreement(comm):
+            timeline.begin(world.size, world.hosts[world.rank])
         core.start_timeline(world, timeline.descriptor)
+    watch.enter("the making of the first communicator", True)
     return _Engine(core, world, core.Channel(world, watch_signals=True), os.getpid())
+
+
+def _agreed_host_name(mpi, problem):
+    """This rank's host, once no rank has found anything wrong with its settings."""
+    comm = mpi.COMM_WORLD
+    with _agreement(comm):
+        _check_launcher(mpi)
+        if problem is not None:
+            raise problem
+        return _host_name(comm.rank, comm.size)
+
+
+@contextlib.contextmanager
+def _agreement(comm):
+    """Around what may fail on some ranks alone: all of them then raise the same error."""
+    problem = None
+    try:
+        yield
+    except Exception as error:
+        problem = error
+    told = comm.allgather((problem and (type(problem), str(problem)), os.uname().nodename))
+    failed = [rank for rank, (failure, _) in enumerate(told) if failure]
+    if not failed:
+        return
+    (kind, text), host = told[failed[0]]
+    if any(failure != told[0][0] for failure, _ in told):
+        text = f"{text} (on rank {failed[0]} on host {host})"
+    raise (kind if kind in (OSError, ValueError) else RuntimeError)(text) from None
 
 
 def _nccl_folders():
@@ -201,7 +292,18 @@ def _host_name(rank, size):
 
 def stall_warn():
     """For how long a rank waits for others before it says so, in seconds; 0 for ever."""
-    return _seconds("EASYDDL_STALL_WARN", 60)
+    return _seconds("EASYDDL_STALL_WARN", _STALL_WARN)
+
+
+def _deadlines():
+    """The deadlines, and what is wrong with them, or `None`.
+
+    The default ones apply until the ranks can tell each other that there is something wrong.
+    """
+    try:
+        return (stall_warn(), _seconds("EASYDDL_STALL_ABORT", _STALL_ABORT)), None
+    except ValueError as error:
+        return (_STALL_WARN, _STALL_ABORT), error
 
 
 def _seconds(name, default):
@@ -251,22 +353,26 @@ def size():
 
 
 def local_rank():
-    """This process's number among those of its host, from 0."""
+    """This process's number among those of its machine, from 0.
+
+    The ranks that one kernel runs under one host name are on one machine, also where containers
+    keep them from sharing memory.
+    """
     return engine().world.local_rank
 
 
 def local_size():
-    """The number of ranks on this host."""
+    """The number of ranks on this machine."""
     return engine().world.local_size
 
 
 def node_rank():
-    """This host's number among all hosts, from 0."""
+    """This machine's number among all machines, from 0."""
     return engine().world.node_rank
 
 
 def num_nodes():
-    """The number of hosts."""
+    """The number of machines."""
     return engine().world.num_nodes
 
 
@@ -292,6 +398,48 @@ def signature(text):
     return engine().core.Signature(text)
 
 
+class _TakingPart:
+    """Around a collective's work in Python: whatever ends it early is known to all ranks."""
+
+    def __init__(self, text):
+        self._text = text
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        # An interrupt may have come anywhere, maybe between this rank's call and the others'.
+        if kind is not None and not issubclass(kind, Exception) and is_started():
+            engine().channel.give_up(f"{self._text} was given up by a {kind.__name__}.")
+
+
+def taking_part(text):
+    """A context in which this rank prepares and carries out a collective.
+
+    An interrupt that a script may catch, such as `KeyboardInterrupt`, may come at any point of it,
+    when the other ranks are elsewhere in the same collective. So all ranks' later collectives
+    raise an error then.
+
+    Args:
+        text: String. The collective.
+    """
+    return _TakingPart(text)
+
+
+@contextlib.contextmanager
+def failing_alike(text):
+    """Has all ranks raise an error that one of them meets before a collective begins.
+
+    Args:
+        text: String. The collective.
+    """
+    try:
+        yield
+    except Exception as problem:
+        agree(f"{text}, which failed there: {type(problem).__name__}: {problem}")
+        raise
+
+
 def agree(text):
     """Raises the same error on all ranks unless all pass the same text."""
     # An address in a text ("<function f at 0x7f...>") differs by rank where nothing else does.
@@ -300,8 +448,9 @@ def agree(text):
 
 def barrier():
     """Returns once all ranks have called it."""
-    attendance.require_all("barrier()")
-    agree("barrier()")
+    with taking_part("barrier()"):
+        attendance.require_all("barrier()")
+        agree("barrier()")
 
 
 def stop_signals():
@@ -317,8 +466,12 @@ def end_job(status):
 def abort_mpi(status):
     """Ends all ranks where easyddl has not started, if MPI has. Else it returns."""
     mpi = sys.modules.get("mpi4py.MPI")
-    if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
-        mpi.COMM_WORLD.Abort(status)
+    if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized():
+        return
+    core = sys.modules.get("easyddl._core")
+    if core is not None:
+        core.end_job(status)
+    mpi.COMM_WORLD.Abort(status)
 
 
 def add_step(begin, end, step):

@@ -2,17 +2,17 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "gpu_way.h"
+#include "direct_level.h"
 #include "mpi_level.h"
+#include "piece_stream.h"
 #include "pieces.h"
 #include "shared_memory_level.h"
 #include "signature.h"
@@ -20,10 +20,12 @@
 
 namespace easyddl {
 
-class GpuLevel;
-
 // One line of collectives, all ranks calling the same ones in the same order. Each channel has
-// its own memory and communicators, so that collectives on different channels never mix.
+// memory and tags of its own, so that collectives on different channels never mix. It has no
+// communicator of MPI's: there are only some thousands of these, and making one takes all ranks.
+//
+// A collective that ends half-way, by an error or an interrupt, breaks the channel: turns of the
+// ranks no longer agree. Every later call on it fails at once, on all ranks, with the first error.
 //
 // Data goes in chunks through stages, each a turn of the shared-memory level: copy the chunk
 // in; reduce my shard of it; copy the reduced chunk out. While chunk k is copied in, chunk k-1
@@ -33,15 +35,26 @@ class GpuLevel;
 // way back follow BlueConnect (Cho et al., 2019).
 class Channel {
  public:
-  // Collective over the world.
-  explicit Channel(World& world);
+  // Collective over the world. `most_bytes` is as much as one collective of those on shared memory
+  // (allreduce, broadcast) is expected to carry: what carries more goes in more chunks.
+  explicit Channel(World& world, size_t most_bytes = SIZE_MAX);
   ~Channel();
+
+  // The same; but if any rank fails to make it, all throw.
+  static std::unique_ptr<Channel> open(World& world, size_t most_bytes = SIZE_MAX);
+
+  // Destroys a channel that is no longer used, unless MPI may still write to its memory, which must
+  // then live as long as the process.
+  static void retire(std::unique_ptr<Channel> channel);
 
   // Called now and then while a rank waits; may throw.
   void set_idle(Idle idle) { user_idle_ = std::move(idle); }
 
   // Whether a collective ended half-way, so that no other can follow it.
-  bool is_broken() const { return broken_; }
+  bool is_broken() const;
+
+  // Breaks the channel on all ranks: this one gives up a collective that the others may be in.
+  void give_up(const std::string& why);
 
   // The number of ranks.
   int size() const { return layout_.size; }
@@ -56,14 +69,26 @@ class Channel {
   // One value of each rank, in their order. Ranks may differ in `value` only.
   std::vector<int64_t> gather_values(int64_t value, const Signature& signature);
 
-  // Bytes [counts[r] of rank r] one after the other.
+  // Where a result of a length that no rank knows beforehand goes: called once, when `counts`
+  // (units of each rank) are known. If it throws an Error or another std::exception, all ranks fail
+  // alike, and the channel can be used again.
+  using Allocate = std::function<void*(const std::vector<int64_t>& counts)>;
+
+  // Units of all ranks, in their order, one after the other: `count` of this one.
+  void all_gather(const void* in, int64_t count, size_t unit_bytes, const Signature& signature,
+                  const Allocate& allocate);
+  // The same where all know all counts.
   void all_gather(const void* in, void* out, const std::vector<int64_t>& counts, size_t unit_bytes,
                   const Signature& signature);
 
-  // Sends sends[r] units to rank r and takes in receives[r] from it.
-  void all_to_all(const void* in, void* out, const std::vector<int64_t>& sends,
-                  const std::vector<int64_t>& receives, size_t unit_bytes,
-                  const Signature& signature);
+  // Sends sends[r] units to rank r; what comes from the ranks lies one after the other.
+  void all_to_all(const void* in, const std::vector<int64_t>& sends, size_t unit_bytes,
+                  const Signature& signature, const Allocate& allocate);
+
+  // Bytes of `root`, which alone knows how many there are, to all ranks. `allocate` is passed their
+  // number. The root's `in` is read only.
+  void broadcast_unknown(const void* in, int64_t bytes, int root, const Signature& signature,
+                         const Allocate& allocate);
 
   // out = the reduction of part r of all ranks' `in`, for rank r; `count` elements a part.
   void reduce_scatter(const void* in, void* out, size_t count, DType dtype, Op op,
@@ -93,10 +118,7 @@ class Channel {
   void cross_hosts(const HostShard& shard);
   Journey::Shard part_of(size_t count) const { return remote_.part_of(count); }
 
-  // What the channel's exchanges need on GPUs, once they do; and the way that the user asks for.
-  GpuLevel& gpu_level();
-  std::optional<GpuWay> gpu_way() const { return world_.gpu_way(); }
-  std::optional<bool> cuda_aware_mpi() const { return world_.cuda_aware_mpi(); }
+  World& world() const { return world_; }
 
  private:
   struct Chunk {
@@ -108,6 +130,11 @@ class Channel {
   };
   class Call;
 
+  // Runs a collective. Unless it ends in order the channel is broken.
+  template <class Run>
+  void collective(const char* name, size_t bytes, const Signature& signature, Run run);
+
+  std::string failure() const;
   bool several_hosts() const { return layout_.num_nodes > 1; }
   bool carrier() const { return layout_.local_rank < layout_.num_carriers; }
   int owners() const;
@@ -115,6 +142,8 @@ class Channel {
   Chunk chunk_at(size_t index, size_t bytes) const;
 
   void reduce_at_once(const Pieces& data, DType dtype, Op op, const Signature& signature);
+  size_t least_direct_bytes() const;
+  void reduce_directly(const Pieces& data, DType dtype, Op op, const Signature& signature);
   void sum_pieces(const Pieces& data, const Chunk& chunk, uint32_t turn, DType dtype, Op op);
   std::vector<Stage> stages_of_allreduce(const Pieces& data, DType dtype, Op op);
   void reduce_within(Crossing& crossing, const Pieces& data, const Chunk& chunk, uint32_t turn,
@@ -127,7 +156,7 @@ class Channel {
             const std::vector<double>& factors);
   Crossing& crossing(uint32_t turn) { return crossings_[turn % kCrossings]; }
   bool advance_crossings();
-  void complete(Crossing& crossing);
+  void complete(Crossing& crossing, const char* name = "wait across hosts");
   void wait_for_turn(uint32_t turn);
   const void* const* sources(const uint8_t* own, size_t offset, uint32_t turn);
   void idle();
@@ -136,15 +165,25 @@ class Channel {
   void rendezvous(const Signature& signature);
   bool members_agree(uint32_t turn, uint64_t hash);
   void compare_hosts(uint32_t turn, const Signature& signature);
+  std::vector<uint64_t> all_hosts(uint64_t value);
   [[noreturn]] void disagree(const Signature& signature);
-  void wait(MPI_Request& request);
+  std::vector<int64_t> values_of_all(int64_t value);
+  void* memory_of_all(const Signature& signature, const std::vector<int64_t>& counts,
+                      const Allocate& allocate);
+  void gather_arrays(const void* in, void* out, const std::vector<int64_t>& bytes);
+  void exchange_arrays(const void* in, void* out, const std::vector<int64_t>& sends,
+                       const std::vector<int64_t>& receives);
+  void travel(std::vector<PieceStream::Array> leaving, std::vector<PieceStream::Array> coming,
+              size_t own);
+  void carry_out_broadcast(const Pieces& data, int root, const Signature& signature);
 
   World& world_;
   const Layout& layout_;
-  Comm comm_;
-  SharedMemoryLevel local_;
-  MpiLevel remote_;
   size_t line_;  // this channel's number in the farewell
+  int tag_;      // the first of its own
+  SharedMemoryLevel local_;
+  DirectLevel direct_;
+  MpiLevel remote_;
   std::mutex mutex_;
   Idle user_idle_;
   Idle idle_;                             // this channel's `idle`, bound once
@@ -153,13 +192,16 @@ class Channel {
   bool goes_elsewhere_ = false;  // it is one that `take_part` has begun
   uint64_t slow_ = 0;  // the last one in which this rank has waited for long, and since when
   std::chrono::steady_clock::time_point slow_since_;
-  std::unique_ptr<GpuLevel> gpu_level_;
   std::vector<const void*> sources_;
   // This carrier's shards that cross the hosts, by turn. A chunk's takes three turns; a power of
   // two, as slots are. They outlive a collective that fails: MPI may still write to them.
   static constexpr uint32_t kCrossings = 4;
-  std::array<Crossing, kCrossings> crossings_{Crossing(2), Crossing(3), Crossing(4), Crossing(5)};
-  bool broken_ = false;  // a collective ended half-way: turns no longer agree
+  std::array<Crossing, kCrossings> crossings_;
+  Crossing meeting_;  // what the ranks say of a collective, beside its data
+  PieceStream leaving_, coming_;
+  mutable std::mutex failure_mutex_;
+  std::string own_failure_;          // why this rank has broken the channel
+  std::atomic<bool> broken_{false};  // a collective is under way, or one has ended half-way
 };
 
 }  // namespace easyddl

@@ -3,8 +3,8 @@
 #include <limits>
 
 #include "check.h"
+#include "requests.h"
 #include "trace.h"
-#include "wait.h"
 
 namespace easyddl {
 namespace {

@@ -1,6 +1,7 @@
 #include "crossing.h"
 
 #include "check.h"
+#include "requests.h"
 #include "trace.h"
 
 namespace easyddl {
@@ -32,12 +33,9 @@ uint8_t* Crossing::inbox(size_t bytes) { return at_least(inbox_, bytes); }
 uint8_t* Crossing::scratch(size_t bytes) { return at_least(scratch_, bytes); }
 
 bool Crossing::have_messages_come() {
-  if (requests_.empty()) return true;
-  int flag = 0;
-  EASYDDL_MPI(MPI_Testall, static_cast<int>(requests_.size()), requests_.data(), &flag,
-              MPI_STATUSES_IGNORE);
-  if (flag != 0) requests_.clear();
-  return flag != 0;
+  if (!have_ended(requests_.data(), static_cast<int>(requests_.size()))) return false;
+  requests_.clear();
+  return true;
 }
 
 bool Crossing::advance() {

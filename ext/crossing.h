@@ -20,6 +20,8 @@ class Crossing {
 
   // Messages of different tags never meet. Those of one tag meet in the order of the steps.
   explicit Crossing(int tag) : tag_(tag) {}
+  Crossing(const Crossing&) = delete;
+  Crossing& operator=(const Crossing&) = delete;
 
   std::vector<uint8_t> data;  // this carrier's, in accumulators; in the end the result
   size_t count = 0;           // of elements
@@ -27,7 +29,8 @@ class Crossing {
   // Steps are added before the first of them is taken. The timeline shows them by their names.
   void add(const char* name, Step step) { steps_.emplace_back(name, std::move(step)); }
 
-  // For steps. Messages of no length are not sent: both sides know of that.
+  // For steps. Messages of no length are not sent: both sides know of that. The memory must live as
+  // long as the crossing: a step that is given up leaves its messages behind.
   void send(MPI_Comm comm, const void* from, size_t bytes, int to);
   void receive(MPI_Comm comm, void* into, size_t bytes, int from);
 

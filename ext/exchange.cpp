@@ -1,114 +1,52 @@
 #include "exchange.h"
 
-#include <signal.h>
-
 #include <algorithm>
 #include <atomic>
 #include <exception>
-#include <map>
+#include <numeric>
 #include <utility>
 
 #include "check.h"
 #include "reduce.h"
+#include "thread.h"
 #include "trace.h"
 
 namespace easyddl {
 namespace {
 
-// The exchanges of this process that are open, by their numbers. Never destroyed: threads of
-// TensorFlow's may come here while the process ends.
-struct Registry {
-  std::mutex mutex;
-  std::map<int64_t, Exchange*> open;
-  std::map<int64_t, int> visitors;  // threads that wait in it, by its number
-  std::condition_variable visitor_left;
-  int64_t last = 0;
-};
-
-Registry& registry() {
-  static Registry* const all = new Registry;
-  return *all;
-}
-
-int64_t enter(Exchange* exchange) {
-  Registry& all = registry();
-  const std::lock_guard<std::mutex> lock(all.mutex);
-  all.open[++all.last] = exchange;
-  return all.last;
-}
-
-void leave(int64_t number) {
-  Registry& all = registry();
-  const std::lock_guard<std::mutex> lock(all.mutex);
-  all.open.erase(number);
-}
-
-void wait_for_visitors(int64_t number) {
-  Registry& all = registry();
-  std::unique_lock<std::mutex> lock(all.mutex);
-  all.visitor_left.wait(lock, [&] { return all.visitors.count(number) == 0; });
-}
-
-constexpr const char* kEnded =
-    "This step exchanges gradients for a fit that has ended. Compile it again.";
-
-void submit_to(int64_t exchange, size_t first, std::vector<Piece> arrays, double weight,
-               Done done) {
-  Registry& all = registry();
-  std::unique_lock<std::mutex> lock(all.mutex);
-  const auto found = all.open.find(exchange);
-  if (found == all.open.end()) {
-    lock.unlock();
-    return done(kEnded);
-  }
-  // Under the lock: the exchange cannot be closed meanwhile.
-  found->second->submit(first, std::move(arrays), weight, std::move(done));
-}
-
-// This may wait for other ranks. So not under the lock: the exchange is told of its visitor.
-std::string submit_on_gpu_to(int64_t exchange, size_t first, std::vector<Piece> arrays,
-                             const float* gpu_weight, double weight, void* stream, Done done) {
-  Registry& all = registry();
-  std::unique_lock<std::mutex> lock(all.mutex);
-  const auto found = all.open.find(exchange);
-  if (found == all.open.end()) {
-    lock.unlock();
-    done(kEnded);
-    return kEnded;
-  }
-  Exchange& open = *found->second;
-  ++all.visitors[exchange];
-  lock.unlock();
-  const std::string refused =
-      open.submit_on_gpu(first, std::move(arrays), gpu_weight, weight, stream, done);
-  lock.lock();
-  if (--all.visitors[exchange] == 0) all.visitors.erase(exchange);
-  all.visitor_left.notify_all();
-  return refused;
-}
-
 std::atomic<uint64_t> g_exchanged_steps{0};
 
-// Signals are the main thread's, where Python acts on them.
-void block_signals() {
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, nullptr);
+// With the control word, which travels with the first bucket.
+size_t most_bytes(const std::vector<Bucket>& buckets) {
+  size_t most = 0;
+  for (const Bucket& bucket : buckets) {
+    most = std::max(most, std::accumulate(bucket.bytes.begin(), bucket.bytes.end(), size_t{0}));
+  }
+  return most + sizeof(ControlWord::Floats);
+}
+
+// What an act's error says; empty if there is none.
+template <class Act>
+std::string why_not(Act act) {
+  try {
+    act();
+    return "";
+  } catch (const std::exception& error) {
+    return error.what();
+  }
 }
 
 }  // namespace
 
-Exchange::Exchange(Channel& channel, std::string what, std::vector<Bucket> buckets, Op op)
-    : channel_(channel),
-      what_(std::move(what)),
+Exchange::Exchange(World& world, std::string what, std::vector<Bucket> buckets, Op op)
+    : what_(std::move(what)),
       buckets_(std::move(buckets)),
       op_(op),
-      number_(enter(this)),
+      owned_channel_(Channel::open(world, most_bytes(buckets_))),
+      channel_(*owned_channel_),
+      registration_(*this),
       waiting_(buckets_.size()) {
-  thread_ = std::thread([this] {
-    block_signals();
-    run();
-  });
+  thread_ = start_thread("easyddl grads", "that exchanges gradients", [this] { run(); });
 }
 
 Exchange::~Exchange() { close(); }
@@ -140,20 +78,20 @@ std::string Exchange::refusal(size_t first, Place place) const {
 
 void Exchange::join() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  joining_ = true;
+  joined_.join();
   came_.notify_one();
 }
 
 bool Exchange::wait_for_all(std::chrono::milliseconds time) {
   std::unique_lock<std::mutex> lock(mutex_);
-  all_joined_.wait_for(lock, time, [this] { return !joining_ || !failure_.empty(); });
+  all_joined_.wait_for(lock, time, [this] { return !joined_.is_joining() || !failure_.empty(); });
   if (!failure_.empty()) throw Error(failure_);
-  return !joining_;
+  return !joined_.is_joining();
 }
 
 void Exchange::ask_to_stop(bool stop) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  asks_to_stop_ = stop;
+  joined_.ask_to_stop(stop);
 }
 
 std::optional<std::chrono::nanoseconds> Exchange::waited() {
@@ -164,33 +102,31 @@ std::optional<std::chrono::nanoseconds> Exchange::waited() {
 
 Seen Exchange::seen() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return seen_;
+  return joined_.seen();
 }
 
 void Exchange::forget() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  seen_ = {};
-  taken_ = 0;
-  asks_to_stop_ = false;
+  joined_.forget();
 }
 
 void Exchange::run() {
-  if (Trace* trace = Trace::on()) trace->name_thread("exchange " + std::to_string(number_));
+  if (Trace* trace = Trace::on()) trace->name_thread("exchange " + std::to_string(number()));
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
     const auto has_batch = [this] { return !waiting_[next_].empty(); };
-    // Whoever hands in arrays on a GPU waits for that, and may have others still to hand in.
-    const auto can_ask = [this] {
-      return place_ == Place::unknown && order_ != nullptr && has_any_request();
+    const auto can_join = [this] {
+      return joined_.is_joining() && next_ == 0 && want_to_drive_ == 0;
     };
-    came_.wait(lock, [&] {
-      return !failure_.empty() || has_batch() || (joining_ && next_ == 0) || can_ask();
-    });
+    came_.wait(lock,
+               [&] { return !failure_.empty() || (!is_driven_ && (has_batch() || can_join())); });
     if (!failure_.empty()) break;
     std::string failure;
+    is_driven_ = true;
     if (place_ == Place::unknown) {
+      const Place mine = has_batch() ? Place::host : Place::unknown;
       lock.unlock();
-      failure = agree_on_place();
+      failure = why_not([&] { agree_on_place(mine, std::nullopt); });
       // All ranks have joined, and so all go on to the step that says so.
       if (failure.empty() && place_ == Place::unknown) failure = take_joined_step();
     } else if (has_batch()) {
@@ -198,71 +134,68 @@ void Exchange::run() {
       waiting_[next_].pop_front();
       lock.unlock();
       failure = take(request);
-      if (request.ticket && !failure.empty()) end_job_for(failure);
-      let_go(request);
       request.done(failure);
     } else {
       lock.unlock();
       failure = take_joined_step();
     }
+    // The other ranks would wait for this one.
+    if (!failure.empty()) channel_.give_up(failure);
     lock.lock();
+    is_driven_ = false;
     if (failure_.empty()) failure_ = failure;
-    place_known_.notify_all();
+    undriven_.notify_all();
   }
-  place_known_.notify_all();
+  undriven_.notify_all();
   all_joined_.notify_all();
   for (std::deque<Request>& requests : waiting_) {
     for (Request& request : std::exchange(requests, {})) {
       const std::string failure = failure_;
       lock.unlock();
-      let_go(request);
       request.done(failure);
       lock.lock();
     }
   }
 }
 
-bool Exchange::has_any_request() const {
-  return std::any_of(waiting_.begin(), waiting_.end(),
-                     [](const std::deque<Request>& requests) { return !requests.empty(); });
-}
-
-// Where the arrays lie, which a rank that has none must know too. Once in an exchange.
-std::string Exchange::agree_on_place() {
-  try {
-    Place mine = Place::unknown;
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      if (has_any_request()) mine = order_ != nullptr ? Place::gpu : Place::host;
-    }
-    const std::vector<int64_t> all =
-        channel_.gather_values(static_cast<int64_t>(mine), Signature("the first step of " + what_));
-    const auto first_with = [&](Place place) {
-      return std::find(all.begin(), all.end(), static_cast<int64_t>(place));
-    };
-    const auto host = first_with(Place::host), gpu = first_with(Place::gpu);
-    if (host != all.end() && gpu != all.end()) {
-      throw Error(channel_.name_of(static_cast<size_t>(gpu - all.begin())) +
-                  " hands in arrays that lie on a GPU, " +
-                  channel_.name_of(static_cast<size_t>(host - all.begin())) +
-                  " arrays that lie on the host, in the first step of " + what_ +
-                  ". All ranks must train on the same kind of device.");
-    }
-    if (gpu != all.end()) prepare_gpu();
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (gpu != all.end()) place_ = Place::gpu;
-    if (host != all.end()) place_ = Place::host;
-    return "";
-  } catch (const std::exception& error) {
-    return error.what();
+// Where the arrays lie, which a rank that has none must know too. Once in an exchange. With it a
+// rank whose arrays lie on a GPU tells which turn it has claimed.
+void Exchange::agree_on_place(Place mine, std::optional<int> gpu) {
+  constexpr int64_t kPlaces = 4;
+  const uint64_t turn =
+      mine == Place::gpu ? channel_.world().gpu_level().turns().claim(owner()) : 0;
+  const std::vector<int64_t> all =
+      channel_.gather_values(static_cast<int64_t>(mine) + kPlaces * static_cast<int64_t>(turn),
+                             Signature("the first step of " + what_));
+  const auto first_with = [&](Place place) {
+    return std::find_if(all.begin(), all.end(), [&](int64_t each) {
+      return each % kPlaces == static_cast<int64_t>(place);
+    });
+  };
+  const auto on_host = first_with(Place::host), on_gpu = first_with(Place::gpu);
+  if (on_host != all.end() && on_gpu != all.end()) {
+    throw Error(channel_.name_of(static_cast<size_t>(on_gpu - all.begin())) +
+                " hands in arrays that lie on a GPU, " +
+                channel_.name_of(static_cast<size_t>(on_host - all.begin())) +
+                " arrays that lie on the host, in the first step of " + what_ +
+                ". All ranks must train on the same kind of device.");
   }
+  if (on_gpu != all.end()) {
+    std::vector<int64_t> turns;
+    for (int64_t each : all) {
+      if (each % kPlaces == static_cast<int64_t>(Place::gpu)) turns.push_back(each / kPlaces);
+    }
+    prepare_gpu(turns, gpu, mine == Place::gpu ? &turn : nullptr);
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (on_gpu != all.end()) place_ = Place::gpu;
+  if (on_host != all.end()) place_ = Place::host;
 }
 
 // Reduces the arrays of whole buckets, from `next_` on. Returns why it could not.
 std::string Exchange::take(Request& request) {
   try {
     auto array = request.arrays.begin();
-    if (request.ticket) read_weight(request);
     do {
       const size_t count = buckets_[next_].bytes.size();
       if (static_cast<size_t>(request.arrays.end() - array) < count) {
@@ -270,14 +203,8 @@ std::string Exchange::take(Request& request) {
       }
       if (next_ == 0) begin_step(request.weight, true);
       const auto end = array + static_cast<std::ptrdiff_t>(count);
-      const std::vector<Piece> arrays(array, end);
+      reduce({array, end}, request.handed_in);
       array = end;
-      if (request.ticket) {
-        const bool is_last = array == request.arrays.end();
-        reduce_on_gpu(arrays, request.handed_in, is_last ? &*request.ticket : nullptr);
-      } else {
-        reduce(arrays, request.handed_in);
-      }
     } while (array != request.arrays.end());
     return "";
   } catch (const std::exception& error) {
@@ -287,34 +214,25 @@ std::string Exchange::take(Request& request) {
 
 // Takes part in a step of the other ranks with zeros, or learns that all have joined.
 std::string Exchange::take_joined_step() {
-  try {
+  return why_not([this] {
+    if (gpu_ != nullptr) return take_joined_step_on_gpu();
     begin_step(0, false);
     do {
-      take_joined_bucket();
+      std::vector<std::vector<uint8_t>> zeros;
+      std::vector<Piece> arrays;
+      for (size_t bytes : buckets_[next_].bytes) {
+        uint8_t* data = zeros.emplace_back(bytes).data();
+        arrays.push_back({data, data, bytes});
+      }
+      reduce(std::move(arrays), 0);
     } while (next_ != 0);
-    return "";
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-}
-
-void Exchange::take_joined_bucket() {
-  if (gpu_ != nullptr && gpu_->way_of(load_of(next_)) != GpuWay::host) {
-    return reduce_on_gpu(gpu_->zeros(buckets_[next_].bytes), 0, nullptr);
-  }
-  std::vector<std::vector<uint8_t>> zeros;
-  std::vector<Piece> arrays;
-  for (size_t bytes : buckets_[next_].bytes) {
-    uint8_t* data = zeros.emplace_back(bytes).data();
-    arrays.push_back({data, data, bytes});
-  }
-  reduce(std::move(arrays), 0);
+  });
 }
 
 void Exchange::begin_step(double weight, bool active) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    mine_ = ControlWord::of(weight, active, asks_to_stop_);
+    mine_ = joined_.word(weight, active);
   }
   if (op_ == Op::mean && usual_weight_ == 0) agree_on_usual_weight();
   share_ = 1;
@@ -401,20 +319,13 @@ void Exchange::travel(std::vector<Piece> arrays, int64_t handed_in) {
     const int ranks = channel_.size();
     take_in(ControlWord::from_floats(floats, op_ == Op::mean ? ranks : 1));
   }
-  if (handed_in != 0) trace_bucket(pieces.bytes(), handed_in, begun);
+  if (handed_in != 0) bucket_trace(pieces.bytes(), handed_in, begun)();
 }
 
 void Exchange::take_in(const ControlWord& all) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  step_has_batches_ = all.any_active();
-  if (all.any_stops() && seen_.stop == 0) seen_.stop = taken_ + 1;
-  if (!step_has_batches_) {
-    joining_ = false;
-    all_joined_.notify_all();
-    return;
-  }
-  if (mine_.active == 0) ++seen_.missed;
-  if (!all.all_active(channel_.size()) && seen_.uneven == 0) seen_.uneven = taken_ + 1;
+  step_has_batches_ = joined_.take_in(all, mine_.active != 0, channel_.size());
+  if (!step_has_batches_) return all_joined_.notify_all();
   divisor_ = 1;
   if (op_ != Op::mean || all.weight <= 0) return;
   if (!all.any_plain()) divisor_ = all.weight / channel_.size() / usual_weight_;
@@ -426,43 +337,41 @@ void Exchange::end_bucket() {
   if (++next_ < buckets_.size()) return;
   next_ = 0;
   ++step_;
-  ++taken_;
+  joined_.end_step();
   if (mine_.active != 0 && place_ == Place::host) {
     waited_ += std::chrono::steady_clock::now() - last_handed_in_;
   }
   if (op_ == Op::mean) g_exchanged_steps.fetch_add(1);
 }
 
-void Exchange::trace_bucket(size_t bytes, int64_t handed_in, int64_t begun) {
-  Trace::on()->add("bucket", handed_in, Trace::now(),
-                   {{"exchange", number_},
-                    {"step", static_cast<int64_t>(step_)},
-                    {"bucket", static_cast<int64_t>(next_)},
-                    {"buckets", static_cast<int64_t>(buckets_.size())},
-                    {"bytes", static_cast<int64_t>(bytes)},
-                    {"begun", begun}});
+// To be called once a bucket is done, which is the next one now.
+std::function<void()> Exchange::bucket_trace(size_t bytes, int64_t handed_in, int64_t begun) const {
+  const auto count = [](auto value) { return static_cast<int64_t>(value); };
+  return [=, step = step_, bucket = next_, buckets = buckets_.size(), exchange = number()] {
+    Trace::on()->add("bucket", handed_in, Trace::now(),
+                     {{"exchange", exchange},
+                      {"step", count(step)},
+                      {"bucket", count(bucket)},
+                      {"buckets", count(buckets)},
+                      {"bytes", count(bytes)},
+                      {"begun", begun}});
+  };
 }
 
 void Exchange::close() {
-  leave(number_);
+  registration_.close();
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (failure_.empty()) failure_ = "This is the end of " + what_ + ": nothing can follow it.";
     came_.notify_one();
   }
   if (thread_.joinable()) thread_.join();
-  wait_for_visitors(number_);
-  if (order_ != nullptr) StreamOrder::give_back(std::exchange(order_, nullptr));
-}
-
-bool Exchange::is_sound() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return next_ == 0 && !channel_.is_broken();
-}
-
-const ExchangeDoor& exchange_door() {
-  static const ExchangeDoor door{submit_to, submit_on_gpu_to};
-  return door;
+  registration_.end();
+  if (gpu_ != nullptr) {
+    gpu_->watch().drain(number());
+    gpu_->turns().end(owner());  // of a step that has remained half-way
+  }
+  Channel::retire(std::move(owned_channel_));
 }
 
 uint64_t exchanged_steps() { return g_exchanged_steps.load(); }

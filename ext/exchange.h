@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -15,10 +16,10 @@
 #include "channel.h"
 #include "control_word.h"
 #include "dtype.h"
-#include "exchange_door.h"
+#include "exchange_registry.h"
 #include "gpu_level.h"
+#include "join_state.h"
 #include "pieces.h"
-#include "stream_order.h"
 
 namespace easyddl {
 
@@ -26,21 +27,6 @@ namespace easyddl {
 struct Bucket {
   DType dtype;
   std::vector<size_t> bytes;  // of each array
-};
-
-// Called once for a request, on the exchange's thread: `error` says why the arrays do not hold
-// the result, and is empty where they do.
-using Done = std::function<void(const std::string& error)>;
-
-// What a rank has learnt of the others from the control words of the steps.
-struct Seen {
-  uint64_t missed = 0;  // steps that others took while this rank had no batch
-  // The first step, counted from 1 since `forget`, in which any rank had none while others did,
-  // and in which any has asked all to stop. The same on all ranks; 0 for none yet. A rank may
-  // hand in steps before it has heard of the one before: it goes by which step told, not by when
-  // it heard.
-  uint64_t uneven = 0;
-  uint64_t stop = 0;
 };
 
 // A list of gradients, cut into buckets that are averaged over all ranks, in a fixed order, by a
@@ -55,27 +41,28 @@ struct Seen {
 //
 // A rank that has no more batches joins: its thread takes part with zeros, and with no weight,
 // until all have joined.
-class Exchange {
+class Exchange : public Submittable {
  public:
-  // `channel` is this exchange's alone until `close`. All ranks must pass the same `what` (for
-  // errors), the same buckets, and the same `op`: the weighted mean, or the sum, which knows no
-  // weights.
-  Exchange(Channel& channel, std::string what, std::vector<Bucket> buckets, Op op = Op::mean);
-  ~Exchange();
+  // Collective: makes a channel of its own, as large as the largest bucket. All ranks must pass the
+  // same `what` (for errors), the same buckets, and the same `op`: the weighted mean, or the sum,
+  // which knows no weights.
+  Exchange(World& world, std::string what, std::vector<Bucket> buckets, Op op = Op::mean);
+  ~Exchange() override;
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
   // By this number other libraries of the process find the exchange.
-  int64_t number() const { return number_; }
+  int64_t number() const { return registration_.number(); }
 
   // Hands in the arrays of one or more whole buckets, from bucket `first` on. In whatever order
   // threads come here, buckets travel in theirs. `weight` is that of this rank's batch in the
   // step, or kPlain; that of the first bucket counts.
-  void submit(size_t first, std::vector<Piece> arrays, double weight, Done done);
+  void submit(size_t first, std::vector<Piece> arrays, double weight, Done done) override;
 
-  // The same for arrays on a GPU: see ExchangeDoor. Either all ranks hand in such, or none does.
+  // The same for arrays on a GPU: see ExchangeDoor. The thread that comes here takes the step
+  // itself. Either all ranks hand in such, or none does.
   std::string submit_on_gpu(size_t first, std::vector<Piece> arrays, const float* gpu_weight,
-                            double weight, void* stream, const Done& done);
+                            double weight, void* stream, const Done& done) override;
 
   // From now on this rank has no batches. Steps that are handed in already are taken first.
   void join();
@@ -95,11 +82,11 @@ class Exchange {
   Seen seen();
   void forget();
 
-  // Fails what has been handed in and not yet begun, and ends the thread.
+  // Fails what has been handed in and not yet begun, ends the thread, and gives back the channel.
   void close();
 
-  // Whether the channel can be used again after `close`.
-  bool is_sound();
+  // See `only_queues_on_gpu`.
+  bool only_queues() override;
 
  private:
   struct Request {
@@ -107,17 +94,18 @@ class Exchange {
     double weight;
     Done done;
     int64_t handed_in;  // when, if that is traced
-    // For arrays on a GPU.
-    std::optional<StreamOrder::Ticket> ticket = std::nullopt;
-    bool weighs_on_gpu = false;
+  };
+  // Where a step on a GPU is read, and what waits for it.
+  struct OnGpu {
+    const float* weight;  // or null
+    CudaStream stream;
   };
 
   // Where the arrays of all ranks lie: that is learnt before the first step.
   enum class Place { unknown, host, gpu };
 
   void run();
-  bool has_any_request() const;
-  std::string agree_on_place();
+  void agree_on_place(Place mine, std::optional<int> gpu);
   std::string take(Request& request);
   std::string take_joined_step();
   void reduce(std::vector<Piece> arrays, int64_t handed_in);
@@ -132,44 +120,43 @@ class Exchange {
   void end_bucket();
   std::string text_of_bucket() const;
   // In exchange_on_gpu.cpp.
-  void prepare_gpu();
+  class Drive;
+  void require_on_gpu(size_t first, const std::vector<Piece>& arrays, int gpu, CudaStream stream);
+  void fail(const std::string& failure);
+  void prepare_gpu(const std::vector<int64_t>& turns, std::optional<int> gpu,
+                   const uint64_t* claimed);
   GpuLoad load_of(size_t bucket) const;
   std::string refusal(size_t first, Place place) const;
-  StreamOrder& order_for(size_t first, const std::vector<Piece>& arrays);
-  void count_in(size_t arrays);
-  void read_weight(Request& request);
-  void reduce_on_gpu(const std::vector<Piece>& arrays, int64_t handed_in,
-                     const StreamOrder::Ticket* ticket);
-  void reduce_by_host(const std::vector<Piece>& arrays, int64_t handed_in,
-                      const StreamOrder::Ticket* ticket);
-  void finish_on_gpu(const StreamOrder::Ticket* ticket, const Idle& idle);
-  void take_joined_bucket();
-  [[noreturn]] void end_job_for(const std::string& failure) const;
-  void let_go(const Request& request);
-  void trace_bucket(size_t bytes, int64_t handed_in, int64_t begun);
+  void take_on_gpu(Request request, const OnGpu& there);
+  void take_joined_step_on_gpu();
+  bool begin_step_on_gpu(double weight, const uint64_t* claimed);
+  void reduce_on_gpu(const std::vector<Piece>& arrays);
+  void reduce_by_host(const std::vector<Piece>& arrays, const std::string& text);
+  GpuTurns::Owner owner() const { return {number(), what_}; }
+  std::function<void()> bucket_trace(size_t bytes, int64_t handed_in, int64_t begun) const;
 
-  Channel& channel_;
   const std::string what_;
   const std::vector<Bucket> buckets_;
   const Op op_;
-  const int64_t number_;
+  std::unique_ptr<Channel> owned_channel_;
+  Channel& channel_;
+  Registration registration_;
   std::mutex mutex_;
   std::condition_variable came_, all_joined_;
   std::vector<std::deque<Request>> waiting_;  // by their first bucket
   size_t next_ = 0;                           // the bucket whose turn it is
   uint64_t step_ = 0;
-  bool joining_ = false;
-  bool asks_to_stop_ = false;
-  Seen seen_;
-  uint64_t taken_ = 0;  // steps, since `forget`
+  JoinState joined_;
   std::chrono::steady_clock::time_point last_handed_in_;
   std::chrono::nanoseconds waited_{0};
   std::string failure_;  // why nothing travels any more
   Place place_ = Place::unknown;
-  std::condition_variable place_known_;
-  StreamOrder* order_ = nullptr;  // borrowed, once this rank has handed in arrays on a GPU
-  size_t next_on_gpu_ = 0;        // the bucket to be handed in next, on a GPU
-  GpuLevel* gpu_ = nullptr;       // the channel's, if the arrays lie on GPUs
+  // Whether a thread takes a step or agrees on the place: this one's, or one that hands in arrays
+  // on a GPU, for which so many wait.
+  bool is_driven_ = false;
+  int want_to_drive_ = 0;
+  std::condition_variable undriven_;
+  GpuLevel* gpu_ = nullptr;  // the world's, if the arrays lie on GPUs
   // Of the step under way, the thread's own.
   ControlWord mine_;
   double usual_weight_ = 0;       // all ranks' mean in the step before; 0 if there was none
@@ -178,9 +165,6 @@ class Exchange {
   bool step_has_batches_ = true;  // whether any rank has one
   std::thread thread_;
 };
-
-// Leads to the exchanges of this process that are open. Never destroyed.
-const ExchangeDoor& exchange_door();
 
 // How many steps of gradients this process has exchanged.
 uint64_t exchanged_steps();

@@ -21,16 +21,17 @@ struct ExchangeDoor {
   void (*submit)(int64_t exchange, size_t first, std::vector<Piece> arrays, double weight,
                  std::function<void(const std::string& error)> done);
 
-  // The same for arrays that lie on a GPU, from a thread that queues work on `stream`. It only
-  // queues more: the arrays are read once the stream has come to where it is now, and the stream
-  // then waits for the results. So buckets must come in their order: a stream that waits for one
-  // never comes to another that travels before it. Only the first call of an exchange waits for the
-  // other ranks: they must begin their exchanges in one order.
+  // The same for arrays that lie on a GPU, from a thread that queues work on `stream`. It queues
+  // more: the arrays are read once the stream has come to where it is now, and the stream then
+  // waits for the results. With the first bucket of a step the thread waits until all ranks have
+  // begun it, and with each one for what the hosts have to do, where they have a part in its way.
+  // Buckets must come in their order, and all ranks must hand in the steps of all their exchanges
+  // in one order: no step of another exchange comes between the buckets of a step.
   //
-  // `gpu_weight` points to the weight on that GPU, or is null where `weight` tells it. Returns
-  // why the stream does not wait, and will not find the results; empty where it does. `done` is
-  // called once in any case: the arrays must live until then. What fails after this has returned
-  // ends the job, since the framework counts on the results.
+  // `gpu_weight` points to the weight on that GPU, or is null where `weight` tells it: then the
+  // thread waits for it too. Returns why the stream does not wait, and will not find the results;
+  // empty where it does. `done` is called once in any case: the arrays must live until then. A step
+  // that fails half-way ends the job, since other ranks' GPUs wait for this one's.
   std::string (*submit_on_gpu)(int64_t exchange, size_t first, std::vector<Piece> arrays,
                                const float* gpu_weight, double weight, void* stream,
                                std::function<void(const std::string& error)> done);

@@ -85,9 +85,7 @@ CudaDriver open_cuda() {
     throw Error("EASYDDL_CUDA_PATH must name the CUDA driver's library or its folder. " +
                 library.complaint() + " Received: '" + wish + "'");
   }
-  // A folder of NCCL's may hold a driver made for it.
   library.open(kCudaFile, RTLD_NOLOAD);
-  library.open(file_at(variable("EASYDDL_NCCL_PATH"), kCudaFile));
   if (!library.open(kCudaFile)) {
     throw Error(std::string("Arrays are said to lie on a GPU, but the CUDA driver (") + kCudaFile +
                 ") cannot be opened: " + library.complaint() +
@@ -103,6 +101,7 @@ CudaDriver open_cuda() {
   // That of the instance, where a GPU is divided.
   library.find(d.DeviceGetUuid.function, "cuDeviceGetUuid_v2", true);
   if (!d.DeviceGetUuid) library.find(d.DeviceGetUuid.function, "cuDeviceGetUuid");
+  library.find(d.DeviceGetPCIBusId.function, "cuDeviceGetPCIBusId");
   library.find(d.DevicePrimaryCtxRetain.function, "cuDevicePrimaryCtxRetain");
   library.find(d.CtxGetCurrent.function, "cuCtxGetCurrent");
   library.find(d.CtxSetCurrent.function, "cuCtxSetCurrent");
@@ -112,22 +111,19 @@ CudaDriver open_cuda() {
   library.find(d.MemFree.function, "cuMemFree_v2");
   library.find(d.MemHostAlloc.function, "cuMemHostAlloc");
   library.find(d.MemFreeHost.function, "cuMemFreeHost");
-  library.find(d.MemHostGetDevicePointer.function, "cuMemHostGetDevicePointer_v2");
   library.find(d.MemcpyDtoHAsync.function, "cuMemcpyDtoHAsync_v2");
   library.find(d.MemcpyHtoDAsync.function, "cuMemcpyHtoDAsync_v2");
   library.find(d.MemcpyDtoDAsync.function, "cuMemcpyDtoDAsync_v2");
   library.find(d.MemsetD8Async.function, "cuMemsetD8Async");
   library.find(d.StreamCreate.function, "cuStreamCreate");
   library.find(d.StreamDestroy.function, "cuStreamDestroy_v2");
-  library.find(d.StreamSynchronize.function, "cuStreamSynchronize");
+  library.find(d.StreamIsCapturing.function, "cuStreamIsCapturing");
+  library.find(d.ThreadExchangeStreamCaptureMode.function, "cuThreadExchangeStreamCaptureMode");
   library.find(d.EventCreate.function, "cuEventCreate");
   library.find(d.EventDestroy.function, "cuEventDestroy_v2");
   library.find(d.EventRecord.function, "cuEventRecord");
   library.find(d.EventQuery.function, "cuEventQuery");
   library.find(d.StreamWaitEvent.function, "cuStreamWaitEvent");
-  library.find(d.LaunchHostFunc.function, "cuLaunchHostFunc");
-  library.find(d.StreamWaitValue32.function, "cuStreamWaitValue32_v2", true);
-  library.find(d.StreamWriteValue32.function, "cuStreamWriteValue32_v2", true);
   const int code = d.Init(0);
   if (code != kCudaSuccess) throw Error("cuInit failed: " + text_of_cuda(d, code));
   return d;
@@ -195,14 +191,6 @@ const NcclLibrary& nccl() {
     return open_nccl();
   }();
   return library;
-}
-
-// An extension of Open MPI's that MPICH has too, and that the headers of others lack.
-bool mpi_takes_gpu_memory() {
-  // By default the search covers this library's own dependencies, such as MPI.
-  void* const found = dlsym(RTLD_DEFAULT, "MPIX_Query_cuda_support");
-  const auto query = reinterpret_cast<int (*)()>(found);
-  return query != nullptr && query() == 1;
 }
 
 void look_for_nccl_in(std::vector<std::string> folders) {

@@ -1,6 +1,5 @@
 // NCCL and the CUDA driver, as far as they are used. The one place that opens their libraries,
-// at run time and only where arrays lie on a GPU: easyddl is built without them. And what MPI says
-// of GPUs, which not every MPI does.
+// at run time and only where arrays lie on a GPU: easyddl is built without them.
 #pragma once
 
 #include <cstddef>
@@ -59,6 +58,7 @@ struct CudaDriver {
   Symbol<int(int*, int)> DeviceGet;
   Symbol<int(char*, int, int)> DeviceGetName;
   Symbol<int(CudaUuid*, int)> DeviceGetUuid;
+  Symbol<int(char*, int, int)> DeviceGetPCIBusId;
   Symbol<int(CudaContext*, int)> DevicePrimaryCtxRetain;
   Symbol<int(CudaContext*)> CtxGetCurrent;
   Symbol<int(CudaContext)> CtxSetCurrent;
@@ -68,23 +68,19 @@ struct CudaDriver {
   Symbol<int(CudaAddress)> MemFree;
   Symbol<int(void**, size_t, unsigned)> MemHostAlloc;
   Symbol<int(void*)> MemFreeHost;
-  Symbol<int(CudaAddress*, void*, unsigned)> MemHostGetDevicePointer;
   Symbol<int(void*, CudaAddress, size_t, CudaStream)> MemcpyDtoHAsync;
   Symbol<int(CudaAddress, const void*, size_t, CudaStream)> MemcpyHtoDAsync;
   Symbol<int(CudaAddress, CudaAddress, size_t, CudaStream)> MemcpyDtoDAsync;
   Symbol<int(CudaAddress, unsigned char, size_t, CudaStream)> MemsetD8Async;
   Symbol<int(CudaStream*, unsigned)> StreamCreate;
   Symbol<int(CudaStream)> StreamDestroy;
-  Symbol<int(CudaStream)> StreamSynchronize;
+  Symbol<int(CudaStream, int*)> StreamIsCapturing;
+  Symbol<int(int*)> ThreadExchangeStreamCaptureMode;
   Symbol<int(CudaEvent*, unsigned)> EventCreate;
   Symbol<int(CudaEvent)> EventDestroy;
   Symbol<int(CudaEvent, CudaStream)> EventRecord;
   Symbol<int(CudaEvent)> EventQuery;
   Symbol<int(CudaStream, CudaEvent, unsigned)> StreamWaitEvent;
-  Symbol<int(CudaStream, void (*)(void*), void*)> LaunchHostFunc;
-  // Optional: drivers of before CUDA 11.7 have them in another form, which may be turned off.
-  Symbol<int(CudaStream, CudaAddress, uint32_t, unsigned)> StreamWaitValue32;
-  Symbol<int(CudaStream, CudaAddress, uint32_t, unsigned)> StreamWriteValue32;
 };
 
 // Named as in nccl.h, without the "nccl".
@@ -112,10 +108,6 @@ struct NcclLibrary {
 // Opened at the first call. They throw an Error that says what to install, or what is too old.
 const CudaDriver& cuda();
 const NcclLibrary& nccl();
-
-// Whether the MPI in use says that it takes pointers to memory of GPUs. One that cannot be asked
-// does not.
-bool mpi_takes_gpu_memory();
 
 // Where Python's packages keep NCCL, beside where the system does. To be told before `nccl`.
 void look_for_nccl_in(std::vector<std::string> folders);

@@ -1,10 +1,13 @@
 #include "gpu_level.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <fstream>
 #include <utility>
 
 #include "channel.h"
@@ -12,6 +15,7 @@
 #include "process.h"
 #include "reduce.h"
 #include "trace.h"
+#include "world.h"
 
 namespace easyddl {
 namespace {
@@ -54,18 +58,38 @@ int count_gpus() {
   return count;
 }
 
+// What NCCL tells machines apart by: one that plays several hosts is one.
+std::string machine() {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  return std::string(name.data()) + ' ' + boot;
+}
+
 }  // namespace
 
 // What a rank tells the others before they connect.
 struct GpuLevel::Introduction {
   std::array<char, 768> failure;  // why it cannot take part; empty if it can
   std::array<char, 64> host_id;   // NCCL_HOSTID
-  CudaUuid uuid;
-  NcclId world_id, host_id_of_nccl;  // of communicators that this rank would lead
-  int32_t version;                   // NCCL's
-  int32_t may_share_gpu;             // as NCCL has been told
-  int32_t mpi_takes_gpu_memory;
-  int32_t is_new_here;  // it has not been set up, or for another GPU
+  std::array<char, 320> machine;
+  std::array<char, 32> bus;  // the GPU's place in it
+  CudaUuid uuid;             // the GPU's, or that of its instance
+  int32_t version;           // NCCL's
+  int32_t may_share_gpu;     // as NCCL has been told
+  int32_t is_new_here;       // it has not been set up, or for another GPU
+
+  bool is_on_gpu_of(const Introduction& other) const {
+    const bool is_same = std::memcmp(&uuid, &other.uuid, sizeof uuid) == 0;
+    return is_same || (machine == other.machine && bus == other.bus);
+  }
+};
+
+// Of communicators that this rank leads, and why it cannot make them.
+struct GpuLevel::Ids {
+  std::array<char, 768> failure;
+  NcclId world, host;
 };
 
 struct GpuLevel::Needs {
@@ -75,14 +99,21 @@ struct GpuLevel::Needs {
 
 size_t GpuLoad::total() const { return sum(bytes); }
 
-GpuLevel::GpuLevel(Channel& channel)
-    : channel_(channel),
-      layout_(channel.layout()),
-      places_(gpu_places(channel.layout())),
-      wish_(channel.gpu_way()) {}
+GpuLevel::GpuLevel(World& world)
+    : layout_(world.layout()),
+      places_(gpu_places(world.layout())),
+      wish_(world.gpu_way()),
+      mpi_takes_gpu_memory_(world.cuda_aware_mpi()),
+      watch_(world, [this] { check(); }) {}
 
 GpuLevel::~GpuLevel() {
-  if (gpu_ >= 0) cuda().CtxSetCurrent(context_of(gpu_));
+  if (gpu_ < 0) return;
+  watch_.drain();
+  cuda().CtxSetCurrent(context_of(gpu_));
+}
+
+std::string GpuLevel::name_of(size_t rank) const {
+  return "Rank " + std::to_string(rank) + " on host " + layout_.host_of[rank];
 }
 
 GpuWay GpuLevel::way_of(const GpuLoad& load) const {
@@ -101,59 +132,68 @@ GpuLevel::Needs GpuLevel::needs_of(const std::vector<GpuLoad>& loads) const {
   return needs;
 }
 
-void GpuLevel::prepare(const std::vector<GpuLoad>& loads, std::optional<int> gpu) {
-  const Needs needs = needs_of(loads);
-  const Introduction mine = introduce(needs, gpu);
-  std::vector<Introduction> all(static_cast<size_t>(layout_.size));
-  channel_.all_gather(&mine, all.data(), std::vector<int64_t>(all.size(), 1), sizeof mine,
-                      Signature("how the ranks exchange gradients on GPUs"));
-  compare(all, needs);
-  const bool all_take = std::all_of(all.begin(), all.end(), [](const Introduction& each) {
-    return each.mpi_takes_gpu_memory != 0;
-  });
-  mpi_takes_gpu_memory_ = channel_.cuda_aware_mpi().value_or(all_take);
-  const bool anew = std::any_of(all.begin(), all.end(),
-                                [](const Introduction& each) { return each.is_new_here != 0; });
-  if (anew) set_up(gpu.value_or(gpu_ >= 0 ? gpu_ : layout_.local_rank % count_gpus()));
-  EASYDDL_CUDA(CtxSetCurrent, context_of(gpu_));
-  connect(all, needs);
-  rehearse(loads);
+int GpuLevel::gpu_or_mine(std::optional<int> gpu) const {
+  return gpu.value_or(gpu_ >= 0 ? gpu_ : layout_.local_rank % count_gpus());
 }
 
-// All ranks do so together, since communicators go by GPUs.
+void GpuLevel::prepare(Channel& channel, const std::vector<GpuLoad>& loads,
+                       std::optional<int> gpu) {
+  const Needs needs = needs_of(loads);
+  const Introduction mine = introduce(needs, gpu.value_or(-1));
+  std::vector<Introduction> all(static_cast<size_t>(layout_.size));
+  channel.all_gather(&mine, all.data(), std::vector<int64_t>(all.size(), 1), sizeof mine,
+                     Signature("how the ranks exchange gradients on GPUs"));
+  compare(all, needs);
+  // All ranks do so together, since communicators go by GPUs.
+  const bool anew = std::any_of(all.begin(), all.end(),
+                                [](const Introduction& each) { return each.is_new_here != 0; });
+  if (anew) set_up(gpu_or_mine(gpu));
+  const CurrentContext current(context_of(gpu_));
+  connect(channel, {needs.world && world_ == nullptr, needs.host && !hosts_are_connected_});
+  rehearse(channel, loads);
+}
+
 void GpuLevel::set_up(int gpu) {
-  if (gpu_ >= 0) EASYDDL_CUDA(CtxSetCurrent, context_of(gpu_));
-  world_.reset();
-  host_.reset();
-  scratch_.release();
-  pinned_.release();
-  fetched_.clear();
+  watch_.drain();
+  watch_.forget_gpu();
+  if (gpu_ >= 0) {
+    const CurrentContext before(context_of(gpu_));
+    const std::lock_guard<std::mutex> lock(communicators_mutex_);
+    world_.reset();
+    host_.reset();
+    hosts_are_connected_ = false;
+    scratch_.release();
+    pinned_.release();
+    weight_.release();
+    fetched_.clear();
+  }
   gpu_ = gpu;
-  EASYDDL_CUDA(CtxSetCurrent, context_of(gpu));
+  const CurrentContext current(context_of(gpu));
   stream_.emplace();
   back_.emplace();
+  entered_.emplace();
   done_.emplace();
   returned_.emplace();
   for (size_t i = 0; i < kAhead; ++i) fetched_.emplace_back();
+  weight_.at_least(sizeof(float));
 }
 
-GpuLevel::Introduction GpuLevel::introduce(const Needs& needs, std::optional<int> gpu) const {
+GpuLevel::Introduction GpuLevel::introduce(const Needs& needs, int gpu) const {
   Introduction mine{};
   try {
-    const int here = gpu.value_or(gpu_ >= 0 ? gpu_ : layout_.local_rank % count_gpus());
+    const int here = gpu_or_mine(gpu < 0 ? std::nullopt : std::optional<int>(gpu));
     int device = 0;
     EASYDDL_CUDA(DeviceGet, &device, here);
     EASYDDL_CUDA(DeviceGetUuid, &mine.uuid, device);
-    const CurrentContext current(context_of(here));
-    mine.mpi_takes_gpu_memory = mpi_takes_gpu_memory() ? 1 : 0;
+    EASYDDL_CUDA(DeviceGetPCIBusId, mine.bus.data(), static_cast<int>(mine.bus.size()), device);
+    context_of(here);
     mine.is_new_here = here != gpu_ ? 1 : 0;
+    store(mine.machine, machine());
     store(mine.host_id, variable("NCCL_HOSTID"));
     if (!needs.nccl()) return mine;
     mine.version = nccl().version;
     mine.may_share_gpu =
         mine.version >= kSharesGpus && variable("NCCL_MULTI_RANK_GPU_ENABLE") == "1" ? 1 : 0;
-    if (needs.world && layout_.rank == 0) mine.world_id = NcclLevel::new_id();
-    if (needs.host && layout_.local_rank == 0) mine.host_id_of_nccl = NcclLevel::new_id();
   } catch (const std::exception& error) {
     store(mine.failure, error.what());
   }
@@ -167,7 +207,7 @@ void GpuLevel::compare(const std::vector<Introduction>& all, const Needs& needs)
     const std::string failure = all[rank].failure.data();
     if (failure.empty()) continue;
     if (text.empty()) {
-      text = channel_.name_of(rank) + " cannot exchange gradients on its GPU: " + failure;
+      text = name_of(rank) + " cannot exchange gradients on its GPU: " + failure;
     } else {
       ++others;
     }
@@ -177,21 +217,23 @@ void GpuLevel::compare(const std::vector<Introduction>& all, const Needs& needs)
   if (!needs.nccl()) return;
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank].version == all[0].version) continue;
-    throw Error("The ranks have different versions of NCCL: " + channel_.name_of(0) + " has " +
-                nccl_version_text(all[0].version) + ", " + channel_.name_of(rank) + " has " +
+    throw Error("The ranks have different versions of NCCL: " + name_of(0) + " has " +
+                nccl_version_text(all[0].version) + ", " + name_of(rank) + " has " +
                 nccl_version_text(all[rank].version) + ". Install the same everywhere.");
   }
   refuse_shared_gpus(all);
 }
 
 // NCCL refuses a GPU that two ranks of a host share, in words that name neither, unless it is told
-// to bear it, or that these are two hosts.
+// to bear it, or that these are two hosts. It goes by the GPU's place on the bus: two instances of
+// one GPU (MIG) are one to it.
 void GpuLevel::refuse_shared_gpus(const std::vector<Introduction>& all) const {
   for (size_t b = 1; b < all.size(); ++b) {
     for (size_t a = 0; a < b; ++a) {
-      if (std::memcmp(&all[a].uuid, &all[b].uuid, sizeof(CudaUuid)) != 0) continue;
-      const std::string text =
-          channel_.name_of(a) + " and " + channel_.name_of(b) + " share one GPU";
+      if (!all[a].is_on_gpu_of(all[b])) continue;
+      const bool are_instances = std::memcmp(&all[a].uuid, &all[b].uuid, sizeof(CudaUuid)) != 0;
+      const std::string text = name_of(a) + " and " + name_of(b) + " share one GPU" +
+                               (are_instances ? ", of which each has an instance (MIG)" : "");
       const bool is_allowed = (all[a].may_share_gpu != 0 && all[b].may_share_gpu != 0) ||
                               all[a].host_id != all[b].host_id;
       if (!is_allowed) {
@@ -208,25 +250,49 @@ void GpuLevel::refuse_shared_gpus(const std::vector<Introduction>& all) const {
   }
 }
 
-void GpuLevel::connect(const std::vector<Introduction>& all, const Needs& needs) {
-  const Signature signature("the connection of GPUs by NCCL");
-  const auto first_of_host = [&] {
-    const auto& hosts = layout_.node_of;
-    return static_cast<size_t>(std::find(hosts.begin(), hosts.end(), layout_.node_rank) -
-                               hosts.begin());
-  };
-  channel_.take_part("connect GPUs", 0, signature, [&](const Idle& idle) {
-    if (needs.world && world_ == nullptr) {
-      world_ = std::make_unique<NcclLevel>(all[0].world_id, layout_.size, layout_.rank, idle);
-    }
-    if (needs.host && host_ == nullptr && layout_.local_size > 1) {
-      host_ = std::make_unique<NcclLevel>(all[first_of_host()].host_id_of_nccl, layout_.local_size,
-                                          layout_.local_rank, idle);
-    }
-  });
+// Only where a communicator is missing: each id starts a thread of NCCL's, which never ends.
+std::vector<GpuLevel::Ids> GpuLevel::make_ids(Channel& channel, const Needs& missing) const {
+  Ids mine{};
+  try {
+    if (missing.world && layout_.rank == 0) mine.world = NcclLevel::new_id();
+    if (missing.host && layout_.local_rank == 0) mine.host = NcclLevel::new_id();
+  } catch (const std::exception& error) {
+    store(mine.failure, error.what());
+  }
+  std::vector<Ids> all(static_cast<size_t>(layout_.size));
+  channel.all_gather(&mine, all.data(), std::vector<int64_t>(all.size(), 1), sizeof mine,
+                     Signature("the communicators of NCCL"));
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    const std::string failure = all[rank].failure.data();
+    if (failure.empty()) continue;
+    throw Error(name_of(rank) + " cannot exchange gradients on its GPU: " + failure);
+  }
+  return all;
 }
 
-void GpuLevel::rehearse(const std::vector<GpuLoad>& loads) {
+void GpuLevel::connect(Channel& channel, const Needs& missing) {
+  if (!missing.nccl()) return;
+  const std::vector<Ids> ids = make_ids(channel, missing);
+  const auto& hosts = layout_.node_of;
+  const auto first_of_host =
+      static_cast<size_t>(std::find(hosts.begin(), hosts.end(), layout_.node_rank) - hosts.begin());
+  const auto make = [&](std::unique_ptr<NcclLevel>& communicator, const NcclId& id, int size,
+                        int rank, const Idle& idle) {
+    auto made = std::make_unique<NcclLevel>(id, size, rank, idle);
+    const std::lock_guard<std::mutex> lock(communicators_mutex_);
+    communicator = std::move(made);
+  };
+  const Signature signature("the connection of GPUs by NCCL");
+  channel.take_part("connect GPUs", 0, signature, [&](const Idle& idle) {
+    if (missing.world) make(world_, ids[0].world, layout_.size, layout_.rank, idle);
+    if (missing.host && layout_.local_size > 1) {
+      make(host_, ids[first_of_host].host, layout_.local_size, layout_.local_rank, idle);
+    }
+  });
+  hosts_are_connected_ = hosts_are_connected_ || missing.host;
+}
+
+void GpuLevel::rehearse(Channel& channel, const std::vector<GpuLoad>& loads) {
   size_t most = 0, most_pinned = 0;
   for (const GpuLoad& load : loads) {
     const size_t padded =
@@ -234,13 +300,14 @@ void GpuLevel::rehearse(const std::vector<GpuLoad>& loads) {
     most = std::max(most, padded);
     if (way_of(load) != GpuWay::nccl) most_pinned = std::max(most_pinned, padded);
   }
+  watch_.drain();  // what is under way uses the memory that there is
   scratch_.at_least(most);
   if (most_pinned > 0) pinned_.at_least(most_pinned);
   const Signature signature("the rehearsal of an exchange on GPUs");
-  channel_.take_part("rehearse on GPUs", 0, signature, [&](const Idle& idle) {
+  channel.take_part("rehearse on GPUs", 0, signature, [&](const Idle& idle) {
     for (const GpuLoad& load : loads) {
       if (way_of(load) == GpuWay::host) continue;
-      reduce(zeros(load.bytes), load.dtype, way_of(load), load.reduction, idle);
+      reduce(channel, zeros(load.bytes), load.dtype, way_of(load), load.reduction, idle);
     }
     wait(idle);
   });
@@ -258,24 +325,17 @@ std::vector<Piece> GpuLevel::zeros(const std::vector<size_t>& bytes) {
   return arrays;
 }
 
-void GpuLevel::poll_gpu(const std::function<bool()>& ready, const Idle& idle) {
-  const auto watch = [&] {
-    if (world_ != nullptr) world_->check();
-    if (host_ != nullptr) host_->check();
-    idle();
-  };
-  try {
-    poll(ready, layout_.cores_are_shared, watch);
-  } catch (...) {
-    abort();
-    throw;
-  }
+void GpuLevel::check() {
+  const std::lock_guard<std::mutex> lock(communicators_mutex_);
+  if (world_ != nullptr) world_->check();
+  if (host_ != nullptr) host_->check();
 }
 
-// So that no kernel waits for ranks that do not come.
-void GpuLevel::abort() {
-  if (world_ != nullptr) world_->abort();
-  if (host_ != nullptr) host_->abort();
+void GpuLevel::poll_gpu(const std::function<bool()>& ready, const Idle& idle) {
+  poll(ready, layout_.cores_are_shared, [&] {
+    check();
+    idle();
+  });
 }
 
 void GpuLevel::wait(const Idle& idle) {
@@ -284,7 +344,22 @@ void GpuLevel::wait(const Idle& idle) {
   poll_gpu([this] { return done_->has_come(); }, idle);
 }
 
-void GpuLevel::reduce(const std::vector<Piece>& arrays, DType dtype, GpuWay way,
+void GpuLevel::follow(CudaStream framework) {
+  entered_->record(framework);
+  entered_->hold_up(stream());
+}
+
+// The host cannot be late for anybody here but its own GPU, which the watch has an eye on.
+float GpuLevel::read(const float* weight, CudaStream framework) {
+  const Span span("wait for the weight");
+  auto* const here = reinterpret_cast<float*>(weight_.data());
+  EASYDDL_CUDA(MemcpyDtoHAsync, here, address(weight), sizeof(float), framework);
+  entered_->record(framework);
+  poll([this] { return entered_->has_come(); }, true, [] {});
+  return *here;
+}
+
+void GpuLevel::reduce(Channel& channel, const std::vector<Piece>& arrays, DType dtype, GpuWay way,
                       const Reduction& reduction, const Idle& idle) {
   if (places_.ranks == 1) {
     for (const Piece& array : arrays) {
@@ -294,7 +369,7 @@ void GpuLevel::reduce(const std::vector<Piece>& arrays, DType dtype, GpuWay way,
   } else if (way == GpuWay::nccl) {
     world_->allreduce(arrays, dtype, reduction, stream(), idle);
   } else {
-    reduce_in_levels(arrays, dtype, reduction, idle);
+    reduce_in_levels(channel, arrays, dtype, reduction, idle);
   }
 }
 
@@ -305,7 +380,7 @@ size_t GpuLevel::shard_bytes(size_t bytes, DType dtype) const {
 }
 
 // Reduce-scatter in the host, the shards across the hosts, and all-gather in the host.
-void GpuLevel::reduce_in_levels(const std::vector<Piece>& arrays, DType dtype,
+void GpuLevel::reduce_in_levels(Channel& channel, const std::vector<Piece>& arrays, DType dtype,
                                 const Reduction& reduction, const Idle& idle) {
   const size_t each = shard_bytes(total_bytes(arrays), dtype);
   uint8_t* data = scratch_.at_least(each * static_cast<size_t>(places_.carriers));
@@ -321,7 +396,8 @@ void GpuLevel::reduce_in_levels(const std::vector<Piece>& arrays, DType dtype,
     host_->reduce_shards(data, count, places_.carriers, dtype, reduction, stream(), idle);
   }
   if (layout_.local_rank < places_.carriers) {
-    cross(data + static_cast<size_t>(layout_.local_rank) * each, each, dtype, reduction, idle);
+    cross(channel, data + static_cast<size_t>(layout_.local_rank) * each, each, dtype, reduction,
+          idle);
   }
   if (host_ != nullptr) {
     host_->gather_shards(data, count, places_.carriers, dtype, stream(), idle);
@@ -335,15 +411,15 @@ void GpuLevel::reduce_in_levels(const std::vector<Piece>& arrays, DType dtype,
   }
 }
 
-void GpuLevel::cross(uint8_t* shard, size_t bytes, DType dtype, const Reduction& reduction,
-                     const Idle& idle) {
+void GpuLevel::cross(Channel& channel, uint8_t* shard, size_t bytes, DType dtype,
+                     const Reduction& reduction, const Idle& idle) {
   uint8_t* const here = pinned_.at_least(bytes);
   const size_t chunks = (bytes + kChunk - 1) / kChunk, unit = size_of(dtype);
   // What of a chunk goes through the host's memory: all, if MPI does not take it from the GPU.
   const auto part = [&](size_t chunk) -> std::pair<size_t, size_t> {
     const size_t begin = chunk * kChunk, length = std::min(kChunk, bytes - begin);
     if (!mpi_takes_gpu_memory_) return {begin, length};
-    const Journey::Shard mine = channel_.part_of(length / unit);
+    const Journey::Shard mine = channel.part_of(length / unit);
     return {begin + mine.begin * unit, mine.count * unit};
   };
   const auto fetch = [&](size_t chunk) {
@@ -368,9 +444,9 @@ void GpuLevel::cross(uint8_t* shard, size_t bytes, DType dtype, const Reduction&
   const auto wait = [&](const std::function<bool()>& ready) { poll_gpu(ready, idle); };
   // Where a host has one rank, NCCL has multiplied nothing there.
   const bool is_scaled = reduction.is_scaled && places_.carriers == 1;
-  channel_.cross_hosts({here, mpi_takes_gpu_memory_ ? shard : nullptr, bytes, kChunk, dtype,
-                        reduction.op, is_scaled, host_ == nullptr ? reduction.factor : 1, has_come,
-                        has_crossed, wait});
+  channel.cross_hosts({here, mpi_takes_gpu_memory_ ? shard : nullptr, bytes, kChunk, dtype,
+                       reduction.op, is_scaled, host_ == nullptr ? reduction.factor : 1, has_come,
+                       has_crossed, wait});
   returned_->record(back_->get());
   returned_->hold_up(stream());
 }

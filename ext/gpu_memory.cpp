@@ -13,7 +13,9 @@ namespace {
 // Of cuda.h's enumerations.
 constexpr int kMemoryType = 2, kDeviceOrdinal = 9;
 constexpr unsigned kDeviceMemory = 2, kUnifiedMemory = 4;
-constexpr unsigned kPortable = 1, kMapped = 2;
+constexpr unsigned kPortable = 1;
+constexpr int kRelaxed = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED
+constexpr int kCaptureImplicit = 906;
 constexpr unsigned kNonBlocking = 1;
 constexpr unsigned kNoTiming = 2;
 
@@ -80,16 +82,29 @@ uint8_t* PinnedBuffer::at_least(size_t bytes) {
   if (bytes <= bytes_) return data_;
   release();
   void* where = nullptr;
-  EASYDDL_CUDA(MemHostAlloc, &where, bytes, kPortable | kMapped);
+  EASYDDL_CUDA(MemHostAlloc, &where, bytes, kPortable);
   data_ = static_cast<uint8_t*>(where);
   bytes_ = bytes;
   return data_;
 }
 
-CudaAddress PinnedBuffer::seen_at(const void* part) const {
-  CudaAddress begin = 0;
-  EASYDDL_CUDA(MemHostGetDevicePointer, &begin, data_, 0);
-  return begin + (address(part) - address(data_));
+RelaxedCapture::RelaxedCapture() : mode_(kRelaxed) {
+  EASYDDL_CUDA(ThreadExchangeStreamCaptureMode, &mode_);
+}
+
+RelaxedCapture::~RelaxedCapture() { cuda().ThreadExchangeStreamCaptureMode(&mode_); }
+
+void refuse_capture(CudaStream stream) {
+  int status = 0;
+  const int code = cuda().StreamIsCapturing(stream, &status);
+  if (code != kCaptureImplicit) check_cuda(code, "cuStreamIsCapturing");
+  if (code == kCudaSuccess && status == 0) return;
+  throw Error(
+      "The step is being captured in a CUDA graph, and an exchange of gradients cannot be: at "
+      "every "
+      "step the ranks tell each other who has a batch. Leave the exchange out of the graph: "
+      "without torch.cuda.graph, and without the modes of torch.compile that make graphs "
+      "(\"reduce-overhead\", \"max-autotune\").");
 }
 
 GpuStream::GpuStream() { EASYDDL_CUDA(StreamCreate, &stream_, kNonBlocking); }

@@ -56,13 +56,28 @@ class PinnedBuffer {
   uint8_t* at_least(size_t bytes);
   uint8_t* data() const { return data_; }
   void release();
-  // Where the GPU sees a part of it.
-  CudaAddress seen_at(const void* part) const;
 
  private:
   uint8_t* data_ = nullptr;
   size_t bytes_ = 0;
 };
+
+// While it lives, what this thread asks of the driver breaks no capture of a CUDA graph that
+// another thread is making: such as PyTorch's, in whose mode any thread's query or allocation
+// breaks it.
+class RelaxedCapture {
+ public:
+  RelaxedCapture();
+  ~RelaxedCapture();
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  int mode_;
+};
+
+// Throws if what is queued on a stream is not done but captured in a CUDA graph.
+void refuse_capture(CudaStream stream);
 
 // A stream that does not wait for the default one, on which frameworks may compute.
 class GpuStream {

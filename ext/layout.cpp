@@ -5,12 +5,17 @@
 
 #include <algorithm>
 #include <array>
+#include <bitset>
+#include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <numeric>
 #include <sstream>
 #include <utility>
 
+#include "agreement.h"
 #include "check.h"
+#include "process.h"
 #include "shared_segment.h"
 
 namespace easyddl {
@@ -52,14 +57,59 @@ std::vector<std::string> split(const std::string& text) {
   return names;
 }
 
+// The same for all processes under one kernel, whatever containers they are in.
+std::string kernel_id() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  return boot;
+}
+
 // Two processes with the same text run under one kernel, see each other's process ids, and
 // belong to one user.
 std::string machine_id() {
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
   char space[64] = {};
   if (readlink("/proc/self/ns/pid", space, sizeof space - 1) < 0) space[0] = '\0';
-  return boot + ' ' + space + ' ' + std::to_string(geteuid());
+  return kernel_id() + ' ' + space + ' ' + std::to_string(geteuid());
+}
+
+// The lowest rank of each group of ranks, by rank, if `lowest` is that of this rank's group.
+std::vector<int> gather_lowest(MPI_Comm world, int lowest) {
+  int size = 0;
+  EASYDDL_MPI(MPI_Comm_size, world, &size);
+  std::vector<int> lowest_of(static_cast<size_t>(size));
+  EASYDDL_MPI(MPI_Allgather, &lowest, 1, MPI_INT, lowest_of.data(), 1, MPI_INT, world);
+  return lowest_of;
+}
+
+// The number of each rank's group, where groups count in the order of their lowest rank.
+std::vector<int> number_groups(const std::vector<int>& lowest_of) {
+  std::vector<int> groups = lowest_of;
+  std::sort(groups.begin(), groups.end());
+  groups.erase(std::unique(groups.begin(), groups.end()), groups.end());
+  std::vector<int> numbers;
+  for (int each : lowest_of) {
+    numbers.push_back(
+        static_cast<int>(std::lower_bound(groups.begin(), groups.end(), each) - groups.begin()));
+  }
+  return numbers;
+}
+
+// A bit for each core that this process may use, in as many bytes as the kernel asks for: a
+// cpu_set_t holds 1024 cores, and machines may have more.
+std::vector<uint8_t> own_cores() {
+  constexpr size_t kMostBytes = 1 << 20;
+  std::vector<uint8_t> cores(sizeof(cpu_set_t));
+  while (sched_getaffinity(0, cores.size(), reinterpret_cast<cpu_set_t*>(cores.data())) != 0) {
+    if (errno != EINVAL || cores.size() == kMostBytes) check_system(-1, "sched_getaffinity");
+    cores.assign(2 * cores.size(), 0);
+  }
+  return cores;
+}
+
+int count_bits(const std::vector<uint8_t>& bytes) {
+  return std::accumulate(bytes.begin(), bytes.end(), 0, [](int sum, uint8_t byte) {
+    return sum + static_cast<int>(std::bitset<8>(byte).count());
+  });
 }
 
 }  // namespace
@@ -109,7 +159,8 @@ Layout::Layout(MPI_Comm world, const std::string& name, const std::string& racks
   EASYDDL_MPI(MPI_Comm_rank, world, &rank);
   EASYDDL_MPI(MPI_Comm_size, world, &size);
   name_hosts(world, name);
-  count_cores();
+  find_place(world, name);
+  count_cores(world);
   number_hosts(world);
   choose_carriers(world);
   number_racks(racks);
@@ -123,34 +174,49 @@ void Layout::name_hosts(MPI_Comm world, const std::string& name) {
   const std::vector<Name> hosts = gather_names(world, name + ' ' + machine_id());
   host = Comm::split(world, first_equal(hosts, rank), rank);
   // A name proves nothing: where the members cannot open each other's memory, each is alone.
-  if (SharedSegment(host.get(), 1).data() == nullptr) host = Comm::split(world, rank, 0);
+  bool shares = false;
+  all_or_none(world, [&] { shares = SharedSegment(host.get(), 1).data() != nullptr; });
+  if (!shares) host = Comm::split(world, rank, 0);
   local_rank = host.rank();
   local_size = host.size();
 }
 
-void Layout::count_cores() {
+void Layout::find_place(MPI_Comm world, const std::string& name) {
+  const std::vector<Name> names = gather_names(world, name + ' ' + kernel_id());
+  const Comm mates = Comm::split(world, first_equal(names, rank), rank);
+  int lowest = rank;
+  EASYDDL_MPI(MPI_Bcast, &lowest, 1, MPI_INT, 0, mates.get());
+  const std::vector<int> machine_of = number_groups(gather_lowest(world, lowest));
+  place = {mates.rank(), mates.size(), machine_of[static_cast<size_t>(rank)],
+           *std::max_element(machine_of.begin(), machine_of.end()) + 1};
+  int least = local_size;
+  EASYDDL_MPI(MPI_Allreduce, MPI_IN_PLACE, &least, 1, MPI_INT, MPI_MIN, mates.get());
+  if (place.local_rank != 0 || least == place.local_size) return;
+  write_line(
+      "easyddl: warning: the " + std::to_string(place.local_size) + " ranks on host " + name +
+      " run on one machine, but not all of them can open each other's memory. They exchange "
+      "gradients by messages, as if they were on several hosts, which is slower.\n  Likely causes: "
+      "containers that do not share their process ids (start them with --pid=host, or in one pod "
+      "with shareProcessNamespace), ranks of different users, or a /proc that hides processes.");
+}
+
+void Layout::count_cores(MPI_Comm world) {
+  std::vector<uint8_t> cores;
+  all_or_none(world, [&] { cores = own_cores(); });
+  int bytes = static_cast<int>(cores.size());
+  EASYDDL_MPI(MPI_Allreduce, MPI_IN_PLACE, &bytes, 1, MPI_INT, MPI_MAX, machine.get());
+  cores.resize(static_cast<size_t>(bytes));
   // The union, because a launcher may bind each rank to cores of its own.
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  check_system(sched_getaffinity(0, sizeof cores, &cores), "sched_getaffinity");
-  EASYDDL_MPI(MPI_Allreduce, MPI_IN_PLACE, &cores, sizeof cores, MPI_BYTE, MPI_BOR, machine.get());
-  cores_are_shared = machine.size() > CPU_COUNT(&cores);
+  EASYDDL_MPI(MPI_Allreduce, MPI_IN_PLACE, cores.data(), bytes, MPI_BYTE, MPI_BOR, machine.get());
+  cores_are_shared = machine.size() > count_bits(cores);
 }
 
 void Layout::number_hosts(MPI_Comm world) {
   int lowest = rank;
   EASYDDL_MPI(MPI_Bcast, &lowest, 1, MPI_INT, 0, host.get());
-  std::vector<int> lowest_of(static_cast<size_t>(size));
-  EASYDDL_MPI(MPI_Allgather, &lowest, 1, MPI_INT, lowest_of.data(), 1, MPI_INT, world);
-  std::vector<int> hosts = lowest_of;
-  std::sort(hosts.begin(), hosts.end());
-  hosts.erase(std::unique(hosts.begin(), hosts.end()), hosts.end());
-  for (int each : lowest_of) {
-    node_of.push_back(
-        static_cast<int>(std::lower_bound(hosts.begin(), hosts.end(), each) - hosts.begin()));
-  }
+  node_of = number_groups(gather_lowest(world, lowest));
   node_rank = node_of[static_cast<size_t>(rank)];
-  num_nodes = static_cast<int>(hosts.size());
+  num_nodes = *std::max_element(node_of.begin(), node_of.end()) + 1;
 }
 
 void Layout::choose_carriers(MPI_Comm world) {

@@ -30,6 +30,14 @@ class Comm {
   MPI_Comm comm_ = MPI_COMM_NULL;
 };
 
+// Where a rank is in its user's eyes, who asks for it to share out GPUs, cores and files: the ranks
+// that one kernel runs under one host name are on one machine, also where they cannot open each
+// other's memory, and so make up several hosts below. Machines are numbered in the order of their
+// lowest rank.
+struct Place {
+  int local_rank, local_size, node_rank, num_nodes;
+};
+
 // The ranks of one host are its members, in the order of their ranks; hosts are numbered in
 // the order of their lowest rank. Every host has the same number of carriers, the members
 // that take a shard of the data across hosts: as many as the host with the fewest ranks has.
@@ -43,6 +51,7 @@ struct Layout {
 
   int rank, size, local_rank, local_size, node_rank, num_nodes, num_carriers;
   int num_racks, num_rack_carriers;
+  Place place;
   bool cores_are_shared;             // the machine has fewer cores than ranks
   std::vector<int> node_of;          // by rank
   std::vector<std::string> host_of;  // by rank
@@ -56,7 +65,8 @@ struct Layout {
 
  private:
   void name_hosts(MPI_Comm world, const std::string& host);
-  void count_cores();
+  void find_place(MPI_Comm world, const std::string& host);
+  void count_cores(MPI_Comm world);
   void number_hosts(MPI_Comm world);
   void choose_carriers(MPI_Comm world);
   void number_racks(const std::string& racks);

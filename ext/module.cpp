@@ -4,7 +4,6 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -20,7 +19,10 @@
 #include "exchange.h"
 #include "gpu_api.h"
 #include "process.h"
+#include "python_lock.h"
 #include "signature.h"
+#include "start_watch.h"
+#include "step_sum.h"
 #include "ticket.h"
 #include "timeline.h"
 #include "trace.h"
@@ -35,13 +37,17 @@ namespace {
 // Arrays come as their bytes; what these mean is told by a dtype's name.
 using Bytes = py::array_t<uint8_t, py::array::c_style>;
 
-std::atomic<bool> g_python_is_alive{true};
+// Never destroyed: threads of the engine outlive the module.
+PythonVisits& visits() {
+  static auto* const all = new PythonVisits;
+  return *all;
+}
 
 // Lets Ctrl-C end a wait that was entered from Python's main thread.
 void check_signals() {
-  if (!g_python_is_alive.load()) return;
-  const py::gil_scoped_acquire gil;
-  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+  visits().make([] {
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+  });
 }
 
 // Keeps what Python hands in until the engine has done with it. The interpreter's main thread then
@@ -111,7 +117,7 @@ void require_bytes(const Bytes& array, size_t bytes, const char* name) {
   }
 }
 
-size_t total(const std::vector<int64_t>& counts, int size, size_t unit_bytes, const char* name) {
+size_t total(const std::vector<int64_t>& counts, int size, const char* name) {
   if (counts.size() != static_cast<size_t>(size)) {
     throw Error(std::string(name) + " must have one entry a rank.");
   }
@@ -120,8 +126,43 @@ size_t total(const std::vector<int64_t>& counts, int size, size_t unit_bytes, co
     if (each < 0) throw Error(std::string(name) + " has a negative entry.");
     sum += each;
   }
-  return static_cast<size_t>(sum) * unit_bytes;
+  return static_cast<size_t>(sum);
 }
+
+// Has Python make the array for a result, in the midst of a collective, and keeps it until the end.
+class Allocation {
+ public:
+  Allocation(py::function allocate, size_t unit_bytes)
+      : allocate_(std::move(allocate)), unit_bytes_(unit_bytes) {}
+
+  Channel::Allocate function() const {
+    return [this](const std::vector<int64_t>& counts) -> void* {
+      void* memory = nullptr;
+      visits().make([&] { memory = make(counts); });
+      if (memory == nullptr) throw Error("The interpreter is about to end.");
+      return memory;
+    };
+  }
+
+ private:
+  void* make(const std::vector<int64_t>& counts) const {
+    try {
+      result_ = allocate_(counts).cast<Bytes>();
+      const size_t units = total(counts, static_cast<int>(counts.size()), "counts");
+      require_bytes(*result_, units * unit_bytes_, "The array for the result");
+      return result_->mutable_data();
+    } catch (const py::error_already_set& error) {
+      // All ranks can fail alike for an error, but not for an interrupt of one of them.
+      if (!error.matches(PyExc_Exception)) throw;
+      throw Error(first_line(error.what()));
+    }
+  }
+  static std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+  py::function allocate_;
+  size_t unit_bytes_;
+  mutable std::optional<Bytes> result_;
+};
 
 std::string mpi_library_version() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING];
@@ -146,12 +187,25 @@ std::string built_with() {
 template <class T>
 using Immortal = std::unique_ptr<T, py::nodelete>;
 
+void define_start_watch(py::module_& m) {
+  py::class_<StartWatch>(m, "StartWatch", "Deadlines and Ctrl-C while easyddl starts.")
+      .def(py::init([](int rank, const std::string& host, double stall_warn, double stall_abort) {
+             return std::make_unique<StartWatch>(rank, host, Deadlines{stall_warn, stall_abort});
+           }),
+           py::arg("rank"), py::arg("host"), py::arg("stall_warn"), py::arg("stall_abort"),
+           "Begins. `rank` and `host` are those that the launcher and the system tell.")
+      .def("enter", &StartWatch::enter, py::arg("step"), py::arg("has_mpi"),
+           "This rank enters a step of the start; `has_mpi`: MPI has started.")
+      .def("stop", &StartWatch::stop, py::call_guard<WithoutPythonLock>(),
+           "The start has ended, well or not.");
+}
+
 void define_world(py::module_& m) {
   py::class_<World, Immortal<World>>(m, "World", "All ranks of the job, and where they are.")
       .def(py::init([](const std::string& host, double stall_warn, double stall_abort,
                        const std::string& racks, const std::string& route, const std::string& gpu,
                        const std::string& cuda_aware) {
-             const py::gil_scoped_release nogil;
+             const WithoutPythonLock nogil;
              return Immortal<World>(
                  new World(host, {stall_warn, stall_abort}, Wires{racks, route, gpu, cuda_aware}));
            }),
@@ -168,13 +222,15 @@ void define_world(py::module_& m) {
             // Never destroyed: there may be no interpreter left to do so.
             auto* const function = new py::function(stack);
             w.stalls().set_stack([function]() -> std::string {
-              if (!g_python_is_alive.load()) return "";
-              const py::gil_scoped_acquire gil;
-              try {
-                return py::cast<std::string>((*function)());
-              } catch (const std::exception& error) {
-                return std::string("unknown: ") + error.what();
-              }
+              std::string text;
+              visits().make([&] {
+                try {
+                  text = py::cast<std::string>((*function)());
+                } catch (const std::exception& error) {
+                  text = std::string("unknown: ") + error.what();
+                }
+              });
+              return text;
             });
           },
           py::arg("stack"), "What says where this rank's script stands, if another rank asks.")
@@ -184,10 +240,12 @@ void define_world(py::module_& m) {
           py::arg("activity"), "What this rank does that may take long; empty for nothing.")
       .def_property_readonly("rank", [](const World& w) { return w.layout().rank; })
       .def_property_readonly("size", [](const World& w) { return w.layout().size; })
-      .def_property_readonly("local_rank", [](const World& w) { return w.layout().local_rank; })
-      .def_property_readonly("local_size", [](const World& w) { return w.layout().local_size; })
-      .def_property_readonly("node_rank", [](const World& w) { return w.layout().node_rank; })
-      .def_property_readonly("num_nodes", [](const World& w) { return w.layout().num_nodes; })
+      .def_property_readonly("local_rank",
+                             [](const World& w) { return w.layout().place.local_rank; })
+      .def_property_readonly("local_size",
+                             [](const World& w) { return w.layout().place.local_size; })
+      .def_property_readonly("node_rank", [](const World& w) { return w.layout().place.node_rank; })
+      .def_property_readonly("num_nodes", [](const World& w) { return w.layout().place.num_nodes; })
       .def_property_readonly("num_racks", [](const World& w) { return w.layout().num_racks; })
       .def_property_readonly("hosts", [](const World& w) { return w.layout().host_of; });
 }
@@ -196,8 +254,8 @@ void define_channel(py::module_& m) {
   py::class_<Channel, Immortal<Channel>>(
       m, "Channel", "One line of collectives, called in the same order by all ranks.")
       .def(py::init([](World& world, bool watch_signals) {
-             const py::gil_scoped_release nogil;
-             Immortal<Channel> channel(new Channel(world));
+             const WithoutPythonLock nogil;
+             Immortal<Channel> channel(Channel::open(world).release());
              if (watch_signals) channel->set_idle(check_signals);
              return channel;
            }),
@@ -210,7 +268,7 @@ void define_channel(py::module_& m) {
             const Pieces pieces = to_pieces(inputs, outputs);
             const DType type = parse_dtype(dtype);
             const Op function = parse_op(op);
-            const py::gil_scoped_release nogil;
+            const WithoutPythonLock nogil;
             channel.allreduce(pieces, type, function, signature);
           },
           py::arg("inputs"), py::arg("outputs"), py::arg("dtype"), py::arg("op"),
@@ -220,7 +278,7 @@ void define_channel(py::module_& m) {
           [](Channel& channel, const std::vector<Bytes>& inputs, std::vector<Bytes> outputs,
              int root, const Signature& signature) {
             const Pieces pieces = to_pieces(inputs, outputs);
-            const py::gil_scoped_release nogil;
+            const WithoutPythonLock nogil;
             channel.broadcast(pieces, root, signature);
           },
           py::arg("inputs"), py::arg("outputs"), py::arg("root"), py::arg("signature"),
@@ -228,47 +286,58 @@ void define_channel(py::module_& m) {
       .def(
           "barrier",
           [](Channel& channel, const Signature& signature) {
-            const py::gil_scoped_release nogil;
+            const WithoutPythonLock nogil;
             channel.barrier(signature);
           },
           py::arg("signature"), "Returns once all ranks have called it.")
       .def(
           "gather_values",
           [](Channel& channel, int64_t value, const Signature& signature) {
-            const py::gil_scoped_release nogil;
+            const WithoutPythonLock nogil;
             return channel.gather_values(value, signature);
           },
           py::arg("value"), py::arg("signature"), "The value of each rank, in their order.")
       .def(
           "all_gather",
-          [](Channel& channel, const Bytes& input, Bytes output, const std::vector<int64_t>& counts,
-             size_t unit_bytes, int rank, const Signature& signature) {
-            const int size = static_cast<int>(counts.size());
-            require_bytes(output, total(counts, size, unit_bytes, "counts"), "output");
-            require_bytes(input,
-                          static_cast<size_t>(counts.at(static_cast<size_t>(rank))) * unit_bytes,
-                          "input");
-            void* out = output.mutable_data();
-            const py::gil_scoped_release nogil;
-            channel.all_gather(input.data(), out, counts, unit_bytes, signature);
+          [](Channel& channel, const Bytes& input, int64_t count, size_t unit_bytes,
+             const Signature& signature, const py::function& allocate) {
+            require_bytes(input, static_cast<size_t>(count) * unit_bytes, "input");
+            const Allocation result(allocate, unit_bytes);
+            const WithoutPythonLock nogil;
+            channel.all_gather(input.data(), count, unit_bytes, signature, result.function());
           },
-          py::arg("input"), py::arg("output"), py::arg("counts"), py::arg("unit_bytes"),
-          py::arg("rank"), py::arg("signature"),
-          "Writes counts[r] units of each rank r's input to the output, in their order.")
+          py::arg("input"), py::arg("count"), py::arg("unit_bytes"), py::arg("signature"),
+          py::arg("allocate"),
+          "Writes all ranks' units, `count` of this one, in their order. `allocate` is passed the "
+          "counts of all ranks, and returns the array for the result.")
       .def(
           "all_to_all",
-          [](Channel& channel, const Bytes& input, Bytes output, const std::vector<int64_t>& sends,
-             const std::vector<int64_t>& receives, size_t unit_bytes, const Signature& signature) {
-            const int size = static_cast<int>(sends.size());
-            require_bytes(input, total(sends, size, unit_bytes, "sends"), "input");
-            require_bytes(output, total(receives, size, unit_bytes, "receives"), "output");
-            void* out = output.mutable_data();
-            const py::gil_scoped_release nogil;
-            channel.all_to_all(input.data(), out, sends, receives, unit_bytes, signature);
+          [](Channel& channel, const Bytes& input, const std::vector<int64_t>& sends,
+             size_t unit_bytes, const Signature& signature, const py::function& allocate) {
+            const size_t bytes = total(sends, channel.size(), "sends") * unit_bytes;
+            require_bytes(input, bytes, "input");
+            const Allocation result(allocate, unit_bytes);
+            const WithoutPythonLock nogil;
+            channel.all_to_all(input.data(), sends, unit_bytes, signature, result.function());
           },
-          py::arg("input"), py::arg("output"), py::arg("sends"), py::arg("receives"),
-          py::arg("unit_bytes"), py::arg("signature"),
-          "Sends sends[r] units to each rank r and takes in receives[r] from it.")
+          py::arg("input"), py::arg("sends"), py::arg("unit_bytes"), py::arg("signature"),
+          py::arg("allocate"),
+          "Sends sends[r] units to each rank r. `allocate` is passed how many come from each, and "
+          "returns the array for them.")
+      .def(
+          "broadcast_unknown",
+          [](Channel& channel, const Bytes& input, int root, const Signature& signature,
+             const py::function& allocate) {
+            const Allocation result(allocate, 1);
+            const WithoutPythonLock nogil;
+            channel.broadcast_unknown(input.data(), input.nbytes(), root, signature,
+                                      result.function());
+          },
+          py::arg("input"), py::arg("root"), py::arg("signature"), py::arg("allocate"),
+          "Writes the root's input, whose length the others do not know, to the arrays of all. "
+          "`allocate` is passed a list of that length, and returns this rank's.")
+      .def("give_up", &Channel::give_up, py::arg("why"), py::call_guard<WithoutPythonLock>(),
+           "Breaks the channel on all ranks: this one gives up a collective that others may be in.")
       .def(
           "reduce_scatter",
           [](Channel& channel, const Bytes& input, Bytes output, size_t count, int size,
@@ -279,7 +348,7 @@ void define_channel(py::module_& m) {
             require_bytes(input, part * static_cast<size_t>(size), "input");
             require_bytes(output, part, "output");
             void* out = output.mutable_data();
-            const py::gil_scoped_release nogil;
+            const WithoutPythonLock nogil;
             channel.reduce_scatter(input.data(), out, count, type, function, signature);
           },
           py::arg("input"), py::arg("output"), py::arg("count"), py::arg("size"), py::arg("dtype"),
@@ -305,37 +374,27 @@ void submit_on_gpu(int64_t exchange, size_t first, const Addresses& arrays, doub
   std::vector<Piece> pieces = to_pieces(arrays);
   keeper().let_go();
   const int64_t kept = keeper().keep(std::move(keep));
-  const py::gil_scoped_release nogil;
+  const WithoutPythonLock nogil;
   const std::string refused = exchange_door().submit_on_gpu(
       exchange, first, std::move(pieces), reinterpret_cast<const float*>(gpu_weight), weight,
       reinterpret_cast<void*>(stream), [kept](const std::string&) { keeper().done_with(kept); });
   if (!refused.empty()) throw Error(refused);
 }
 
-void define_exchange(py::module_& m) {
-  // Never destroyed: its thread may be under way when the interpreter ends.
-  py::class_<Exchange, Immortal<Exchange>>(m, "Exchange",
-                                           "A list of gradients, averaged step after step.")
-      .def(py::init([](Channel& channel, const std::string& what,
-                       const std::vector<std::pair<std::string, std::vector<size_t>>>& buckets,
-                       const std::string& op) {
-             std::vector<Bucket> list;
-             for (const auto& [dtype, bytes] : buckets) list.push_back({parse_dtype(dtype), bytes});
-             return Immortal<Exchange>(new Exchange(channel, what, std::move(list), parse_op(op)));
-           }),
-           py::arg("channel"), py::arg("what"), py::arg("buckets"), py::arg("op") = "mean",
-           "`buckets` holds the dtype of each, and the bytes of each of its arrays. `op` is the "
-           "mean, weighted by the ranks' batches, or the sum.")
-      .def_property_readonly("number", &Exchange::number)
-      .def_property_readonly("is_sound", &Exchange::is_sound)
-      .def("join", &Exchange::join, "From now on this rank has no batches: it adds nothing.")
+// What gradients' exchanges and sums have in common.
+template <class T>
+py::class_<T, Immortal<T>> define_submittable(py::module_& m, const char* name, const char* doc) {
+  // Never destroyed: threads may be under way in it when the interpreter ends.
+  return py::class_<T, Immortal<T>>(m, name, doc)
+      .def_property_readonly("number", &T::number)
+      .def("join", &T::join, "From now on this rank has no batches: it adds nothing.")
       .def(
           "wait_for_all",
-          [](Exchange& exchange) {
+          [](T& target) {
             for (;;) {
               {
-                const py::gil_scoped_release nogil;
-                if (exchange.wait_for_all(kIdlePeriod)) return;
+                const WithoutPythonLock nogil;
+                if (target.wait_for_all(kIdlePeriod)) return;
               }
               check_signals();
             }
@@ -343,30 +402,56 @@ void define_exchange(py::module_& m) {
           "Returns once all ranks have joined.")
       .def_property_readonly(
           "waited",
-          [](Exchange& exchange) {
+          [](T& target) {
             std::optional<double> seconds;
-            if (const auto waited = exchange.waited()) {
+            if (const auto waited = target.waited()) {
               seconds = std::chrono::duration<double>(*waited).count();
             }
             return seconds;
           },
           "Seconds for which steps have stood still for it.")
-      .def("ask_to_stop", &Exchange::ask_to_stop, py::arg("stop"),
+      .def("ask_to_stop", &T::ask_to_stop, py::arg("stop"),
            "Whether this rank asks all to stop, from its next step on.")
       .def_property_readonly(
           "seen",
-          [](Exchange& exchange) {
-            const Seen seen = exchange.seen();
+          [](T& target) {
+            const Seen seen = target.seen();
             return py::make_tuple(seen.missed, seen.uneven, seen.stop);
           },
           "Since `forget`: how many steps others took while this rank had no batch; the first "
           "step, from 1, in which any rank had none in a step of others; the first in which any "
           "has asked all to stop. 0 for none.")
-      .def("forget", &Exchange::forget, "Begins anew with what the steps tell.")
-      .def("close", &Exchange::close, py::call_guard<py::gil_scoped_release>(),
-           "Ends its thread. Returns once nothing of it is under way.");
+      .def("forget", &T::forget, "Begins anew with what the steps tell.")
+      .def("close", &T::close, py::call_guard<WithoutPythonLock>(),
+           "Ends it. Returns once nothing of it is under way.");
+}
+
+void define_exchange(py::module_& m) {
+  define_submittable<Exchange>(m, "Exchange", "A list of gradients, averaged step after step.")
+      .def(py::init([](World& world, const std::string& what,
+                       const std::vector<std::pair<std::string, std::vector<size_t>>>& buckets,
+                       const std::string& op) {
+             std::vector<Bucket> list;
+             for (const auto& [dtype, bytes] : buckets) list.push_back({parse_dtype(dtype), bytes});
+             const Op function = parse_op(op);
+             const WithoutPythonLock nogil;
+             return Immortal<Exchange>(new Exchange(world, what, std::move(list), function));
+           }),
+           py::arg("world"), py::arg("what"), py::arg("buckets"), py::arg("op") = "mean",
+           py::keep_alive<1, 2>(),
+           "Collective. `buckets` holds the dtype of each, and the bytes of each of its arrays. "
+           "`op` is the mean, weighted by the ranks' batches, or the sum.");
+  define_submittable<StepSum>(m, "StepSum", "A sum of float32 arrays at one place of a step.")
+      .def(py::init([](World& world, const std::string& what, size_t count) {
+             const WithoutPythonLock nogil;
+             return Immortal<StepSum>(new StepSum(world, what, count));
+           }),
+           py::arg("world"), py::arg("what"), py::arg("count"), py::keep_alive<1, 2>(),
+           "Collective. `count` is the number of elements.");
   m.def("look_for_nccl_in", &look_for_nccl_in, py::arg("folders"),
         "Where Python's packages keep NCCL. Nothing is opened before arrays lie on a GPU.");
+  m.def("only_queues_on_gpu", &only_queues_on_gpu, py::arg("exchange"),
+        "Whether handing in arrays on a GPU only queues them, and waits for nothing that they do.");
   m.def("gpu_versions", &gpu_versions,
         "The CUDA driver, the GPUs and NCCL: pairs of a name and a text. Opens them.");
   m.def("exchanged_steps", &exchanged_steps, "How many steps of gradients were exchanged.");
@@ -382,7 +467,7 @@ void define_submit(py::module_& m) {
           [](const Ticket& ticket) {
             for (;;) {
               {
-                const py::gil_scoped_release nogil;
+                const WithoutPythonLock nogil;
                 if (ticket.wait_for(kIdlePeriod)) return;
               }
               check_signals();
@@ -391,26 +476,36 @@ void define_submit(py::module_& m) {
           "Returns once the arrays hold the result; an error says why they do not.");
   m.def(
       "submit",
-      [](int64_t exchange, size_t first, const Addresses& arrays, double weight) {
+      [](int64_t exchange, size_t first, const Addresses& arrays, double weight, py::object keep) {
         std::vector<Piece> pieces = to_pieces(arrays);
+        keeper().let_go();
+        const int64_t kept = keeper().keep(std::move(keep));
         Ticket ticket;
-        const py::gil_scoped_release nogil;
-        exchange_door().submit(exchange, first, std::move(pieces), weight, ticket.done());
+        const WithoutPythonLock nogil;
+        exchange_door().submit(exchange, first, std::move(pieces), weight,
+                               [kept, done = ticket.done()](const std::string& error) {
+                                 done(error);
+                                 keeper().done_with(kept);
+                               });
         return ticket;
       },
       py::arg("exchange"), py::arg("first"), py::arg("arrays"), py::arg("weight"),
+      py::arg("keep") = py::none(),
       "Hands in arrays of whole buckets, from bucket `first` on: where each is read, where its "
-      "result goes, and its bytes. This memory must stay until the ticket is done.");
+      "result goes, and its bytes. `keep` lives until the ticket is done, as this memory must: a "
+      "wait for the ticket may be interrupted.");
   m.def(
       "submit_on_gpu", &submit_on_gpu, py::arg("exchange"), py::arg("first"), py::arg("arrays"),
       py::arg("weight"), py::arg("gpu_weight"), py::arg("stream"), py::arg("keep") = py::none(),
       "The same for arrays on a GPU. `gpu_weight` is the address of a float32, or 0 where `weight` "
-      "tells it. `stream` waits for the results. `keep` lives until they are there.");
+      "tells it. `stream` waits for the results. `keep` lives until they are there. It waits until "
+      "all "
+      "ranks have begun the step, and for what the hosts do in it.");
 }
 
 void define_trace(py::module_& m) {
   m.def("start_timeline", &start_timeline, py::arg("world"), py::arg("file"),
-        py::call_guard<py::gil_scoped_release>(),
+        py::call_guard<WithoutPythonLock>(),
         "Collective. Writes what this process does to a file, by its descriptor.");
   m.def(
       "add_step",
@@ -427,7 +522,7 @@ void define_bench(py::module_& m) {
   using Floats = py::array_t<float, py::array::c_style>;
   py::class_<Bench, Immortal<Bench>>(m, "Bench", "Times allreduce beside other ways to do it.")
       .def(py::init([](World& world, Channel& channel) {
-             const py::gil_scoped_release nogil;
+             const WithoutPythonLock nogil;
              return Immortal<Bench>(new Bench(world, channel));
            }),
            py::arg("world"), py::arg("channel"), py::keep_alive<1, 2>(), py::keep_alive<1, 3>(),
@@ -442,7 +537,7 @@ void define_bench(py::module_& m) {
             }
             const BenchData data{input.data(), output.mutable_data(), scratch.mutable_data(),
                                  count};
-            const py::gil_scoped_release nogil;
+            const WithoutPythonLock nogil;
             return bench.time(way, data, calls);
           },
           py::arg("way"), py::arg("input").noconvert(), py::arg("output").noconvert(),
@@ -460,6 +555,7 @@ PYBIND11_MODULE(_core, m) {
   py::class_<Signature>(m, "Signature", "What a rank asks of a collective, in words.")
       .def(py::init<std::string>(), py::arg("text"))
       .def_readonly("text", &Signature::text);
+  define_start_watch(m);
   define_world(m);
   define_channel(m);
   define_exchange(m);
@@ -469,11 +565,11 @@ PYBIND11_MODULE(_core, m) {
   m.def(
       "end_job", [](int status) { end_job(status); }, py::arg("status"),
       "Ends all ranks with this exit status. Does not return.");
-  m.def("watch_exit", &watch_exit, py::arg("world"),
+  m.def("watch_exit", &watch_exit, py::arg("world"), py::call_guard<WithoutPythonLock>(),
         "From now on this process parts from the others when it exits.");
   m.def("warn_at_end", &warn_at_end, py::arg("text"),
         "Prints the text on the root when the job ends, if all ranks have asked for it.");
   m.def(
-      "stop_signals", [] { g_python_is_alive.store(false); },
+      "stop_signals", [] { visits().close(); }, py::call_guard<WithoutPythonLock>(),
       "Called when the interpreter is about to end: waits no longer look for signals.");
 }

@@ -1,65 +1,48 @@
 #include "mpi_level.h"
 
-#include <utility>
-
-#include "check.h"
-#include "trace.h"
+#include <cstring>
 
 namespace easyddl {
-namespace {
 
-constexpr int kTag = 1;
-
-Comm duplicate(const Comm& comm) {
-  return comm.get() == MPI_COMM_NULL ? Comm() : Comm::duplicate(comm.get());
-}
-
-}  // namespace
-
-MpiLevel::Members::Members(Comm c, int owner_count) : comm(std::move(c)), owners(owner_count) {
-  if (comm.get() == MPI_COMM_NULL) return;
-  rank = comm.rank();
-  size = comm.size();
+MpiLevel::Members::Members(const Comm& c, int owner_count) : comm(c.get()), owners(owner_count) {
+  if (comm == MPI_COMM_NULL) return;
+  rank = c.rank();
+  size = c.size();
 }
 
 Journey MpiLevel::Members::journey(uint8_t* data, size_t count, DType dtype, Op op) const {
-  return {comm.get(), rank, size, owners, data, count, dtype, op};
+  return {comm, rank, size, owners, data, count, dtype, op};
 }
 
 MpiLevel::MpiLevel(const Layout& layout, std::optional<Route> route)
-    : across_(duplicate(layout.across)), route_(route), cores_are_shared_(layout.cores_are_shared) {
-  if (across_.get() == MPI_COMM_NULL) return;
-  rank_ = across_.rank();
-  size_ = across_.size();
+    : across_(layout.across.get()), route_(route) {
+  if (across_ == MPI_COMM_NULL) return;
+  rank_ = layout.across.rank();
+  size_ = layout.across.size();
   for (size_t host = 0; host < layout.rack_of.size(); ++host) {
     if (layout.rack_of[host] == layout.rack_of[static_cast<size_t>(rank_)]) hosts_.push_back(host);
   }
   if (layout.num_racks == 1) {
-    levels_.emplace_back(duplicate(layout.across), layout.num_nodes);
+    levels_.emplace_back(layout.across, layout.num_nodes);
   } else {
-    levels_.emplace_back(duplicate(layout.in_rack), layout.num_rack_carriers);
-    levels_.emplace_back(duplicate(layout.across_racks), layout.num_racks);
+    levels_.emplace_back(layout.in_rack, layout.num_rack_carriers);
+    levels_.emplace_back(layout.across_racks, layout.num_racks);
   }
 }
 
-void MpiLevel::finish(std::vector<MPI_Request>& requests, const Idle& idle) {
-  const Span span("wait across hosts");
-  wait_requests(requests.data(), static_cast<int>(requests.size()), cores_are_shared_, idle);
-}
-
-std::vector<uint64_t> MpiLevel::all_gather(uint64_t value, const Idle& idle) {
-  const Span span("agree across hosts");
-  std::vector<uint64_t> all(static_cast<size_t>(size_), value);
-  std::vector<MPI_Request> requests;
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) continue;
-    requests.resize(requests.size() + 2);
-    EASYDDL_MPI(MPI_Irecv, &all[static_cast<size_t>(peer)], 1, MPI_UINT64_T, peer, kTag,
-                across_.get(), &requests[requests.size() - 2]);
-    EASYDDL_MPI(MPI_Isend, &value, 1, MPI_UINT64_T, peer, kTag, across_.get(), &requests.back());
-  }
-  finish(requests, idle);
-  return all;
+void MpiLevel::plan_all_gather(Crossing& crossing, uint64_t value) const {
+  crossing.data.resize(static_cast<size_t>(size_) * sizeof value);
+  const auto slot = [&crossing](int host) {
+    return crossing.data.data() + static_cast<size_t>(host) * sizeof(uint64_t);
+  };
+  std::memcpy(slot(rank_), &value, sizeof value);
+  crossing.add("agree across hosts", [=, &crossing] {
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer == rank_) continue;
+      crossing.receive(across_, slot(peer), sizeof value, peer);
+      crossing.send(across_, slot(rank_), sizeof value, peer);
+    }
+  });
 }
 
 void MpiLevel::plan_allreduce(Crossing& crossing, DType dtype, Op op) {
@@ -105,21 +88,13 @@ void MpiLevel::plan_allreduce_on_gpu(Crossing& crossing, uint8_t* data, size_t c
   add_all_gather_to_gpu(there, crossing);
 }
 
-void MpiLevel::broadcast(void* data, size_t bytes, int root, const Idle& idle) {
-  if (bytes == 0) return;
-  const Span span("broadcast across hosts", bytes);
-  std::vector<MPI_Request> requests;
-  const int count = static_cast<int>(bytes);
-  for (int peer = 0; rank_ == root && peer < size_; ++peer) {
-    if (peer == root) continue;
-    requests.emplace_back();
-    EASYDDL_MPI(MPI_Isend, data, count, MPI_BYTE, peer, kTag, across_.get(), &requests.back());
-  }
-  if (rank_ != root) {
-    requests.emplace_back();
-    EASYDDL_MPI(MPI_Irecv, data, count, MPI_BYTE, root, kTag, across_.get(), &requests.back());
-  }
-  finish(requests, idle);
+void MpiLevel::plan_broadcast(Crossing& crossing, uint8_t* data, size_t bytes, int root) const {
+  crossing.add("broadcast across hosts", [=, &crossing] {
+    if (rank_ != root) return crossing.receive(across_, data, bytes, root);
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer != root) crossing.send(across_, data, bytes, peer);
+    }
+  });
 }
 
 }  // namespace easyddl

@@ -11,7 +11,6 @@
 #include "dtype.h"
 #include "layout.h"
 #include "route.h"
-#include "wait.h"
 
 namespace easyddl {
 
@@ -19,11 +18,12 @@ namespace easyddl {
 // neither the order of a sum nor equal bits on all ranks.
 class MpiLevel {
  public:
-  // Collective over the world. Without a `route` the cheapest is taken, by the size of the data.
+  // Without a `route` the cheapest is taken, by the size of the data. The communicators are the
+  // layout's: crossings of different tags share them.
   MpiLevel(const Layout& layout, std::optional<Route> route);
 
-  // Every host's value, by its number.
-  std::vector<uint64_t> all_gather(uint64_t value, const Idle& idle);
+  // Adds the step after which the crossing's data are every host's value, by its number.
+  void plan_all_gather(Crossing& crossing, uint64_t value) const;
 
   // Adds the steps that reduce a crossing's data over all hosts, always in the same order.
   // `dtype` must be its own accumulator; a mean is left as a sum. All carriers of the shard must
@@ -38,27 +38,25 @@ class MpiLevel {
                              DType dtype, Op op, const std::vector<double>& factors);
   Journey::Shard part_of(size_t count) const;
 
-  // Overwrites `data` with that of host `root`.
-  void broadcast(void* data, size_t bytes, int root, const Idle& idle);
+  // Adds the step that overwrites `data` with that of host `root`.
+  void plan_broadcast(Crossing& crossing, uint8_t* data, size_t bytes, int root) const;
 
  private:
   // Among whom a shard is cut up further: the hosts, or those of a rack, and then the racks.
   struct Members {
-    Members(Comm comm, int owners);
+    Members(const Comm& comm, int owners);
     Journey journey(uint8_t* data, size_t count, DType dtype, Op op) const;
-    Comm comm;
+    MPI_Comm comm;
     int rank = 0, size = 1, owners;
   };
 
   void plan(size_t level, Crossing& crossing, uint8_t* data, size_t count, DType dtype, Op op);
-  void finish(std::vector<MPI_Request>& requests, const Idle& idle);
 
-  Comm across_;
+  MPI_Comm across_;
   int rank_ = 0, size_ = 1;  // of this host among all
   std::vector<Members> levels_;
   std::vector<size_t> hosts_;  // of the first level's members
   std::optional<Route> route_;
-  bool cores_are_shared_;
 };
 
 }  // namespace easyddl

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <cstdint>
 #include <future>
 #include <thread>
@@ -14,6 +13,7 @@
 
 #include "check.h"
 #include "process.h"
+#include "thread.h"
 
 namespace easyddl {
 namespace {
@@ -70,15 +70,13 @@ void PeerWatch::start(const Layout& layout) {
   std::promise<void> holding;
   std::promise<void> all_hold;
   // Detached: it sleeps until the process ends, and then there is nothing left to wait for.
-  std::thread([this, &holding, go = all_hold.get_future()]() mutable {
-    sigset_t all;  // signals are the main thread's
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  const auto sleep = [this, &holding, go = all_hold.get_future().share()] {
     pthread_mutex_lock(&board_->seats[mine_].held);
     holding.set_value();
     go.wait();
     watch();
-  }).detach();
+  };
+  start_thread("easyddl peers", "that notices when a process of this machine dies", sleep).detach();
   holding.get_future().wait();
   EASYDDL_MPI(MPI_Barrier, layout.machine.get());
   all_hold.set_value();

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "check.h"
+#include "shared_files.h"
 #include "timeline.h"
 #include "trace.h"
 #include "world.h"
@@ -88,6 +89,7 @@ void end_job(int status) {
 }
 
 void watch_exit(World* world) {
+  delete_shared_files(world->layout().machine.get());
   g_world = world;
   g_pid = getpid();
   int key = MPI_KEYVAL_INVALID;

@@ -13,8 +13,8 @@ void write_line(const std::string& line);
 // Ends all ranks. Does not return.
 [[noreturn]] void end_job(int status);
 
-// From now on an exit of this process with status 0 waits for the other ranks and finalizes
-// MPI; any other status ends the job. Exits of forked children do neither.
+// Collective. From now on an exit of this process with status 0 waits for the other ranks and
+// finalizes MPI; any other status ends the job. Exits of forked children do neither.
 void watch_exit(World* world);
 
 // Prints `text` on the root when the job ends, if all ranks have asked for it.

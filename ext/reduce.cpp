@@ -81,6 +81,14 @@ struct Max {
   }
 };
 
+// Result and sources are the same memory or apart, so that a loop's rounds do not depend on each
+// other: the compiler would else take its slow way where they are the same.
+#if defined(__clang__)
+#define EASYDDL_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define EASYDDL_INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
 template <class T, class F>
 void fold(accumulator_t<T>* accumulator, const void* const* sources, size_t num_sources,
           size_t begin, size_t count) {
@@ -90,11 +98,13 @@ void fold(accumulator_t<T>* accumulator, const void* const* sources, size_t num_
     return;
   }
   const T* second = static_cast<const T*>(sources[1]) + begin;
+  EASYDDL_INDEPENDENT
   for (size_t i = 0; i < count; ++i) {
     accumulator[i] = F::apply(widen(first[i]), widen(second[i]));
   }
   for (size_t s = 2; s < num_sources; ++s) {
     const T* next = static_cast<const T*>(sources[s]) + begin;
+    EASYDDL_INDEPENDENT
     for (size_t i = 0; i < count; ++i) accumulator[i] = F::apply(accumulator[i], widen(next[i]));
   }
 }
@@ -105,11 +115,19 @@ void round_off(T* result, const accumulator_t<T>* accumulator, size_t count, int
   if constexpr (std::is_floating_point_v<A>) {
     if (divisor != 1) {
       const A by = static_cast<A>(divisor);
+      EASYDDL_INDEPENDENT
       for (size_t i = 0; i < count; ++i) result[i] = narrow<T>(accumulator[i] / by);
       return;
     }
   }
   for (size_t i = 0; i < count; ++i) result[i] = narrow<T>(accumulator[i]);
+}
+
+template <class T>
+void divide(T* values, size_t count, int divisor) {
+  if constexpr (std::is_floating_point_v<T>) {
+    if (divisor != 1) round_off(values, values, count, divisor);
+  }
 }
 
 template <class T>
@@ -192,6 +210,20 @@ void accumulate_and_finish(void* result, const void* const* sources, size_t num_
     using T = typename decltype(element)::type;
     with_op(op, [&](auto function) {
       using F = typename decltype(function)::type;
+      // Where the result can hold the accumulators, it does: reading and writing then overlap.
+      // Not where it is a source that is read after they have begun.
+      if constexpr (std::is_same_v<T, accumulator_t<T>>) {
+        const void* const* const late = sources + std::min<size_t>(num_sources, 2);
+        if (std::find(late, sources + num_sources, result) == sources + num_sources) {
+          auto* into = static_cast<T*>(result);
+          for (size_t begin = 0; begin < count; begin += kBlock) {
+            const size_t length = std::min(kBlock, count - begin);
+            fold<T, F>(into + begin, sources, num_sources, begin, length);
+            divide(into + begin, length, divisor_of(op, divisor));
+          }
+          return;
+        }
+      }
       accumulator_t<T> block[kBlock];
       for (size_t begin = 0; begin < count; begin += kBlock) {
         const size_t length = std::min(kBlock, count - begin);

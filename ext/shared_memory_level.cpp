@@ -1,6 +1,7 @@
 #include "shared_memory_level.h"
 
 #include <new>
+#include <vector>
 
 #include "check.h"
 #include "trace.h"
@@ -34,6 +35,19 @@ size_t header_bytes(int size) {
   return round_up(kLine + static_cast<size_t>(size) * sizeof(Notes), kPage);
 }
 
+// The memory that `member` writes: its own slots, of which there is one a turn. Member 0's begins
+// with the header, which all write.
+std::vector<SharedSegment::Range> ranges_of(int member, int size, size_t slot_bytes,
+                                            uint32_t slots) {
+  std::vector<SharedSegment::Range> ranges;
+  if (member == 0) ranges.push_back({0, header_bytes(size)});
+  for (uint32_t turn = 0; turn < slots; ++turn) {
+    const size_t index = turn * static_cast<size_t>(size) + static_cast<size_t>(member);
+    ranges.push_back({header_bytes(size) + index * slot_bytes, slot_bytes});
+  }
+  return ranges;
+}
+
 }  // namespace
 
 SharedMemoryLevel::SharedMemoryLevel(const Layout& layout, size_t slot_bytes, uint32_t slots)
@@ -43,7 +57,8 @@ SharedMemoryLevel::SharedMemoryLevel(const Layout& layout, size_t slot_bytes, ui
       slot_bytes_(round_up(slot_bytes, kPage)),
       slots_(slots),
       segment_(layout.host.get(),
-               header_bytes(size_) + slots * static_cast<size_t>(size_) * slot_bytes_) {
+               header_bytes(size_) + slots * static_cast<size_t>(size_) * slot_bytes_,
+               ranges_of(rank_, size_, slot_bytes_, slots)) {
   if (segment_.data() == nullptr) {
     throw Error("Shared memory of rank " + std::to_string(layout.rank) +
                 "'s host could not be opened by all of its ranks.");

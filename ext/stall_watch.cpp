@@ -1,9 +1,7 @@
 #include "stall_watch.h"
 
-#include <pthread.h>
-
 #include <algorithm>
-#include <csignal>
+#include <cstddef>
 #include <cstring>
 #include <exception>
 #include <optional>
@@ -12,6 +10,7 @@
 
 #include "check.h"
 #include "process.h"
+#include "thread.h"
 
 namespace easyddl {
 namespace {
@@ -21,7 +20,13 @@ constexpr std::chrono::milliseconds kPeriod{100};
 // How long the others have to answer.
 constexpr std::chrono::seconds kPatience{2};
 
-enum class Kind : uint32_t { question, answer, stack };
+enum class Kind : uint32_t { question, answer, stack, failure };
+
+// Whom a rank that fails tells, who tells the others: so P ranks that fail at once send 2 P
+// messages.
+constexpr int kHerald = 0;
+
+constexpr size_t kFailureBytes = 1200;
 
 // Copies as much of a text as there is room for, the end of it if `tail`.
 template <size_t N>
@@ -43,7 +48,8 @@ std::string rounded(double seconds) { return std::to_string(static_cast<long>(se
 
 }  // namespace
 
-// Small enough to be sent at once: a rank that answers must not wait for the one that asks.
+// Small enough to be sent at once: a rank that answers must not wait for the one that asks. Only as
+// much of the text travels as there is.
 struct StallWatch::Message {
   Kind kind;
   uint32_t has_come;  // to the collective asked about
@@ -53,7 +59,9 @@ struct StallWatch::Message {
   double wait_seconds;
   char wait_what[512];
   char activity[256];
-  char stack[2400];
+  char text[2400];  // where the script stands, or why the channel failed
+
+  int bytes() const { return static_cast<int>(offsetof(Message, text) + std::strlen(text) + 1); }
 };
 
 struct StallWatch::Wait {
@@ -66,13 +74,14 @@ struct StallWatch::Inquiry {
   uint64_t number = 0;
   Clock::time_point since;  // when the wait began
   Clock::time_point asked;
+  Clock::time_point excused;  // until then the others had a reason to be late
   bool is_sent = false, is_settled = false;
   std::vector<std::optional<Message>> answers;  // by rank
   std::vector<std::optional<std::string>> stacks;
 };
 
 struct StallWatch::Sending {
-  Message message;
+  std::shared_ptr<const Message> message;  // may be on its way to several ranks
   MPI_Request request;
 };
 
@@ -81,16 +90,14 @@ StallWatch::StallWatch(MPI_Comm world, const Layout& layout, Farewell& farewell,
     : comm_(Comm::duplicate(world)), layout_(layout), farewell_(farewell), deadlines_(deadlines) {
   if (layout_.size == 1) return;
   // Detached: it serves the others for as long as the process lives.
-  std::thread([this] {
-    sigset_t all;  // signals are the main thread's
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  const auto watch = [this] {
     try {
       run();
     } catch (const std::exception& error) {
       write_line(std::string("easyddl: the watch over stalls has ended: ") + error.what());
     }
-  }).detach();
+  };
+  start_thread("easyddl stalls", "that tells other ranks where this one stands", watch).detach();
 }
 
 StallWatch::~StallWatch() = default;
@@ -120,6 +127,8 @@ void StallWatch::run() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (!stopped_) {
     receive_all();
+    farewell_.serve();
+    spread_failures();
     ask_all();
     free_sent();
     send_stacks(lock);
@@ -133,7 +142,7 @@ void StallWatch::receive_all() {
     MPI_Status status;
     EASYDDL_MPI(MPI_Iprobe, MPI_ANY_SOURCE, kTag, comm_.get(), &arrived, &status);
     if (arrived == 0) return;
-    Message message;
+    Message message{};
     EASYDDL_MPI(MPI_Recv, &message, sizeof message, MPI_BYTE, status.MPI_SOURCE, kTag, comm_.get(),
                 MPI_STATUS_IGNORE);
     take(status.MPI_SOURCE, message);
@@ -141,9 +150,16 @@ void StallWatch::receive_all() {
 }
 
 void StallWatch::take(int from, const Message& message) {
+  if (message.kind == Kind::failure) {
+    if (note_failure(message.channel, message.text) && layout_.rank == kHerald) {
+      const std::lock_guard<std::mutex> lock(failures_mutex_);
+      to_spread_.push_back(message.channel);
+    }
+    return;
+  }
   if (message.kind == Kind::question) {
     const Message answer = answer_to(message);
-    send(from, answer);
+    send(from, std::make_shared<const Message>(answer));
     if (answer.has_come == 0) want_stack_.emplace_back(from, answer);
     return;
   }
@@ -153,7 +169,7 @@ void StallWatch::take(int from, const Message& message) {
   if (message.kind == Kind::answer) {
     found->second.answers[rank] = message;
   } else {
-    found->second.stacks[rank] = message.stack;
+    found->second.stacks[rank] = message.text;
   }
 }
 
@@ -165,21 +181,29 @@ StallWatch::Message StallWatch::answer_to(const Message& question) {
   answer.has_come = farewell_.begun(question.channel) >= question.number ? 1 : 0;
   store(answer.activity, activity_);
   for (const auto& [channel, wait] : waits_) {
-    if (channel == question.channel) continue;
+    const double seconds = std::chrono::duration<double>(Clock::now() - wait.since).count();
+    if (channel == question.channel || seconds < answer.wait_seconds) continue;
     answer.waits = 1;
     answer.wait_channel = channel;
     answer.wait_number = wait.number;
-    answer.wait_seconds = std::chrono::duration<double>(Clock::now() - wait.since).count();
+    answer.wait_seconds = seconds;
     store(answer.wait_what, wait.what);
   }
   return answer;
 }
 
-void StallWatch::send(int to, const Message& message) {
-  sendings_.push_back(std::make_unique<Sending>(Sending{message, MPI_REQUEST_NULL}));
+void StallWatch::send(int to, std::shared_ptr<const Message> message) {
+  sendings_.push_back(std::make_unique<Sending>(Sending{std::move(message), MPI_REQUEST_NULL}));
   Sending& sending = *sendings_.back();
-  EASYDDL_MPI(MPI_Isend, &sending.message, sizeof(Message), MPI_BYTE, to, kTag, comm_.get(),
-              &sending.request);
+  EASYDDL_MPI(MPI_Isend, sending.message.get(), sending.message->bytes(), MPI_BYTE, to, kTag,
+              comm_.get(), &sending.request);
+}
+
+void StallWatch::send_to_all(const Message& message) {
+  const auto shared = std::make_shared<const Message>(message);
+  for (int rank = 0; rank < layout_.size; ++rank) {
+    if (rank != layout_.rank) send(rank, shared);
+  }
 }
 
 void StallWatch::free_sent() {
@@ -191,6 +215,55 @@ void StallWatch::free_sent() {
   sendings_.erase(std::remove_if(sendings_.begin(), sendings_.end(), is_sent), sendings_.end());
 }
 
+// Whether it is the channel's first.
+bool StallWatch::note_failure(size_t channel, const std::string& text) {
+  const std::lock_guard<std::mutex> lock(failures_mutex_);
+  any_failure_.store(true, std::memory_order_release);
+  return failures_.emplace(channel, text.substr(0, kFailureBytes)).second;
+}
+
+void StallWatch::announce_failure(size_t channel, const std::string& reason) noexcept {
+  if (layout_.size == 1) return;
+  try {
+    const std::string text = "A collective failed half-way on " +
+                             name(static_cast<size_t>(layout_.rank)) + ": " + reason;
+    if (!note_failure(channel, text)) return;
+    const std::lock_guard<std::mutex> lock(failures_mutex_);
+    to_spread_.push_back(channel);
+  } catch (const std::exception&) {
+    return;  // no memory is left even for that: this rank's own error says so
+  }
+  wake_.notify_one();
+}
+
+std::string StallWatch::failure_of(size_t channel) const {
+  if (!any_failure_.load(std::memory_order_acquire)) return "";
+  const std::lock_guard<std::mutex> lock(failures_mutex_);
+  const auto found = failures_.find(channel);
+  return found == failures_.end() ? "" : found->second;
+}
+
+void StallWatch::spread_failures() {
+  if (!any_failure_.load(std::memory_order_acquire)) return;
+  std::vector<Message> messages;
+  {
+    const std::lock_guard<std::mutex> lock(failures_mutex_);
+    for (size_t channel : std::exchange(to_spread_, {})) {
+      Message& message = messages.emplace_back();
+      message.kind = Kind::failure;
+      message.channel = channel;
+      store(message.text, failures_[channel]);
+    }
+  }
+  for (const Message& message : messages) {
+    if (layout_.rank == kHerald) {
+      send_to_all(message);
+    } else {
+      send(kHerald, std::make_shared<const Message>(message));
+    }
+  }
+}
+
 void StallWatch::ask_all() {
   for (auto& [channel, inquiry] : inquiries_) {
     if (std::exchange(inquiry.is_sent, true)) continue;
@@ -198,9 +271,7 @@ void StallWatch::ask_all() {
     question.kind = Kind::question;
     question.channel = channel;
     question.number = inquiry.number;
-    for (int rank = 0; rank < layout_.size; ++rank) {
-      if (rank != layout_.rank) send(rank, question);
-    }
+    send_to_all(question);
   }
 }
 
@@ -215,8 +286,8 @@ void StallWatch::send_stacks(std::unique_lock<std::mutex>& lock) {
   for (auto [rank, message] : wanted) {
     if (stopped_) return;
     message.kind = Kind::stack;
-    store(message.stack, text, true);
-    send(rank, message);
+    store(message.text, text, true);
+    send(rank, std::make_shared<const Message>(message));
   }
 }
 
@@ -225,13 +296,20 @@ bool StallWatch::is_time_to_ask(const Inquiry& inquiry, double seconds) const {
   const auto passed = [&](double deadline) {
     return deadline > 0 && seconds >= deadline && seconds - ago < deadline;
   };
-  const bool again = inquiry.is_settled && deadlines_.warn > 0 && seconds >= deadlines_.warn &&
-                     ago >= deadlines_.warn;
+  const bool again = inquiry.is_settled && period() > 0 && seconds >= period() && ago >= period();
   return passed(deadlines_.warn) || passed(deadlines_.abort) || again;
+}
+
+// The shorter of the deadlines: whoever had a reason to be late may have none later.
+double StallWatch::period() const {
+  if (deadlines_.warn <= 0 || deadlines_.abort <= 0) return deadlines_.warn + deadlines_.abort;
+  return std::min(deadlines_.warn, deadlines_.abort);
 }
 
 void StallWatch::check(size_t channel, uint64_t number, const std::string& what,
                        Clock::time_point since, bool if_all_have_come) {
+  const std::string failure = failure_of(channel);
+  if (!failure.empty()) throw Error(failure);
   std::unique_lock<std::mutex> lock(mutex_);
   waits_[channel] = {number, what, since};
   const double seconds = std::chrono::duration<double>(Clock::now() - since).count();
@@ -239,7 +317,7 @@ void StallWatch::check(size_t channel, uint64_t number, const std::string& what,
   if (inquiry.number != number) {
     inquiry = Inquiry{};
     inquiry.number = number;
-    inquiry.asked = since;
+    inquiry.asked = inquiry.excused = since;
     inquiry.is_sent = inquiry.is_settled = true;
   }
   if (is_time_to_ask(inquiry, seconds)) {
@@ -256,14 +334,22 @@ void StallWatch::check(size_t channel, uint64_t number, const std::string& what,
   std::string text = describe(inquiry, what, seconds);
   const bool hangs = if_all_have_come && have_all_come(inquiry);
   if (hangs) text += "\n  All ranks have come: it is the GPUs, or what connects them.";
-  const bool too_late =
-      deadlines_.abort > 0 && seconds >= deadlines_.abort && (hangs || !is_excused(inquiry));
-  if (has_parted(inquiry)) throw Error(text + "\nThe ranks have parted ways: none can go on.");
-  if (too_late) {
+  // A rank that waits for this one is not busy, whatever it says that it does.
+  const bool parted = has_parted(inquiry, deadlines_.abort);
+  if (!hangs && !parted && is_excused(inquiry)) inquiry.excused = Clock::now();
+  const std::chrono::duration<double> late = Clock::now() - inquiry.excused;
+  if (deadlines_.abort > 0 && late.count() >= deadlines_.abort) {
+    if (parted) text += "\nThe ranks have parted ways: none can go on.";
     throw Error(text + "\nThat is too long: EASYDDL_STALL_ABORT is " + rounded(deadlines_.abort) +
                 " s.");
   }
-  const bool speaks = is_spokesman(inquiry);
+  // No more than that can be known: a thread of either may still be on its way.
+  if (has_parted(inquiry, 0)) {
+    text +=
+        "\n  Each waits where the other has not come: unless another thread of theirs does, "
+        "the ranks have parted ways.";
+  }
+  const bool speaks = deadlines_.warn > 0 && is_spokesman(inquiry);
   lock.unlock();
   if (speaks) write_line("easyddl: warning: " + text);
 }
@@ -305,12 +391,12 @@ std::string StallWatch::describe(const Inquiry& inquiry, const std::string& what
   return text;
 }
 
-// Whether a rank that has not come waits, as long, where this rank has not come.
-bool StallWatch::has_parted(const Inquiry& inquiry) const {
+// Whether a rank that has not come has waited for so long where this rank has not come.
+bool StallWatch::has_parted(const Inquiry& inquiry, double seconds) const {
   return std::any_of(inquiry.answers.begin(), inquiry.answers.end(),
-                     [this](const std::optional<Message>& answer) {
+                     [this, seconds](const std::optional<Message>& answer) {
                        return answer && answer->has_come == 0 && answer->waits != 0 &&
-                              answer->wait_seconds >= deadlines_.warn &&
+                              answer->wait_seconds >= seconds &&
                               farewell_.begun(answer->wait_channel) < answer->wait_number;
                      });
 }

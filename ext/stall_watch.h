@@ -1,6 +1,7 @@
 // Deadlines: names the ranks that do not come, and says where they stand.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -39,13 +40,23 @@ class StallWatch {
   void set_activity(std::string activity);
 
   // Called now and then by a thread that has waited since `since` in collective `number` of
-  // `channel`, which `what` describes. Throws an Error once the ranks have parted ways, or the
-  // others are too late; and, `if_all_have_come`, if it takes as long though they have come.
+  // `channel`, which `what` describes. Throws an Error once the others are too late; and,
+  // `if_all_have_come`, if it takes as long though they have come; and with the failure of the
+  // channel, if it has one.
   void check(size_t channel, uint64_t number, const std::string& what,
              std::chrono::steady_clock::time_point since, bool if_all_have_come);
 
   // The wait in `channel` is over.
   void forget(size_t channel);
+
+  // A collective ended half-way, for this reason, so that no other can follow it on `channel`: has
+  // all ranks know. Neither waits nor throws. The first failure of a channel is the one that
+  // counts.
+  void announce_failure(size_t channel, const std::string& reason) noexcept;
+
+  // The first failure of `channel` that this rank knows of, with the rank's name; empty for none.
+  // Without any it costs nothing.
+  std::string failure_of(size_t channel) const;
 
   // No MPI call is made after this.
   void stop();
@@ -60,15 +71,19 @@ class StallWatch {
   void run();
   void receive_all();
   void take(int from, const Message& message);
-  void send(int to, const Message& message);
+  void send(int to, std::shared_ptr<const Message> message);
+  void send_to_all(const Message& message);
   void ask_all();
+  bool note_failure(size_t channel, const std::string& text);
+  void spread_failures();
   Message answer_to(const Message& question);
   void send_stacks(std::unique_lock<std::mutex>& lock);
   void free_sent();
   bool is_time_to_ask(const Inquiry& inquiry, double seconds) const;
+  double period() const;
   bool all_have_answered(const Inquiry& inquiry) const;
   std::string describe(const Inquiry& inquiry, const std::string& what, double seconds) const;
-  bool has_parted(const Inquiry& inquiry) const;
+  bool has_parted(const Inquiry& inquiry, double seconds) const;
   bool is_excused(const Inquiry& inquiry) const;
   bool have_all_come(const Inquiry& inquiry) const;
   bool is_spokesman(const Inquiry& inquiry) const;
@@ -87,6 +102,11 @@ class StallWatch {
   std::map<size_t, Inquiry> inquiries_;  // by channel
   std::vector<std::pair<int, Message>> want_stack_;
   std::vector<std::unique_ptr<Sending>> sendings_;
+  // Apart from the rest, so that nobody who announces or asks waits for a call of MPI.
+  mutable std::mutex failures_mutex_;
+  std::atomic<bool> any_failure_{false};
+  std::map<size_t, std::string> failures_;  // by channel
+  std::vector<size_t> to_spread_;           // channels whose failure others do not know
 };
 
 }  // namespace easyddl

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "exchange.h"
+#include "exchange_registry.h"
 
 namespace easyddl {
 

@@ -10,8 +10,6 @@
 #include <climits>
 #include <thread>
 
-#include "check.h"
-
 namespace easyddl {
 namespace {
 
@@ -69,6 +67,11 @@ void Gate::advance(uint32_t target) {
   if (now == target && sleepers_.load() > 0) futex(&arrived_, FUTEX_WAKE, INT_MAX, nullptr);
 }
 
+void Gate::ring() {
+  arrived_.fetch_add(1);
+  if (sleepers_.load() > 0) futex(&arrived_, FUTEX_WAKE, INT_MAX, nullptr);
+}
+
 void Gate::wait(uint32_t target, bool cores_are_shared, const Idle& idle) {
   if (!ready_soon([&] { return reached(target); }, cores_are_shared)) sleep_until(target, idle);
 }
@@ -104,15 +107,6 @@ void poll(const std::function<bool()>& ready, bool cores_are_shared, const Idle&
       next_idle = Clock::now() + kIdlePeriod;
     }
   }
-}
-
-void wait_requests(MPI_Request* requests, int count, bool cores_are_shared, const Idle& idle) {
-  const auto ended = [&] {
-    int flag = 0;
-    EASYDDL_MPI(MPI_Testall, count, requests, &flag, MPI_STATUSES_IGNORE);
-    return flag != 0;
-  };
-  poll(ended, cores_are_shared, idle);
 }
 
 }  // namespace easyddl

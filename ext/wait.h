@@ -1,8 +1,6 @@
 // Waiting: for a counter in shared memory, and for what has to be polled.
 #pragma once
 
-#include <mpi.h>
-
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -28,6 +26,10 @@ class Gate {
 
   bool reached(uint32_t target) const;
 
+  // As a bell: `ring` wakes whoever waits for more than `count` told.
+  void ring();
+  uint32_t count() const { return arrived_.load(std::memory_order_acquire); }
+
  private:
   void sleep_until(uint32_t target, const Idle& idle);
 
@@ -38,8 +40,5 @@ class Gate {
 // Returns once `ready` is true. Calls it with growing pauses, for what nobody is woken by: MPI
 // makes progress only while it is polled.
 void poll(const std::function<bool()>& ready, bool cores_are_shared, const Idle& idle);
-
-// Returns once all of these requests have ended.
-void wait_requests(MPI_Request* requests, int count, bool cores_are_shared, const Idle& idle);
 
 }  // namespace easyddl

@@ -1,6 +1,8 @@
 #include "world.h"
 
+#include "agreement.h"
 #include "check.h"
+#include "gpu_level.h"
 
 namespace easyddl {
 namespace {
@@ -16,6 +18,18 @@ Comm duplicate_world() {
   return Comm::duplicate(MPI_COMM_WORLD);
 }
 
+PeerWatch* watch_peers(MPI_Comm comm, const Layout& layout) {
+  PeerWatch* peers = nullptr;
+  try {
+    all_or_none(comm, [&] { peers = new PeerWatch(layout); });
+  } catch (const Error&) {
+    // The job ends for another reason, which all ranks tell.
+    if (peers != nullptr) peers->announce_end_of_all();
+    throw;
+  }
+  return peers;
+}
+
 std::string of_rank_zero(MPI_Comm comm, std::string text) {
   uint64_t length = text.size();
   EASYDDL_MPI(MPI_Bcast, &length, 1, MPI_UINT64_T, 0, comm);
@@ -29,12 +43,11 @@ std::optional<Route> route_or_none(const std::string& name) {
   return route_named(name);
 }
 
-std::optional<bool> flag_or_none(const std::string& text) {
-  if (text.empty()) return std::nullopt;
-  if (text == "0" || text == "1") return text == "1";
+bool flag(const std::string& text) {
+  if (text.empty() || text == "0" || text == "1") return text == "1";
   throw Error(
-      "EASYDDL_CUDA_AWARE_MPI must be 1 or 0: whether MPI takes memory of GPUs. Without it MPI is "
-      "asked. Received: '" +
+      "EASYDDL_CUDA_AWARE_MPI must be 1 or 0: whether MPI is to be given memory of GPUs. Without "
+      "it, it is not. Received: '" +
       text + "'");
 }
 
@@ -45,9 +58,24 @@ World::World(const std::string& host, Deadlines deadlines, const Wires& wires)
       layout_(comm_.get(), host, of_rank_zero(comm_.get(), wires.racks)),
       route_(route_or_none(of_rank_zero(comm_.get(), wires.route))),
       gpu_way_(gpu_way_named(of_rank_zero(comm_.get(), wires.gpu))),
-      cuda_aware_mpi_(flag_or_none(of_rank_zero(comm_.get(), wires.cuda_aware))),
+      cuda_aware_mpi_(flag(of_rank_zero(comm_.get(), wires.cuda_aware))),
       farewell_(comm_.get()),
-      peers_(layout_),
+      peers_(watch_peers(comm_.get(), layout_)),
       stalls_(comm_.get(), layout_, farewell_, deadlines) {}
+
+StepSums& World::step_sums() {
+  if (step_sums_ == nullptr) {
+    all_or_none(comm_.get(), [&] { step_sums_ = std::make_unique<StepSums>(*this); });
+  }
+  return *step_sums_;
+}
+
+World::~World() = default;
+
+GpuLevel& World::gpu_level() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (gpu_level_ == nullptr) gpu_level_ = std::make_unique<GpuLevel>(*this);
+  return *gpu_level_;
+}
 
 }  // namespace easyddl

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 
@@ -11,6 +12,7 @@
 #include "peer_watch.h"
 #include "route.h"
 #include "stall_watch.h"
+#include "step_sums.h"
 
 namespace easyddl {
 
@@ -19,32 +21,42 @@ struct Wires {
   std::string racks;            // as Layout takes them
   std::string route;            // the name of a Route, or none
   std::string gpu = {};         // the name of a GpuWay, or none
-  std::string cuda_aware = {};  // whether MPI takes memory of GPUs: 0, 1, or none
+  std::string cuda_aware = {};  // whether MPI takes memory of GPUs: 1, 0, or none
 };
+
+class GpuLevel;
 
 class World {
  public:
   // Collective over MPI_COMM_WORLD, which must be initialised with MPI_THREAD_MULTIPLE.
   World(const std::string& host, Deadlines deadlines, const Wires& wires);
+  ~World();
 
   MPI_Comm comm() const { return comm_.get(); }
   const Layout& layout() const { return layout_; }
   std::optional<Route> route() const { return route_; }
   std::optional<GpuWay> gpu_way() const { return gpu_way_; }
-  std::optional<bool> cuda_aware_mpi() const { return cuda_aware_mpi_; }
+  bool cuda_aware_mpi() const { return cuda_aware_mpi_; }
   Farewell& farewell() { return farewell_; }
-  PeerWatch& peers() { return peers_; }
+  PeerWatch& peers() { return *peers_; }
   StallWatch& stalls() { return stalls_; }
+  // Made at the first call, by all ranks together.
+  StepSums& step_sums();
+  // What all exchanges share on this rank's GPU. Made at the first call.
+  GpuLevel& gpu_level();
 
  private:
   Comm comm_;
   Layout layout_;
   std::optional<Route> route_;
   std::optional<GpuWay> gpu_way_;
-  std::optional<bool> cuda_aware_mpi_;
+  bool cuda_aware_mpi_;
   Farewell farewell_;
-  PeerWatch peers_;
+  PeerWatch* peers_;  // never destroyed: its thread sleeps on its memory until the process ends
   StallWatch stalls_;
+  std::unique_ptr<StepSums> step_sums_;
+  std::mutex mutex_;
+  std::unique_ptr<GpuLevel> gpu_level_;
 };
 
 }  // namespace easyddl

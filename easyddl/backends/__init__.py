@@ -5,6 +5,8 @@ framework, and it offers:
 
 - `configure()`: shares the machine's cores and GPUs among its ranks, before the framework
   takes all of them. Called at import.
+- `pin_gpu(local_rank)`: has the framework use the GPU of this number, where the user has chosen
+  none and it is not too late.
 - `is_tensor(x)`, `is_symbolic(x)`, `is_float(x)`, `to_numpy(x)`, `from_numpy(array, like)`.
 - `infers_shapes(x)`: whether Keras infers shapes with a tensor, in which nothing is exchanged.
 - `is_variable(x)`, `assign(variable, array)`: for variables of the framework's own.
@@ -41,6 +43,8 @@ import importlib
 
 import keras
 
+from easyddl import launcher
+
 _DOORS = ("tensorflow", "jax", "torch")
 
 
@@ -63,6 +67,16 @@ def require():
             f"KERAS_BACKEND to one of them. Received: {name()}"
         )
     return door
+
+
+def pin_gpu_of(world):
+    """Gives this rank a GPU of its own once MPI tells its place, where no launcher did at import.
+
+    Args:
+        world: `_core.World`.
+    """
+    if world.size > 1 and not launcher.knows_local_rank():
+        require().pin_gpu(world.local_rank)
 
 
 def door_of(x):

@@ -59,7 +59,8 @@ def configure():
             stacklevel=2,
         )
         return
-    _pin_gpu()
+    if launcher.knows_local_rank():
+        _pin_gpu(launcher.local_rank())
     if launcher.local_size() > 1:
         _share_cores()
 
@@ -70,12 +71,24 @@ def _has_begun():
     return xla_bridge.backends_are_initialized()
 
 
-def _pin_gpu():
+def pin_gpu(local_rank):
+    """Has JAX compute on the GPU of this number, unless the user has chosen one or it has begun."""
+    if not _has_begun():
+        _pin_gpu(local_rank)
+    elif jax.default_backend() == "gpu" and jax.local_device_count() > 1:
+        warnings.warn(
+            "JAX ran operations before the ranks knew each other, and no launcher has said which "
+            "GPU is this rank's: it uses all GPUs of its machine. Call `easyddl.init()` first.",
+            stacklevel=2,
+        )
+
+
+def _pin_gpu(local_rank):
     # Counted without JAX, which would take all of them to count them.
     gpus = _visible_gpus()
     if gpus == 0 or jax.config.read(_VISIBLE) != _ALL:
         return
-    jax.config.update(_VISIBLE, str(launcher.local_rank() % gpus))
+    jax.config.update(_VISIBLE, str(local_rank % gpus))
     if launcher.local_size() > gpus:
         # Each would take three quarters of the memory of a GPU that it shares.
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")

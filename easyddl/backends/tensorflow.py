@@ -26,7 +26,8 @@ def configure():
     if launcher.size() is None:
         return
     try:
-        _pin_gpu()
+        if launcher.knows_local_rank():
+            _pin_gpu(launcher.local_rank())
         if launcher.local_size() > 1:
             _share_cores()
     except RuntimeError:  # TensorFlow has begun, and its devices are fixed
@@ -37,11 +38,24 @@ def configure():
         )
 
 
-def _pin_gpu():
+def pin_gpu(local_rank):
+    """Has TensorFlow compute on the GPU of this number, unless it has begun."""
+    try:
+        _pin_gpu(local_rank)
+    except RuntimeError:
+        warnings.warn(
+            "TensorFlow ran operations before the ranks knew each other, and no launcher has said "
+            "which GPU is this rank's: it uses all GPUs of its machine. Call `easyddl.init()` "
+            "first.",
+            stacklevel=2,
+        )
+
+
+def _pin_gpu(local_rank):
     gpus = tf.config.get_visible_devices("GPU")
     if not gpus:
         return
-    mine = gpus[launcher.local_rank() % len(gpus)]
+    mine = gpus[local_rank % len(gpus)]
     tf.config.set_visible_devices(mine, "GPU")
     tf.config.experimental.set_memory_growth(mine, True)
 

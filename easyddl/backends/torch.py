@@ -24,18 +24,20 @@ def configure():
     """Gives this rank its share of the machine, where the user has set nothing."""
     if launcher.size() is None:
         return
-    _pin_gpu()
+    if launcher.knows_local_rank():
+        pin_gpu(launcher.local_rank())
     if launcher.local_size() > 1:
         _share_cores()
 
 
-def _pin_gpu():
+def pin_gpu(local_rank):
+    """Has PyTorch compute on the GPU of this number, unless the user has chosen one."""
     # Keras's "cuda" is PyTorch's current device. One that was set before is the user's choice.
     if "KERAS_TORCH_DEVICE" in os.environ or not torch.cuda.is_available():
         return
     if torch.cuda.is_initialized() and torch.cuda.current_device() != 0:
         return
-    torch.cuda.set_device(launcher.local_rank() % torch.cuda.device_count())
+    torch.cuda.set_device(local_rank % torch.cuda.device_count())
 
 
 def _share_cores():

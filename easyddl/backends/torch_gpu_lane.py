@@ -14,7 +14,11 @@ _in_backward = weakref.WeakSet()
 
 
 class GpuLane:
-    """Queues buckets on streams, which wait for the results: nothing on the host does.
+    """Queues buckets on streams, which wait for the results.
+
+    By NCCL nothing on the host waits but for the other ranks to begin the step, which a small
+    allreduce tells. Where the hosts have a part in a bucket's way, handing it in takes until what
+    they do is done: nothing leaves ahead there, since the backward pass would stand still for it.
 
     A bucket that leaves during the backward pass has its result waited for by a stream of its
     own, so that the stream that computes goes on. That one waits for it once all have left.
@@ -69,7 +73,7 @@ class GpuLane:
             List of the buckets that have gone. It may be empty: then this one goes later.
         """
         gone = []
-        if self._meets_others:
+        if self._meets_others or not world.engine().core.only_queues_on_gpu(self._number):
             return gone
         self._ready[number] = gradients
         while self._ahead in self._ready:
@@ -113,10 +117,10 @@ class GpuLane:
 
     @staticmethod
     def _meet(lanes):
-        # What goes another way half-way through the backward pass, as a normalization's sums do,
-        # has a communicator of its own. Kernels of two that wait on a GPU at once, begun in another
-        # order on each rank, can wait for each other for ever: see "Using multiple NCCL
-        # communicators concurrently" in NCCL's user guide.
+        # All exchanges share NCCL's communicator, whose collectives must be queued in one order on
+        # all ranks. Between the buckets of one step there are none of another exchange's: a rank
+        # that has joined queues the whole step at once, and nothing promises that the backward pass
+        # leaves the gradients of two in one order everywhere.
         for lane in lanes:
             lane._meets_others = True
             if lane._ahead > 0:

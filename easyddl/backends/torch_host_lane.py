@@ -69,9 +69,8 @@ class HostLane:
         return {i: parcel.result() for i, parcel in travelled}
 
     def _hand_in(self, numbers, parcels, weight):
-        ticket = world.engine().core.submit(
-            self._number, numbers[0], [parcel.address for parcel in parcels.values()], weight
-        )
+        addresses = [parcel.address for parcel in parcels.values()]
+        ticket = world.engine().core.submit(self._number, numbers[0], addresses, weight, parcels)
         for number in numbers:
             self._under_way[number] = ticket, {i: parcels[i] for i in self._buckets[number]}
 

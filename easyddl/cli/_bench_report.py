@@ -8,6 +8,7 @@ LABELS = {
     "copy": "copy bound",
     "wire": "wire bound",
 }
+_BOUNDS = ("copy", "wire")
 _NONE = "-"
 
 
@@ -34,7 +35,7 @@ def format_seconds(seconds):
 
 
 class Table:
-    """A table with a line for each size, whose lines can be printed as they come.
+    """A table with three lines for each size, which can be printed as they come.
 
     Args:
         algorithms: List of names, a column each.
@@ -42,7 +43,7 @@ class Table:
 
     def __init__(self, algorithms):
         self._algorithms = algorithms
-        self._columns = [LABELS[name] for name in (*algorithms, "copy", "wire")]
+        self._columns = [LABELS[name] for name in (*algorithms, *_BOUNDS)]
         if "easyddl" in algorithms:
             if "mpi" in algorithms:
                 self._columns.append("MPI/easyddl")
@@ -53,22 +54,29 @@ class Table:
         """The line with the names of the columns."""
         return self._line("", self._columns)
 
-    def row(self, result):
-        """The line of one size.
+    def rows(self, result):
+        """The lines of one size: the medians and what follows from them, the least, the worst.
 
         Args:
             result: Dictionary, as `Bench.compare` returns it.
         """
+        spread = [self._of_rounds(which, result[which]) for which in ("least", "worst")]
+        return "\n".join([self._medians(result), *spread])
+
+    def _of_rounds(self, which, seconds):
+        cells = [format_seconds(seconds.get(name)) for name in (*self._algorithms, *_BOUNDS)]
+        return self._line(which, [*cells, *[""] * (len(self._columns) - len(cells))]).rstrip()
+
+    def _medians(self, result):
         seconds, bounds = result["seconds"], result["bounds"]
         cells = [format_seconds(seconds[name]) for name in self._algorithms]
-        cells += [format_seconds(bounds[name]) for name in ("copy", "wire")]
+        cells += [format_seconds(bounds[name]) for name in _BOUNDS]
         if "easyddl" in seconds:
             ours = seconds["easyddl"]
             if "mpi" in seconds:
                 cells.append(f"{seconds['mpi'] / ours:.2f}")
             cells += [
-                _NONE if bounds[name] is None else f"{bounds[name] / ours:.0%}"
-                for name in ("copy", "wire")
+                _NONE if bounds[name] is None else f"{bounds[name] / ours:.0%}" for name in _BOUNDS
             ]
         return self._line(format_bytes(result["bytes"]), cells)
 
@@ -90,6 +98,8 @@ _MARKERS = {"easyddl": "o", "mpi": "s", "ring": "^", "gloo": "D"}
 
 def plot(report, path):
     """Draws the times of all sizes, log-log, and writes the picture.
+
+    A line is the median, and the band around an algorithm's goes from its least to its worst round.
 
     Args:
         report: Dictionary, as `easyddl bench --json` writes it.
@@ -119,7 +129,15 @@ def plot(report, path):
             linewidth=2.2 if name == "easyddl" else 1.4,
             zorder=3 if name == "easyddl" else 2,
         )
-    times = [time for result in results for time in result["seconds"].values()]
+    for name in report["algorithms"]:
+        spread = [[result[which][name] for result in results] for which in ("least", "worst")]
+        axes.fill_between(sizes, *spread, color=_COLORS[name], alpha=0.15, linewidth=0, zorder=1)
+    times = [
+        result[which][name]
+        for result in results
+        for which in ("least", "worst")
+        for name in report["algorithms"]
+    ]
     times += [result["bounds"][name] for result in results[-1:] for name in report["bounds"]]
     for axis, scale, limits, values, tick in (
         (axes.xaxis, axes.set_xscale, axes.set_xlim, sizes, _tick),
@@ -131,7 +149,7 @@ def plot(report, path):
         axis.set_major_formatter(FuncFormatter(lambda value, _, tick=tick: tick(value)))
         axis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("data on each rank")
-    axes.set_ylabel("time of a call (median of the rounds)")
+    axes.set_ylabel("time of a call (median, least to worst round)")
     axes.set_title(title(report), fontsize=10)
     axes.grid(True, which="major", color="#dddddd")
     axes.set_axisbelow(True)

@@ -1,10 +1,10 @@
 """Times allreduce on these ranks: easyddl's beside MPI's, a flat ring and gloo.
 
 Start it under `mpirun`, as a training job. All sum float32 numbers out of place. They take
-turns, round by round, and a round's time is that of its slowest rank; shown are the medians.
-Each is checked against NumPy first. Two bounds are measured in the same run: copying the data
-once into other memory and once out of it, on all ranks at once; and, with several hosts,
-sending what must cross the wire, from all hosts at once.
+turns, round by round, and a round's time is that of its slowest rank; shown are the median, the
+best and the worst round. Each is checked against NumPy first. Two bounds are measured in the
+same run: copying the data once into other memory and once out of it, on all ranks at once; and,
+with several hosts, sending what must cross the wire, from all hosts at once.
 """
 
 import argparse
@@ -185,7 +185,7 @@ def _measure(benchmark, report, options):
             bar.set_description(_bench_report.format_bytes(size))
             result = benchmark.compare(size, options.rounds, advance=lambda way: bar.update())
             report["results"].append(result)
-            say(table.row(result))
+            say(table.rows(result))
 
 
 def _write(report, options):

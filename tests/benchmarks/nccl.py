@@ -24,7 +24,7 @@ import numpy as np
 from gpu_arrays import Array, Stream, take_gpu
 from mpi4py import MPI
 
-from easyddl import channels, world
+from easyddl import world
 
 FLOAT32, SUM = 7, 0
 
@@ -99,8 +99,8 @@ def main():
         print(f"{'MiB':>8} {'NCCL us':>10} {'easyddl us':>10} {'ratio':>6}", flush=True)
     for size in options.sizes:
         array = Array(np.ones(int(size * 2**18), np.float32))
-        channel = channels.lease()[1]
-        model = core.Exchange(channel, "a benchmark", [("float32", [array.nbytes])])
+        buckets = [("float32", [array.nbytes])]
+        model = core.Exchange(world.engine().world, "a benchmark", buckets)
         pieces = [(array.address, array.address, array.nbytes)]
 
         def exchange(model=model, pieces=pieces):

@@ -31,7 +31,7 @@ TEST(an_error_of_the_system_names_the_call) {
 TEST(shared_memory_that_is_not_to_be_had_says_how_much) {
   const std::string error =
       trial::error_of([] { SharedSegment segment(MPI_COMM_SELF, size_t{1} << 63); });
-  EXPECT_CONTAINS(error, "posix_fallocate of 9223372036854775808 bytes of shared memory failed: ");
+  EXPECT_CONTAINS(error, "ftruncate to 9223372036854775808 bytes of shared memory failed: ");
 }
 
 TEST(shared_memory_begins_with_zeros) {

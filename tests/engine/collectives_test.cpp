@@ -192,6 +192,13 @@ TEST(ranks_gather_different_lengths) {
     std::vector<uint8_t> all(expected.size());
     channel.all_gather(mine.in.data(), all.data(), counts, 3, Signature("all_gather"));
     EXPECT(all == expected);
+    std::vector<uint8_t> again(expected.size());
+    channel.all_gather(mine.in.data(), static_cast<int64_t>(length), 3, Signature("rows"),
+                       [&](const std::vector<int64_t>& found) {
+                         EXPECT(found == counts);
+                         return again.data();
+                       });
+    EXPECT(again == expected);
   }
 }
 
@@ -209,7 +216,11 @@ TEST(ranks_send_different_lengths_to_each_other) {
     for (int i = 0; i < length(other, me); ++i) expected.push_back(value(other, me, i));
   }
   std::vector<int32_t> out(expected.size());
-  channel.all_to_all(in.data(), out.data(), sends, receives, sizeof(int32_t), Signature("to all"));
+  channel.all_to_all(in.data(), sends, sizeof(int32_t), Signature("to all"),
+                     [&](const std::vector<int64_t>& found) {
+                       EXPECT(found == receives);
+                       return out.data();
+                     });
   EXPECT(out == expected);
 }
 

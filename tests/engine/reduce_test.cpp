@@ -127,6 +127,14 @@ void check_reduction(DType dtype, Op op, size_t num_sources, size_t count,
     EXPECT(same(in_two[i], expected));
     EXPECT(same(in_one[i], expected));
   }
+  // The result may take the place of any source.
+  for (size_t s = 0; s < num_sources; ++s) {
+    Array<T> replaced = inputs[s];
+    sources[s] = replaced.data();
+    accumulate_and_finish(replaced.data(), sources.data(), num_sources, count, dtype, op, divisor);
+    sources[s] = inputs[s].data();
+    for (size_t i = 0; i < count; ++i) EXPECT(same(replaced[i], in_one[i]));
+  }
 }
 
 template <class T>

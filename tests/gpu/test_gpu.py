@@ -31,6 +31,11 @@ ON_ANY_GPU = (
     "check_weights",
     "check_plain_gradients_are_averaged_as_they_are",
     "check_ranks_that_have_joined_take_part_with_zeros",
+    "check_ranks_that_have_joined_several_exchanges",
+    "check_steps_of_two_exchanges_are_not_mixed",
+    "check_an_exchange_that_ends_in_the_middle_of_a_step",
+    "check_a_framework_on_the_null_stream",
+    "check_a_step_that_is_captured_is_refused",
     "check_one_rank_asks_all_to_stop",
     "check_two_exchanges_at_once",
     "check_close_and_open_again",
@@ -74,9 +79,9 @@ def test_the_path(ranks, way, tmp_path):
     run(ranks, CHECKS, *ON_ANY_GPU, *shared(ranks), **env)
 
 
-@pytest.mark.parametrize("aware", ["0", ""])
+@pytest.mark.parametrize("aware", ["0", "1"])
 def test_the_hierarchy_on_two_hosts(aware, tmp_path):
-    if not aware and not takes_gpu_memory():
+    if aware == "1" and not takes_gpu_memory():
         pytest.skip("this MPI does not take memory of GPUs")
     env = {"EASYDDL_HOSTS": "a,a,b,b", "EASYDDL_CUDA_AWARE_MPI": aware}
     env["EASYDDL_TEST_RESULTS"] = str(tmp_path)

@@ -1,4 +1,4 @@
-"""Stand-ins for NCCL, the CUDA driver and what MPI says of it, built where they are needed."""
+"""Stand-ins for NCCL and the CUDA driver, built where they are needed."""
 
 import atexit
 import functools
@@ -10,7 +10,6 @@ import sys
 import tempfile
 
 SOURCES = pathlib.Path(__file__).parent
-AWARE_MPI = "libaware.so"  # for LD_PRELOAD
 COUNTING = "counting"  # the folder of the driver that counts
 
 
@@ -31,7 +30,6 @@ def build(folder):
     for source, library, more in [
         ("cuda.cpp", driver, [f"-Wl,-soname,{driver}", *beside]),
         ("nccl.cpp", "libnccl.so.2", ["-Wl,-soname,libnccl.so.2", *beside, f"-l:{driver}"]),
-        ("mpi.cpp", AWARE_MPI, beside),
         ("counting.cpp", f"{COUNTING}/{driver}", ["-Wl,--no-as-needed", f"-l:{driver}", "-ldl"]),
     ]:
         line = [compiler(), *flags, *strict, SOURCES / source, f"-L{folder}"]

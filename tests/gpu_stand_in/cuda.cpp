@@ -3,15 +3,24 @@
 // It does what easyddl asks of the driver, in memory of the host, and is as strict as it can be:
 //
 // - Memory of a "GPU" has an address at which nobody can read or write: only copies reach it.
-// - A stream is a thread, which does what is queued when it gets to it, and later: with
+// - Work goes through a few hardware queues, as many as CUDA_DEVICE_MAX_CONNECTIONS (8), which the
+//   streams of a context share. The first piece of work in a queue leaves it when nothing has to
+//   be waited for any more: until then all that was queued after it stays, of other streams too.
+// - A stream is a thread, which does what has left its queue when it gets to it, and later: with
 //   STAND_IN_DELAY microseconds at most before each piece of work. An order that is not asked for
 //   does not hold, and numbers go wrong.
+// - Work of the NULL stream waits for all that blocking streams were given before, and theirs for
+//   that of the NULL stream. Streams that do not block have no part in that.
+// - Freeing memory waits for all work of the context, and copies without a stream are the NULL
+//   stream's.
+// - While a stream is captured in the global mode, calls that could wait invalidate the capture,
+//   whichever thread makes them, unless that thread's mode is the relaxed one.
 // - Handles that are destroyed, memory that is not this kind or too short, and work without a
 //   context are errors.
 //
-// STAND_IN_GPUS is how many GPUs there are (8); STAND_IN_NO_WAIT_VALUE makes a driver that knows
-// no waiting for words of memory; STAND_IN_OPEN makes memory of GPUs such that everybody can read
-// and write it, as an MPI does that is made for CUDA.
+// STAND_IN_GPUS is how many GPUs there are (8); STAND_IN_MIG makes two instances of each pair;
+// STAND_IN_OPEN makes memory of GPUs such that everybody can read and write it, as an MPI does
+// that is made for CUDA.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -32,6 +41,8 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -46,7 +57,9 @@ enum {
   kInvalidContext = 201,
   kInvalidHandle = 400,
   kNotReady = 600,
-  kNotSupported = 801,
+  kCaptureUnsupported = 900,
+  kCaptureInvalidated = 901,
+  kCaptureImplicit = 906,
 };
 
 int setting(const char* name, int otherwise) {
@@ -79,24 +92,58 @@ struct Event {
   uint64_t recorded = 0, done = 0;
 };
 
-// What all streams and events share.
-class Stream {
+class Stream;
+
+// Work that a stream has been given before: as many pieces as it had been given then.
+struct Earlier {
+  Stream* stream;
+  uint64_t pieces;
+};
+
+// A hardware queue. In it all wait for the first, which waits for what must be done before it.
+class Connection {
  public:
-  Stream() {
+  Connection() {
     std::thread([this] { run(); }).detach();
   }
 
-  void queue(std::function<void()> work) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    work_.push_back(std::move(work));
-    ++queued_;
-    came_.notify_all();
+  struct Item {
+    Stream* stream;
+    uint64_t number;               // of the stream's
+    std::vector<Earlier> earlier;  // what must be done before it
+    bool is_wait;                  // it does nothing but wait
+    std::function<void()> work;
+  };
+
+  std::mutex mutex;
+  std::condition_variable came;
+  std::deque<Item> items;
+
+ private:
+  void run();
+};
+
+class Stream {
+ public:
+  Stream(Context* context, bool blocks, Connection* connection)
+      : context(context), blocks(blocks), connection_(connection) {
+    std::thread([this] { run(); }).detach();
   }
 
-  void synchronize() {
+  Context* const context;
+  const bool blocks;  // it waits for the NULL stream, and that for it
+  bool is_captured = false;
+
+  void queue(std::function<void()> work, bool is_wait = false);
+
+  void wait_for(uint64_t pieces) {
     std::unique_lock<std::mutex> lock(mutex_);
-    const uint64_t target = queued_;
-    came_.wait(lock, [&] { return done_ >= target; });
+    came_.wait(lock, [&] { return done_ >= pieces; });
+  }
+
+  uint64_t queued() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return queued_;
   }
 
   bool is_idle() {
@@ -104,33 +151,64 @@ class Stream {
     return done_ == queued_;
   }
 
+  // Of the connection: the work's turn has come.
+  void start(std::function<void()> work) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    work_ = std::move(work);
+    came_.notify_all();
+  }
+  void finish() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ++done_;
+    came_.notify_all();
+  }
+
  private:
   void run() {
     std::mt19937 random(static_cast<unsigned>(getpid()) ^
                         static_cast<unsigned>(reinterpret_cast<uintptr_t>(this) >> 6));
     const int delay = setting("STAND_IN_DELAY", 0);
-    std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
-      came_.wait(lock, [this] { return !work_.empty(); });
-      const std::function<void()> work = std::move(work_.front());
-      work_.pop_front();
-      lock.unlock();
+      std::function<void()> work;
+      {
+        std::unique_lock<std::mutex> lock(mutex_);
+        came_.wait(lock, [this] { return work_ != nullptr; });
+        work = std::exchange(work_, nullptr);
+      }
       if (delay > 0 && random() % 2 == 0) {
         std::this_thread::sleep_for(
             std::chrono::microseconds(random() % static_cast<unsigned>(delay)));
       }
       work();
-      lock.lock();
-      ++done_;
-      came_.notify_all();
+      finish();
     }
   }
 
+  Connection* const connection_;
   std::mutex mutex_;
   std::condition_variable came_;
-  std::deque<std::function<void()>> work_;
+  std::function<void()> work_;
   uint64_t queued_ = 0, done_ = 0;
 };
+
+void Connection::run() {
+  std::unique_lock<std::mutex> lock(mutex);
+  for (;;) {
+    came.wait(lock, [this] { return !items.empty(); });
+    Item item = std::move(items.front());
+    items.pop_front();
+    lock.unlock();
+    item.stream->wait_for(item.number - 1);
+    for (const Earlier& each : item.earlier) each.stream->wait_for(each.pieces);
+    if (item.is_wait) {
+      item.work();
+      item.stream->finish();
+    } else {
+      item.stream->start(std::move(item.work));
+    }
+    lock.lock();
+  }
+}
 
 // Never destroyed: streams' threads run until the process ends.
 struct State {
@@ -139,8 +217,14 @@ struct State {
   std::map<int, Context*> contexts;
   std::map<uintptr_t, std::shared_ptr<Memory>> memory;  // by address
   std::set<Stream*> streams;
-  std::map<Context*, Stream*> default_streams;
+  std::map<Context*, Stream*> null_streams;
+  std::map<std::pair<Context*, size_t>, Connection*> connections;
+  std::map<Context*, size_t> made;  // streams
   std::map<Event*, std::shared_ptr<Event>> events;
+  Stream* captured = nullptr;  // and how, and whether that has gone wrong
+  int capture_mode = 0;
+  std::thread::id capturer;
+  bool capture_is_invalid = false;
 };
 
 State& state() {
@@ -149,6 +233,71 @@ State& state() {
 }
 
 thread_local Context* t_current = nullptr;
+enum { kGlobal = 0, kThreadLocal = 1, kRelaxed = 2 };
+thread_local int t_capture_mode = kGlobal;
+
+// A stream of this context, by its number among them. To be called with the lock.
+Stream* make_stream(Context* context, bool blocks) {
+  State& all = state();
+  const auto connections = static_cast<size_t>(setting("CUDA_DEVICE_MAX_CONNECTIONS", 8));
+  Connection*& its = all.connections[{context, all.made[context]++ % connections}];
+  if (its == nullptr) its = new Connection;
+  return new Stream(context, blocks, its);
+}
+
+// What the NULL stream and the blocking ones wait for of each other.
+std::vector<Earlier> earlier_than(Stream* stream) {
+  State& all = state();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  std::vector<Earlier> earlier;
+  const auto found = all.null_streams.find(stream->context);
+  if (found == all.null_streams.end() || !stream->blocks) return earlier;
+  if (found->second != stream) return {{found->second, found->second->queued()}};
+  for (Stream* each : all.streams) {
+    if (each->context == stream->context && each->blocks) earlier.push_back({each, each->queued()});
+  }
+  return earlier;
+}
+
+void Stream::queue(std::function<void()> work, bool is_wait) {
+  if (is_captured) return;
+  std::vector<Earlier> earlier = earlier_than(this);
+  const std::lock_guard<std::mutex> order(connection_->mutex);
+  uint64_t number = 0;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    number = ++queued_;
+  }
+  connection_->items.push_back({this, number, std::move(earlier), is_wait, std::move(work)});
+  connection_->came.notify_one();
+}
+
+// All work that the context has been given.
+void synchronize(Context* context) {
+  std::vector<Stream*> streams;
+  {
+    State& all = state();
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    for (Stream* each : all.streams) {
+      if (each->context == context) streams.push_back(each);
+    }
+    const auto found = all.null_streams.find(context);
+    if (found != all.null_streams.end()) streams.push_back(found->second);
+  }
+  for (Stream* each : streams) each->wait_for(each->queued());
+}
+
+// For calls that a capture does not bear.
+bool breaks_capture() {
+  State& all = state();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  if (all.captured == nullptr || t_capture_mode == kRelaxed || all.capture_mode == kRelaxed) {
+    return false;
+  }
+  if (all.capture_mode == kThreadLocal && all.capturer != std::this_thread::get_id()) return false;
+  all.capture_is_invalid = true;
+  return true;
+}
 
 std::shared_ptr<Memory> find_memory(uintptr_t address, size_t bytes) {
   State& all = state();
@@ -170,6 +319,7 @@ uint8_t* at(const std::shared_ptr<Memory>& memory, uintptr_t address) {
 int allocate(uintptr_t* address, size_t bytes, bool on_gpu) {
   if (t_current == nullptr) return kInvalidContext;
   if (bytes == 0) return kInvalidValue;
+  if (breaks_capture()) return kCaptureUnsupported;
   const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   const size_t size = (bytes + page - 1) / page * page;
   auto memory = std::make_shared<Memory>();
@@ -193,7 +343,16 @@ int allocate(uintptr_t* address, size_t bytes, bool on_gpu) {
 }
 
 int release(uintptr_t address, bool on_gpu) {
+  if (breaks_capture()) return kCaptureUnsupported;
   State& all = state();
+  if (const auto memory = find_memory(address, 1)) {
+    Context* context = nullptr;
+    {
+      const std::lock_guard<std::mutex> lock(all.mutex);
+      context = all.contexts[memory->device];
+    }
+    synchronize(context);
+  }
   const std::lock_guard<std::mutex> lock(all.mutex);
   const auto found = all.memory.find(address);
   if (found == all.memory.end() || found->second->is_on_gpu != on_gpu) return kInvalidValue;
@@ -208,8 +367,8 @@ Stream* find_stream(Stream* stream) {
   const std::lock_guard<std::mutex> lock(all.mutex);
   if (stream != nullptr) return all.streams.count(stream) != 0 ? stream : nullptr;
   if (t_current == nullptr) return nullptr;
-  Stream*& its = all.default_streams[t_current];
-  if (its == nullptr) its = new Stream;
+  Stream*& its = all.null_streams[t_current];
+  if (its == nullptr) its = make_stream(t_current, true);
   return its;
 }
 
@@ -267,6 +426,17 @@ EXPORT void* standInBytes(uintptr_t address, size_t bytes) {
 // How many bytes streams have copied to the host.
 EXPORT uint64_t standInToHost() { return g_to_host; }
 
+// How many streams and events there are.
+EXPORT size_t standInStreams() {
+  const std::lock_guard<std::mutex> lock(state().mutex);
+  return state().streams.size();
+}
+
+EXPORT size_t standInEvents() {
+  const std::lock_guard<std::mutex> lock(state().mutex);
+  return state().events.size();
+}
+
 // Work that takes so many microseconds.
 EXPORT int standInSleep(Stream* stream, int microseconds) {
   Stream* const its = find_stream(stream);
@@ -302,15 +472,19 @@ EXPORT int cuDriverGetVersion(int* version) {
 }
 
 EXPORT int cuGetErrorString(int code, const char** text) {
-  static const std::map<int, const char*> texts{{kSuccess, "no error"},
-                                                {kInvalidValue, "invalid argument"},
-                                                {kOutOfMemory, "out of memory"},
-                                                {kNoDevice, "no CUDA-capable device is detected"},
-                                                {kInvalidDevice, "invalid device ordinal"},
-                                                {kInvalidContext, "invalid device context"},
-                                                {kInvalidHandle, "invalid resource handle"},
-                                                {kNotReady, "device not ready"},
-                                                {kNotSupported, "operation not supported"}};
+  static const std::map<int, const char*> texts{
+      {kSuccess, "no error"},
+      {kInvalidValue, "invalid argument"},
+      {kOutOfMemory, "out of memory"},
+      {kNoDevice, "no CUDA-capable device is detected"},
+      {kInvalidDevice, "invalid device ordinal"},
+      {kInvalidContext, "invalid device context"},
+      {kInvalidHandle, "invalid resource handle"},
+      {kNotReady, "device not ready"},
+      {kCaptureUnsupported, "operation not permitted when stream is capturing"},
+      {kCaptureInvalidated, "operation failed due to a previous error during capture"},
+      {kCaptureImplicit,
+       "operation would make the legacy stream depend on a capturing blocking stream"}};
   const auto found = texts.find(code);
   if (found == texts.end()) return kInvalidValue;
   *text = found->second;
@@ -338,6 +512,14 @@ EXPORT int cuDeviceGetUuid_v2(unsigned char* uuid, int device) {
   const size_t host = std::hash<std::string>()(host_of_rank());
   std::memcpy(uuid, &host, sizeof host);
   uuid[15] = static_cast<unsigned char>(device);
+  return kSuccess;
+}
+
+// Instances of one GPU have UUIDs of their own, and its place on the bus.
+EXPORT int cuDeviceGetPCIBusId(char* text, int length, int device) {
+  const unsigned host = static_cast<unsigned>(std::hash<std::string>()(host_of_rank()) & 0xffff);
+  const int gpu = setting("STAND_IN_MIG", 0) != 0 ? device / 2 : device;
+  std::snprintf(text, static_cast<size_t>(length), "%04X:%02X:00.0", host, gpu);
   return kSuccess;
 }
 
@@ -403,19 +585,28 @@ EXPORT int cuMemHostGetDevicePointer_v2(uintptr_t* address, void* memory, unsign
   return kSuccess;
 }
 
-// A framework's own, from memory of any kind of the host's.
-EXPORT int cuMemcpyHtoD_v2(uintptr_t to, const void* from, size_t bytes) {
-  const auto target = find_memory(to, bytes);
-  if (!target || !target->is_on_gpu) return kInvalidValue;
-  std::memcpy(at(target, to), from, bytes);
+namespace {
+
+// Without a stream: in the NULL stream's turn, from and to memory of any kind of the host's.
+int copy_now(uintptr_t on_gpu, size_t bytes, const std::function<void(uint8_t*)>& act) {
+  if (breaks_capture()) return kCaptureUnsupported;
+  const auto memory = find_memory(on_gpu, bytes);
+  Stream* const stream = find_stream(nullptr);
+  if (!memory || !memory->is_on_gpu) return kInvalidValue;
+  if (stream == nullptr) return kInvalidContext;
+  stream->queue([&] { act(at(memory, on_gpu)); });
+  stream->wait_for(stream->queued());
   return kSuccess;
 }
 
+}  // namespace
+
+EXPORT int cuMemcpyHtoD_v2(uintptr_t to, const void* from, size_t bytes) {
+  return copy_now(to, bytes, [=](uint8_t* data) { std::memcpy(data, from, bytes); });
+}
+
 EXPORT int cuMemcpyDtoH_v2(void* to, uintptr_t from, size_t bytes) {
-  const auto source = find_memory(from, bytes);
-  if (!source || !source->is_on_gpu) return kInvalidValue;
-  std::memcpy(to, at(source, from), bytes);
-  return kSuccess;
+  return copy_now(from, bytes, [=](uint8_t* data) { std::memcpy(to, data, bytes); });
 }
 
 EXPORT int cuMemcpyDtoHAsync_v2(void* to, uintptr_t from, size_t bytes, Stream* stream) {
@@ -439,11 +630,11 @@ EXPORT int cuMemsetD8Async(uintptr_t to, unsigned char value, size_t bytes, Stre
   return kSuccess;
 }
 
-EXPORT int cuStreamCreate(Stream** stream, unsigned) {
+EXPORT int cuStreamCreate(Stream** stream, unsigned flags) {
   if (t_current == nullptr) return kInvalidContext;
-  *stream = new Stream;
   State& all = state();
   const std::lock_guard<std::mutex> lock(all.mutex);
+  *stream = make_stream(t_current, flags == 0);
   all.streams.insert(*stream);
   return kSuccess;
 }
@@ -457,14 +648,56 @@ EXPORT int cuStreamDestroy_v2(Stream* stream) {
 EXPORT int cuStreamSynchronize(Stream* stream) {
   Stream* const its = find_stream(stream);
   if (its == nullptr) return kInvalidHandle;
-  its->synchronize();
+  if (breaks_capture()) return kCaptureUnsupported;
+  its->wait_for(its->queued());
   return kSuccess;
 }
 
 EXPORT int cuStreamQuery(Stream* stream) {
   Stream* const its = find_stream(stream);
   if (its == nullptr) return kInvalidHandle;
+  if (breaks_capture()) return kCaptureUnsupported;
   return its->is_idle() ? kSuccess : kNotReady;
+}
+
+// What a captured stream is given from here on is not done.
+EXPORT int cuStreamBeginCapture_v2(Stream* stream, int mode) {
+  Stream* const its = find_stream(stream);
+  State& all = state();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  if (its == nullptr) return kInvalidHandle;
+  if (stream == nullptr || all.captured != nullptr) return kCaptureUnsupported;
+  its->is_captured = true;
+  all.captured = its;
+  all.capture_mode = mode;
+  all.capturer = std::this_thread::get_id();
+  all.capture_is_invalid = false;
+  return kSuccess;
+}
+
+EXPORT int cuStreamEndCapture(Stream* stream, void** graph) {
+  State& all = state();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  *graph = nullptr;
+  if (stream == nullptr || all.captured != stream) return kInvalidHandle;
+  stream->is_captured = false;
+  all.captured = nullptr;
+  return all.capture_is_invalid ? kCaptureInvalidated : kSuccess;
+}
+
+EXPORT int cuStreamIsCapturing(Stream* stream, int* status) {
+  Stream* const its = find_stream(stream);
+  if (its == nullptr) return kInvalidHandle;
+  State& all = state();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  *status = its->is_captured ? all.capture_is_invalid ? 2 : 1 : 0;
+  const bool is_implied = stream == nullptr && all.captured != nullptr && all.captured->blocks;
+  return is_implied ? kCaptureImplicit : kSuccess;
+}
+
+EXPORT int cuThreadExchangeStreamCaptureMode(int* mode) {
+  std::swap(*mode, t_capture_mode);
+  return kSuccess;
 }
 
 EXPORT int cuEventCreate(Event** event, unsigned) {
@@ -503,6 +736,7 @@ EXPORT int cuEventRecord(Event* event, Stream* stream) {
 EXPORT int cuEventQuery(Event* event) {
   const auto its = find_event(event);
   if (!its) return kInvalidHandle;
+  if (breaks_capture()) return kCaptureUnsupported;
   const std::lock_guard<std::mutex> lock(its->mutex);
   return its->done >= its->recorded ? kSuccess : kNotReady;
 }
@@ -510,6 +744,7 @@ EXPORT int cuEventQuery(Event* event) {
 EXPORT int cuEventSynchronize(Event* event) {
   const auto its = find_event(event);
   if (!its) return kInvalidHandle;
+  if (breaks_capture()) return kCaptureUnsupported;
   std::unique_lock<std::mutex> lock(its->mutex);
   its->came.wait(lock, [&] { return its->done >= its->recorded; });
   return kSuccess;
@@ -525,10 +760,11 @@ EXPORT int cuStreamWaitEvent(Stream* stream, Event* event, unsigned) {
     const std::lock_guard<std::mutex> lock(its->mutex);
     number = its->recorded;
   }
-  on->queue([its, number] {
+  const auto wait = [its, number] {
     std::unique_lock<std::mutex> lock(its->mutex);
     its->came.wait(lock, [&] { return its->done >= number; });
-  });
+  };
+  on->queue(wait, true);
   return kSuccess;
 }
 
@@ -541,14 +777,14 @@ EXPORT int cuLaunchHostFunc(Stream* stream, void (*function)(void*), void* data)
 
 namespace {
 
-int queue_word(Stream* stream, uintptr_t address,
+int queue_word(Stream* stream, uintptr_t address, bool is_wait,
                const std::function<void(std::atomic<uint32_t>&)>& work) {
-  if (setting("STAND_IN_NO_WAIT_VALUE", 0) != 0) return kNotSupported;
   Stream* const its = find_stream(stream);
   const auto memory = find_memory(address, sizeof(uint32_t));
   if (its == nullptr) return kInvalidHandle;
   if (!memory || address % sizeof(uint32_t) != 0) return kInvalidValue;
-  its->queue([=] { work(*reinterpret_cast<std::atomic<uint32_t>*>(at(memory, address))); });
+  const auto act = [=] { work(*reinterpret_cast<std::atomic<uint32_t>*>(at(memory, address))); };
+  its->queue(act, is_wait);
   return kSuccess;
 }
 
@@ -557,7 +793,7 @@ int queue_word(Stream* stream, uintptr_t address,
 EXPORT int cuStreamWaitValue32_v2(Stream* stream, uintptr_t address, uint32_t value,
                                   unsigned flags) {
   if (flags != 0) return kInvalidValue;
-  return queue_word(stream, address, [=](std::atomic<uint32_t>& word) {
+  return queue_word(stream, address, true, [=](std::atomic<uint32_t>& word) {
     while (static_cast<int32_t>(word.load() - value) < 0) {
       std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
@@ -567,5 +803,6 @@ EXPORT int cuStreamWaitValue32_v2(Stream* stream, uintptr_t address, uint32_t va
 EXPORT int cuStreamWriteValue32_v2(Stream* stream, uintptr_t address, uint32_t value,
                                    unsigned flags) {
   if (flags != 0) return kInvalidValue;
-  return queue_word(stream, address, [=](std::atomic<uint32_t>& word) { word.store(value); });
+  return queue_word(stream, address, false,
+                    [=](std::atomic<uint32_t>& word) { word.store(value); });
 }

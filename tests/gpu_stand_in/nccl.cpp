@@ -9,7 +9,8 @@
 //
 // A communicator that does not block takes every third call late, as the real one may.
 //
-// STAND_IN_NCCL_VERSION is the version it claims to be. STAND_IN_FAULT=kind,rank,call injects a
+// STAND_IN_NCCL_VERSION is the version it claims to be. STAND_IN_COUNT has it write a line for each
+// new id and each communicator. STAND_IN_FAULT=kind,rank,call injects a
 // fault at a rank's so many-th collective, counted from 1: `error` is returned by it; `async`
 // comes up later; `hang` never ends. With the kinds init_error and init_hang no call counts.
 #include <fcntl.h>
@@ -41,7 +42,7 @@ extern "C" {
 void* standInBytes(uintptr_t address, size_t bytes);
 int cuLaunchHostFunc(void* stream, void (*function)(void*), void* data);
 int cuCtxGetDevice(int* device);
-int cuDeviceGetUuid_v2(unsigned char* uuid, int device);
+int cuDeviceGetPCIBusId(char* text, int length, int device);
 }
 
 namespace {
@@ -77,7 +78,7 @@ struct Segment {
   std::atomic<uint64_t> arrived;
   int sizes[kMostRanks];
   int taken[kMostRanks];
-  unsigned char uuids[kMostRanks][16];
+  char buses[kMostRanks][16];
   char host_ids[kMostRanks][32];
   Call calls[kMostRanks];
   alignas(64) uint8_t areas[kMostRanks][kArea];
@@ -110,7 +111,7 @@ struct Comm {
   bool blocks = true;
   std::atomic<bool> is_aborted{false}, is_attached{false};
   std::atomic<int> error{kSuccess};
-  std::mutex mutex;
+  std::mutex mutex, asking;
   std::string last_error;
   uint64_t calls = 0, launches = 0, barriers = 0;
   std::map<int, std::pair<int, double>> scaled;  // operators: dtype and factor
@@ -414,6 +415,7 @@ int launch(Comm* comm, void* stream, const Work& work) {
 // Now, or once the communicator is asked how it goes.
 int take(Comm* comm, std::vector<std::function<int()>> launches) {
   if (!comm->blocks && ++comm->launches % 3 == 0) {
+    const std::lock_guard<std::mutex> asking(comm->asking);
     comm->late = std::move(launches);
     comm->polls = 0;
     comm->error = kInProgress;
@@ -482,6 +484,11 @@ int collective(Kind kind, const void* in, void* out, size_t count, int dtype, in
   return take(comm, {start});
 }
 
+void count(const char* what) {
+  if (std::getenv("STAND_IN_COUNT") == nullptr) return;
+  std::fprintf(stderr, "stand-in for NCCL: %s\n", what);
+}
+
 int attach(Comm* comm, const std::string& name) {
   const Fault fault = planted();
   if (fault.rank == comm->rank && fault.kind == "init_error") {
@@ -518,7 +525,7 @@ int attach(Comm* comm, const std::string& name) {
       return comm->fail(kInvalidUsage, "the ranks differ in how many they are, or who is who");
     }
     const bool is_twin = rank != comm->rank &&
-                         std::memcmp(s->uuids[rank], s->uuids[comm->rank], 16) == 0 &&
+                         std::strcmp(s->buses[rank], s->buses[comm->rank]) == 0 &&
                          std::strcmp(s->host_ids[rank], s->host_ids[comm->rank]) == 0;
     const char* shares = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
     if (is_twin && (shares == nullptr || std::strcmp(shares, "1") != 0)) {
@@ -540,6 +547,7 @@ EXPORT int ncclGetVersion(int* version) {
 
 EXPORT int ncclGetUniqueId(char* id) {
   static std::atomic<int> number{0};
+  count("a new id");
   std::memset(id, 0, 128);
   const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
   std::snprintf(id, 128, "/stand-in-nccl-%d-%d-%lx", getpid(), number++,
@@ -567,6 +575,7 @@ EXPORT int ncclCommInitRankConfig(Comm** result, int size, UniqueId id, int rank
   if (size < 1 || size > static_cast<int>(kMostRanks) || rank < 0 || rank >= size) {
     return refuse("wrong rank, or number of ranks");
   }
+  count("a communicator");
   auto* comm = new Comm;
   comm->size = size;
   comm->rank = rank;
@@ -578,12 +587,12 @@ EXPORT int ncclCommInitRankConfig(Comm** result, int size, UniqueId id, int rank
   *result = comm;
   const std::string name = id.bytes;
   const auto connect = [=] {
-    unsigned char uuid[16];
-    cuDeviceGetUuid_v2(uuid, device);
+    char bus[16];
+    cuDeviceGetPCIBusId(bus, sizeof bus, device);
     const int file = shm_open(name.c_str(), O_CREAT | O_RDWR, 0600);
     if (file >= 0 && ftruncate(file, sizeof(Segment)) == 0) {
       void* memory = mmap(nullptr, sizeof(Segment), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-      std::memcpy(static_cast<Segment*>(memory)->uuids[rank], uuid, sizeof uuid);
+      std::memcpy(static_cast<Segment*>(memory)->buses[rank], bus, sizeof bus);
       munmap(memory, sizeof(Segment));
     }
     close(file);
@@ -609,6 +618,8 @@ EXPORT int ncclCommGetAsyncError(Comm* comm, int* error) {
     t_last_error = "ncclGroupEnd is missing";
     return kInvalidUsage;
   }
+  // Any thread may ask.
+  const std::lock_guard<std::mutex> asking(comm->asking);
   if (!comm->late.empty() && ++comm->polls >= 2) {
     const auto late = std::exchange(comm->late, {});
     int code = kSuccess;

@@ -3,6 +3,7 @@
 That is the one which the engine opens: EASYDDL_CUDA_PATH's, such as the stand-in, or the machine's.
 """
 
+import contextlib
 import ctypes
 import os
 import pathlib
@@ -37,14 +38,33 @@ def copied_to_host():
     return count()
 
 
+def counted(what):
+    """How many `"Streams"` or `"Events"` there are. Only the stand-in knows."""
+    count = getattr(_cuda, f"standIn{what}")
+    count.restype = ctypes.c_size_t
+    return count()
+
+
 class Stream:
-    def __init__(self):
+    """One that does not wait for the NULL stream, as those of PyTorch and XLA, unless it blocks."""
+
+    def __init__(self, blocks=False):
         self.handle = ctypes.c_void_p()
-        call("cuStreamCreate", ctypes.byref(self.handle), 0)
+        call("cuStreamCreate", ctypes.byref(self.handle), 0 if blocks else 1)
 
     @property
     def number(self):
-        return self.handle.value
+        return self.handle.value or 0
+
+    @contextlib.contextmanager
+    def capture(self):
+        """As PyTorch does it: in a mode in which other threads can break the capture."""
+        graph = ctypes.c_void_p()
+        call("cuStreamBeginCapture_v2", self.handle, 0)
+        yield
+        call("cuStreamEndCapture", self.handle, ctypes.byref(graph))
+        if graph:
+            call("cuGraphDestroy", graph)
 
     def sleep(self, microseconds):
         call("cuLaunchHostFunc", self.handle, _SLEEP, ctypes.c_void_p(microseconds))
@@ -59,6 +79,13 @@ class Stream:
 
     def synchronize(self):
         call("cuStreamSynchronize", self.handle)
+
+
+class NullStream(Stream):
+    """That of every context, on which PyTorch computes."""
+
+    def __init__(self):
+        self.handle = ctypes.c_void_p()
 
 
 class Array:

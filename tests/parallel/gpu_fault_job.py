@@ -9,14 +9,14 @@ if "--keras" not in sys.argv:
 import numpy as np
 from gpu_arrays import Array, Stream, take_gpu
 
-from easyddl import channels, world
+from easyddl import world
 
 STEPS = 6
 
 
-def open_model():
-    channel = channels.lease()[1]
-    return world.engine().core.Exchange(channel, "a model", [("float32", [20])], "mean")
+def open_model(what="a model"):
+    engine = world.engine()
+    return engine.core.Exchange(engine.world, what, [("float32", [20])], "mean")
 
 
 def step(model, array, stream):
@@ -48,6 +48,28 @@ def sleep():
 def other_version():
     os.environ["STAND_IN_NCCL_VERSION"] = str(22700 + world.rank())
     train()
+
+
+def other_order():
+    """Each rank takes the steps of two exchanges in an order of its own."""
+    models, stream = [open_model("one model"), open_model("another")], Stream()
+    array = Array(np.ones(5, np.float32))
+    for model in models:
+        step(model, array, stream)
+    for model in models if world.rank() == 0 else models[::-1]:
+        step(model, array, stream)
+    print(f"rank {world.rank()} has trained", flush=True)
+
+
+def three_exchanges():
+    models, stream = [open_model() for _ in range(3)], Stream()
+    array = Array(np.ones(5, np.float32))
+    for _ in range(2):
+        for model in models:
+            step(model, array, stream)
+    train()
+    for model in models:
+        model.close()
 
 
 def own_host_ids():

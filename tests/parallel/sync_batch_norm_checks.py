@@ -154,7 +154,6 @@ def check_ranks_without_batches():
 
 def check_many_layers():
     keras.utils.set_random_seed(5)
-    # Each takes two channels of the engine.
     layers = [ddl.SyncBatchNormalization() for _ in range(33)]
     model = keras.Sequential([keras.layers.Input((5,)), *layers, keras.layers.Dense(1)])
     # XLA takes a minute to compile as many.

@@ -33,6 +33,12 @@ def assert_complete(report, rounds, algorithms, hosts):
         for times in result["rounds"].values():
             assert len(times) == rounds
             numbers += times
+        assert list(result["least"]) == list(result["worst"]) == [*algorithms, *report["bounds"]]
+        for name in (*algorithms, "copy"):
+            times = result["rounds"][name]
+            median = {**result["seconds"], **result["bounds"]}[name]
+            assert result["least"][name] == min(times) <= median
+            assert result["worst"][name] == max(times) >= median
         assert all(number > 0 for number in numbers), result
 
 
@@ -57,6 +63,8 @@ def test_everything_is_measured(ranks, hosts, tmp_path):
     # The table, once, and no progress bar in a file.
     for text in ("MPI_Allreduce", "copy bound", " 4 bytes", "40028 bytes", "9000004 bytes"):
         assert done.stdout.count(text) == 1, done.stdout
+    for text in ("  least  ", "  worst  "):
+        assert done.stdout.count(text) == len(SIZES), done.stdout
     assert "round/s" not in done.stdout
 
 

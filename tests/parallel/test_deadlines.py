@@ -53,8 +53,12 @@ def test_a_rank_that_is_stopped():
 
 
 def test_ranks_that_wait_in_two_places_for_each_other():
-    done = run_late("go_another_way", 0, EASYDDL_STALL_ABORT="600")
+    done = run_late("go_another_way", 0)
     assert done.returncode != 0
+    # At first no more is known: another thread of either may still be on its way.
+    assert (
+        "Each waits where the other has not come" in done.stdout.partition("parted ways: none")[0]
+    )
     assert "The ranks have parted ways: none can go on." in done.stdout
     assert "in bucket 1 of 1 in step 3 of the exchange of 2 gradients" in done.stdout
     assert "broadcast_object(root_rank=0)" in done.stdout

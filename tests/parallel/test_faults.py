@@ -24,9 +24,12 @@ def shared_memory():
 
 def run_faulty(ranks, *arguments, backend="tensorflow", env=None):
     mpi.require(backend)
+    return run_with_fault(ranks, SCRIPT, *arguments, env={"KERAS_BACKEND": backend, **(env or {})})
+
+
+def run_with_fault(ranks, script, *arguments, env=None):
     before = shared_memory()
-    env = {"KERAS_BACKEND": backend, **(env or {})}
-    done = mpi.run(ranks, SCRIPT, *arguments, env=env, timeout=90)
+    done = mpi.run(ranks, script, *arguments, env=env, timeout=90)
     ended = time.time()
     fault = re.search(r"fault at ([\d.]+)", done.stdout)
     assert fault, done.stdout
@@ -78,6 +81,15 @@ def test_other_ways_to_end(fault, expected):
     output = run_faulty(2, fault, 1, backend="jax")
     assert expected.format(host=HOST) in output
     assert re.search(rf"[rR]ank 1 on host {HOST}", output), output
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_rank_that_is_killed_in_the_middle_of_a_reduction(ranks):
+    """The others reach into its memory then, and must not speak of that instead."""
+    output = run_with_fault(ranks, SCRIPT.with_name("killed_job.py"))
+    # On a machine with much to do the launcher may be faster than they are.
+    assert DIED in output or "signal 9" in output, output
+    assert "process_vm" not in output and "Traceback" not in output, output
 
 
 @pytest.mark.parametrize("fault", ["raise_error", "sys_exit"])

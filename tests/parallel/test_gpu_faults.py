@@ -165,6 +165,31 @@ def test_a_gpu_that_two_ranks_share():
     assert_trains(run("well", "--share", way="host"))
 
 
+def test_instances_of_one_gpu():
+    done = run("well", STAND_IN_MIG="1")
+    assert_fails(
+        done,
+        "Rank 0 on host a and Rank 1 on host a share one GPU, of which each has an instance (MIG), "
+        "which NCCL refuses",
+        "EASYDDL_GPU=host does without NCCL",
+    )
+    assert "Duplicate GPU" not in done.stdout
+    assert_trains(run("well", way="host", STAND_IN_MIG="1"))
+
+
+def test_ranks_that_take_their_steps_in_different_orders():
+    done = run("other_order", EASYDDL_STALL_WARN="2", EASYDDL_STALL_ABORT="20")
+    assert_fails(done, "The ranks have parted ways", "in the control word of bucket 1 of 1 in step")
+
+
+def test_a_communicator_is_made_once():
+    done = run("three_exchanges", STAND_IN_COUNT="1")
+    assert_trains(done)
+    # Each id starts a thread of NCCL's that never ends.
+    assert done.stdout.count("stand-in for NCCL: a new id") == 1, done.stdout
+    assert done.stdout.count("stand-in for NCCL: a communicator") == 2, done.stdout
+
+
 def test_a_wrong_way_is_refused():
     done = run("well", way="fast")
     assert_fails(done, "EASYDDL_GPU must be one of nccl, hierarchical and host. Received: 'fast'")

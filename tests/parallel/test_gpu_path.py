@@ -63,20 +63,11 @@ def test_an_mpi_that_takes_memory_of_gpus(hosts, racks, check):
     mpi.assert_check(hosts.count(",") + 1, SCRIPT, check, **env)
 
 
-# Whether it is one is asked of MPI, and of all ranks; a wish goes before.
-@pytest.mark.parametrize(
-    ("told", "wish", "is_open"), [(2, "", "1"), (1, "", "0"), (2, "0", "0"), (0, "1", "1")]
-)
-def test_an_mpi_is_asked_what_it_takes(told, wish, is_open):
+# An MPI that could is given none unless it is asked for.
+@pytest.mark.parametrize(("wish", "is_open"), [("", "0"), ("0", "0"), ("1", "1")])
+def test_an_mpi_is_given_memory_of_gpus_where_that_is_wished(wish, is_open):
     check = "check_how_much_is_copied_to_the_host"
-    env = environment(
-        "a,b",
-        "hierarchical",
-        LD_PRELOAD=str(gpu_stand_in.folder() / gpu_stand_in.AWARE_MPI),
-        STAND_IN_AWARE=str(told),
-        STAND_IN_OPEN=is_open,
-        EASYDDL_CUDA_AWARE_MPI=wish,
-    )
+    env = environment("a,b", "hierarchical", STAND_IN_OPEN=is_open, EASYDDL_CUDA_AWARE_MPI=wish)
     mpi.assert_check(2, SCRIPT, check, (check,), **env)
 
 
@@ -93,10 +84,19 @@ def test_eight_ranks_and_all_checks(way, check):
     mpi.assert_check(8, SCRIPT, check, **environment(LARGE, way))
 
 
+# All streams of a process in one: what waits for what comes after it waits for ever.
+@pytest.mark.parametrize(("hosts", "way"), [("a,a", "nccl"), ("a,b", "hierarchical"), ("a,b", "")])
 @pytest.mark.parametrize("check", mpi.checks_of(SCRIPT))
-def test_a_driver_that_knows_no_waiting_for_words(check):
-    env = environment("a,a", "nccl", STAND_IN_NO_WAIT_VALUE="1")
+def test_one_hardware_queue(hosts, way, check):
+    env = environment(hosts, way, CUDA_DEVICE_MAX_CONNECTIONS="1")
     mpi.assert_check(2, SCRIPT, check, **env)
+
+
+def test_each_rank_takes_a_gpu_of_its_own_though_only_mpi_tells_its_place():
+    mpi.require("jax")
+    env = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "4,5"}
+    done = mpi.run(2, SCRIPT.with_name("local_rank_job.py"), env=env, timeout=120)
+    assert done.returncode == 0, done.stdout
 
 
 def test_the_driver_that_counts():

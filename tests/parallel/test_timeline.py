@@ -57,6 +57,7 @@ def named(spans, name):
 
 def test_all_spans_are_there(job):
     _, hosts, ranks = job
+    copied = []
     for rank, spans in ranks:
         names = {span.name for span in spans}
         want = STAGES | {"step", "bucket", "allreduce", "barrier", "broadcast"}
@@ -68,8 +69,11 @@ def test_all_spans_are_there(job):
         assert "main thread" in rank.lanes.values() and "exchange 1" in rank.lanes.values()
         big = [span for span in named(spans, "allreduce") if span.values["bytes"] == 12_000_000]
         assert len(big) == 1 and "(3000000,)" in big[0].values["what"]
-        copied = [s for s in named(spans, "copy in") if is_inside(s, big[0])]
-        assert sum(span.values["bytes"] for span in copied) == 12_000_000
+        inside = [span for span in named(spans, "copy in") if is_inside(span, big[0])]
+        copied.append(sum(span.values["bytes"] for span in inside))
+    # On one host a block is one rank's work, where the kernel lets ranks read each other's memory.
+    shared = not hosts and sum(copied) == 12_000_000
+    assert shared or copied == [12_000_000] * len(ranks)
 
 
 def test_spans_of_a_thread_nest(job):

@@ -117,10 +117,15 @@ def test_seconds_in_words(seconds, text):
 
 
 def result(size, wire=None):
+    medians = {"easyddl": 2e-6 * size, "mpi": 5e-6 * size}
+    bounds = {"copy": 1e-6 * size, "wire": wire}
+    measured = {name: time for name, time in {**medians, **bounds}.items() if time is not None}
     return {
         "bytes": size,
-        "seconds": {"easyddl": 2e-6 * size, "mpi": 5e-6 * size},
-        "bounds": {"copy": 1e-6 * size, "wire": wire},
+        "seconds": medians,
+        "bounds": bounds,
+        "least": {name: time / 2 for name, time in measured.items()},
+        "worst": {name: time * 10 for name, time in measured.items()},
     }
 
 
@@ -130,18 +135,30 @@ def words(line):
 
 def test_the_table():
     table = report.Table(["easyddl", "mpi"])
-    header, one, many = table.header(), table.row(result(4)), table.row(result(1024, 0.001024))
+    header, ones, many = table.header(), table.rows(result(4)), table.rows(result(1024, 0.001024))
     assert header.endswith("of wire")
-    assert words(one) == "4 bytes 8.00 us 20.0 us 4.00 us - 2.50 50% -"
-    assert words(many) == "1 KiB 2.05 ms 5.12 ms 1.02 ms 1.02 ms 2.50 50% 50%"
-    assert len(header) == len(one) == len(many)
+    assert [words(line) for line in ones.split("\n")] == [
+        "4 bytes 8.00 us 20.0 us 4.00 us - 2.50 50% -",
+        "least 4.00 us 10.0 us 2.00 us -",
+        "worst 80.0 us 200 us 40.0 us -",
+    ]
+    assert [words(line) for line in many.split("\n")] == [
+        "1 KiB 2.05 ms 5.12 ms 1.02 ms 1.02 ms 2.50 50% 50%",
+        "least 1.02 ms 2.56 ms 512 us 512 us",
+        "worst 20.5 ms 51.2 ms 10.2 ms 10.2 ms",
+    ]
+    # Each column stays under its name.
+    [median, least, worst] = ones.split("\n")
+    assert len(header) == len(median)
+    assert least.index("4.00 us") == median.index("8.00 us")
+    assert worst.rindex("-") == median.index("-")
 
 
 def test_the_table_without_easyddl_has_no_ratios():
     table = report.Table(["mpi"])
     assert "easyddl" not in table.header()
     row = {**result(4), "seconds": {"mpi": 1.0}}
-    assert words(table.row(row)) == "4 bytes 1.00 s 4.00 us -"
+    assert words(table.rows(row).split("\n")[0]) == "4 bytes 1.00 s 4.00 us -"
 
 
 @pytest.mark.parametrize("sizes", [[4], [100_000_000], [4, 1024, 100_000_000], [1024, 4]])

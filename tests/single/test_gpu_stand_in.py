@@ -4,11 +4,14 @@ import concurrent.futures
 import ctypes
 import math
 import os
+import pathlib
+import sys
 import threading
 import time
 
 import gpu_stand_in
 import ml_dtypes
+import mpi
 import numpy as np
 import pytest
 
@@ -290,3 +293,190 @@ def test_handles_and_memory_are_checked(on_ranks, cuda):
         ]
 
     assert on_ranks(call) == [[400, 1, 1, 1]] * RANKS
+
+
+def test_the_folder_of_nccl_is_none_of_the_drivers(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import ctypes, pathlib\n"
+        "import engine_only\n"
+        "from easyddl import world\n"
+        "core = world.engine().core\n"
+        "try:\n"
+        "    ctypes.CDLL('libcuda.so.1')\n"
+        "except OSError:\n"
+        "    try:\n"
+        "        core.gpu_versions()\n"
+        "    except core.Error as error:\n"
+        "        assert 'the CUDA driver (libcuda.so.1) cannot be opened' in str(error), error\n"
+        "    else:\n"
+        "        raise AssertionError('a driver was found')\n"
+    )
+    parallel = pathlib.Path(__file__).parents[1] / "parallel"
+    env = mpi.environment({"EASYDDL_NCCL_PATH": str(gpu_stand_in.folder())})
+    env["PYTHONPATH"] += os.pathsep + str(parallel)
+    env.pop("EASYDDL_CUDA_PATH", None)
+    done = mpi.run_command([sys.executable, script], env, timeout=60)
+    assert done.returncode == 0, done.stdout
+
+
+class Device:
+    """A GPU of its own, with nothing queued by other tests, and a word of the host's memory."""
+
+    def __init__(self, cuda, number):
+        self.cuda = cuda
+        self.context = ctypes.c_void_p()
+        assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(self.context), number) == 0
+        assert cuda.cuCtxSetCurrent(self.context) == 0
+        self.memory = ctypes.c_void_p()
+        assert cuda.cuMemHostAlloc(ctypes.byref(self.memory), ctypes.c_size_t(4), 0) == 0
+        self.word = ctypes.c_uint32.from_address(self.memory.value)
+        self.word.value = 0
+
+    def stream(self, flags=1):
+        made = ctypes.c_void_p()
+        assert self.cuda.cuStreamCreate(ctypes.byref(made), flags) == 0
+        return made
+
+    def event(self):
+        made = ctypes.c_void_p()
+        assert self.cuda.cuEventCreate(ctypes.byref(made), 2) == 0
+        return made
+
+    def array(self, count=4):
+        address = ctypes.c_size_t()
+        assert self.cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(count)) == 0
+        return address
+
+    def wait_for_word(self, stream):
+        code = self.cuda.cuStreamWaitValue32_v2(stream, ctypes.c_size_t(self.memory.value), 1, 0)
+        assert code == 0
+
+    def write_word(self, stream):
+        code = self.cuda.cuStreamWriteValue32_v2(stream, ctypes.c_size_t(self.memory.value), 1, 0)
+        assert code == 0
+
+    def ends(self, stream, seconds=10.0):
+        limit = time.monotonic() + seconds
+        while self.cuda.cuStreamQuery(stream) != 0:
+            if time.monotonic() > limit:
+                return False
+            time.sleep(0.005)
+        return True
+
+
+class OldPattern:
+    """A stream that waits for a word, which work of another writes that comes after it."""
+
+    def __init__(self, device, waiting, writing):
+        device.wait_for_word(waiting)
+        device.write_word(writing)
+        self.device, self.streams = device, (waiting, writing)
+
+    def ends(self):
+        return all(self.device.ends(stream, 0.3) for stream in self.streams)
+
+    def is_freed_by_the_host(self):
+        self.device.word.value = 1
+        return all(self.device.ends(stream) for stream in self.streams)
+
+
+def test_a_word_that_another_hardware_queue_writes(cuda):
+    device = Device(cuda, 3)
+    assert OldPattern(device, device.stream(), device.stream()).ends()
+
+
+@pytest.mark.parametrize("connections", [1, 8])
+def test_a_word_that_is_written_behind_in_the_same_hardware_queue(cuda, monkeypatch, connections):
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", str(connections))
+    device = Device(cuda, {1: 4, 8: 5}[connections])
+    streams = [device.stream() for _ in range(connections + 1)]
+    old = OldPattern(device, streams[0], streams[connections])
+    assert not old.ends()
+    assert old.is_freed_by_the_host()
+
+
+def test_a_word_that_the_null_stream_keeps_from_being_written(cuda):
+    device = Device(cuda, 6)
+    null, blocking, other = None, device.stream(0), device.stream(1)
+    old = OldPattern(device, null, blocking)
+    assert not old.ends()
+    device.write_word(other)  # which does not wait for the NULL stream
+    assert old.is_freed_by_the_host()
+
+
+def test_a_word_that_the_host_would_write_after_it_has_freed_memory(cuda):
+    device = Device(cuda, 7)
+    stream, memory = device.stream(), device.array()
+    device.wait_for_word(stream)
+    has_freed = threading.Event()
+
+    def free():
+        assert cuda.cuMemFree_v2(memory) == 0
+        has_freed.set()
+
+    thread = threading.Thread(target=free)
+    thread.start()
+    assert not has_freed.wait(0.3)
+    device.word.value = 1
+    assert has_freed.wait(10)
+    thread.join()
+
+
+def test_events_need_no_more_than_one_hardware_queue(cuda, monkeypatch):
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+    device = Device(cuda, 3)
+    streams = [device.stream() for _ in range(3)]
+    for _ in range(20):
+        for first, then in zip(streams, [*streams[1:], None], strict=True):
+            event = device.event()
+            assert cuda.standInSleep(first, 1000) == 0
+            assert cuda.cuEventRecord(event, first) == 0
+            assert cuda.cuStreamWaitEvent(then, event, 0) == 0
+    assert all(device.ends(stream) for stream in (*streams, None))
+
+
+def test_blocking_streams_and_the_null_stream_go_one_after_the_other(cuda):
+    device = Device(cuda, 2)
+    array, n = device.array(), ctypes.c_size_t(4)
+    blocking, other = device.stream(0), device.stream(1)
+
+    def set_late(stream, value):
+        assert cuda.standInSleep(stream, 50_000) == 0
+        assert cuda.cuMemsetD8Async(array, value, n, stream) == 0
+
+    def read(stream):
+        made = ctypes.c_void_p()
+        assert cuda.cuMemHostAlloc(ctypes.byref(made), n, 0) == 0
+        assert cuda.cuMemcpyDtoHAsync_v2(made, array, n, stream) == 0
+        assert cuda.cuStreamSynchronize(stream) == 0
+        return ctypes.string_at(made.value, 1)[0]
+
+    set_late(blocking, 1)
+    assert read(None) == 1
+    set_late(None, 2)
+    assert read(blocking) == 2
+    set_late(None, 3)
+    assert read(other) == 2
+
+
+@pytest.mark.parametrize(("mode", "survives"), [(0, False), (2, True)])
+def test_what_another_thread_asks_of_the_driver_during_a_capture(cuda, mode, survives):
+    device = Device(cuda, 2)
+    stream, event, status = device.stream(), device.event(), ctypes.c_int(-1)
+    assert cuda.cuStreamIsCapturing(stream, ctypes.byref(status)) == 0
+    assert status.value == 0
+    assert cuda.cuStreamBeginCapture_v2(stream, 0) == 0
+    assert cuda.cuStreamIsCapturing(stream, ctypes.byref(status)) == 0
+    assert status.value == 1
+
+    def ask():
+        swapped = ctypes.c_int(mode)
+        assert cuda.cuThreadExchangeStreamCaptureMode(ctypes.byref(swapped)) == 0
+        assert swapped.value == 0
+        return cuda.cuEventQuery(event)
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        assert pool.submit(ask).result() == (0 if survives else 900)
+    graph = ctypes.c_void_p()
+    assert cuda.cuStreamEndCapture(stream, ctypes.byref(graph)) == (0 if survives else 901)

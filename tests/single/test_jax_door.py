@@ -48,6 +48,13 @@ def test_each_rank_takes_its_cores_and_its_gpu():
     assert run(TOLD, **RANK, CUDA_VISIBLE_DEVICES="4,5,6") == [share, "1", "None"]
 
 
+def test_a_gpu_that_only_mpi_can_tell():
+    env = {**RANK, "MPI_LOCALRANKID": "", "CUDA_VISIBLE_DEVICES": "4,5,6"}
+    assert run(TOLD, **env)[1] == "all"
+    pin = "from easyddl.backends import jax as door; door.pin_gpu(4)"
+    assert run(TOLD.replace("print(", f"{pin}\nprint(", 1), **env)[1] == "1"
+
+
 def test_what_the_user_has_set_stays():
     assert run(TOLD)[0] == "None"  # one process alone takes all
     mine = "import jax; jax.config.update('jax_cuda_visible_devices', '2')\n"

@@ -1,10 +1,12 @@
 import os
+import pathlib
 
 import pytest
 
 from easyddl import launcher
 
-NAMES = [*launcher._SIZE, *launcher._RANK, *launcher._LOCAL_SIZE, *launcher._LOCAL_RANK]
+NAMES = [*launcher._SIZE, *launcher._RANK, *launcher._LOCAL_SIZE, *launcher._LOCAL_RANK,
+         *launcher._LAUNCH]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -98,3 +100,45 @@ def test_ranks_that_a_notebook_starts_are_no_workers(monkeypatch):
 def test_a_script_that_a_script_starts_is_no_worker():
     assert not launcher.is_worker()
     assert not in_a_child(launcher.is_worker)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_ranks_of_another_job_that_a_rank_starts_are_no_workers(monkeypatch):
+    # Of the same size, and with the same number. Open MPI and Slurm give a job a name.
+    for name, value in {"PMI_SIZE": "2", "PMI_RANK": "1", "PMIX_NAMESPACE": "outer"}.items():
+        monkeypatch.setenv(name, value)
+    assert not launcher.is_worker()
+
+    def rank_is_worker():
+        os.environ["PMIX_NAMESPACE"] = "inner"
+        return launcher.is_worker()
+
+    assert not in_a_child(rank_is_worker)
+    assert in_a_child(launcher.is_worker)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("name", ["hydra_pmi_proxy", "a (strange) name"])
+def test_a_launcher_among_the_ancestors_tells_a_rank_of_another_job(name, monkeypatch):
+    monkeypatch.setenv("PMI_SIZE", "2")
+    monkeypatch.setenv("PMI_RANK", "1")
+    assert not launcher.is_worker()
+
+    def below(name):
+        pathlib.Path("/proc/self/comm").write_text(name)
+        return in_a_child(launcher.is_worker)
+
+    is_launcher = name in launcher._LAUNCHERS
+    assert in_a_child(lambda: below(name)) is not is_launcher
+
+
+def test_a_process_that_outlives_its_rank_is_a_worker(monkeypatch):
+    monkeypatch.setenv("PMI_SIZE", "2")
+    monkeypatch.setenv("PMI_RANK", "1")
+    monkeypatch.setattr(launcher, "_launchers", lambda: ["17:1", "12:1"])
+    assert not launcher.is_worker()
+    monkeypatch.setattr(os, "getpid", lambda: 99)
+    # Its ancestors are gone, or it is now the child of what started its rank.
+    for launchers, is_worker in (([], True), (["12:1"], True), (["12:2"], False)):
+        monkeypatch.setattr(launcher, "_launchers", lambda found=launchers: found)
+        assert launcher.is_worker() is is_worker

@@ -38,6 +38,16 @@ def test_without_a_launcher_gpus_are_left_alone(monkeypatch, gpus):
     assert gpus == {}
 
 
+def test_a_gpu_that_only_mpi_can_tell(monkeypatch, gpus):
+    for name in launcher._LOCAL_RANK:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PMI_SIZE", "5")
+    door.configure()
+    assert gpus == {}
+    door.pin_gpu(4)
+    assert gpus == {"visible": ("gpu1", "GPU"), "growth": ("gpu1", True)}
+
+
 def test_what_the_user_set_stays(monkeypatch):
     asked = []
     monkeypatch.setenv("MPI_LOCALNRANKS", "2")
@@ -54,6 +64,7 @@ def test_importing_after_tensorflow_has_begun_warns(monkeypatch):
         raise RuntimeError("Visible devices cannot be modified after being initialized")
 
     monkeypatch.setenv("PMI_SIZE", "2")
+    monkeypatch.setenv("MPI_LOCALRANKID", "1")
     monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: ["gpu0"])
     monkeypatch.setattr(tf.config, "set_visible_devices", begun)
     with pytest.warns(UserWarning, match="Import easyddl first"):

@@ -1,6 +1,7 @@
 """The merge of files that were made by hand, and what it says of those that are wrong."""
 
 import json
+import os
 
 import pytest
 
@@ -176,6 +177,16 @@ def test_a_rank_is_missing(folder, capsys):
     assert f"The job had 2 ranks, but {folder} has no file of rank 0." in printed.err
 
 
+def test_ranks_are_counted_by_the_files_that_are_there(folder, capsys):
+    write(folder, 0, first(0, 10**18))
+    status, printed = merge(capsys, folder)
+    assert status == 1
+    assert (
+        f"The job had {10**18} ranks, but {folder} has no file of rank 2, 3, 4, 5, 6, 7, 8, 9, "
+        f"10, 11 and of {10**18 - 12} more. Copy"
+    ) in printed.err
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -190,6 +201,10 @@ def test_a_rank_is_missing(folder, capsys):
         (json.dumps(first(1, 2, job="y")) + "\n", "is of another run than"),
         (json.dumps(first(1, 2, easyddl_timeline=2)) + "\n", "this version of easyddl"),
         (json.dumps(first(0, 2)) + "\n", "is the file of rank 0"),
+        (json.dumps(first(2, 2)) + "\n", "does not tell the rank, size, host and job"),
+        (json.dumps(first(True, 2)) + "\n", "does not tell the rank, size, host and job"),
+        (json.dumps(first(1, 2, host=None)) + "\n", "does not tell the rank, size, host and job"),
+        ('{"easyddl_timeline": 1}\n', "does not tell the rank, size, host and job"),
     ],
 )
 def test_a_file_that_is_wrong(folder, capsys, text, message):
@@ -220,3 +235,37 @@ def test_the_variable(tmp_path, monkeypatch):
     rank = timeline.Rank(tmp_path / "new" / "one" / "rank-0.jsonl")
     assert (rank.rank, rank.size, rank.host, rank.job) == (0, 1, 'a "host"', file.job)
     assert not rank.is_whole
+
+
+def start_file(folder, monkeypatch):
+    monkeypatch.setenv("EASYDDL_TIMELINE", str(folder))
+    file = recording.open_file(OneRank())
+    file.begin(1, "host")
+    os.close(file.descriptor)
+
+
+def test_an_earlier_jobs_file_is_replaced(tmp_path, monkeypatch):
+    path = tmp_path / "rank-0.jsonl"
+    path.write_text("much of an earlier job\n" * 100)
+    other = tmp_path / "another name of it"
+    other.hardlink_to(path)
+    start_file(tmp_path, monkeypatch)
+    assert timeline.Rank(path).size == 1
+    assert other.read_text().startswith("much of an earlier job")
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling", "pipe", "directory"])
+def test_nothing_but_a_regular_file_is_replaced(kind, tmp_path, monkeypatch):
+    victim, path = tmp_path / "victim", tmp_path / "rank-0.jsonl"
+    if kind == "link":
+        victim.write_text("precious")
+    if kind in ("link", "dangling"):
+        path.symlink_to(victim)
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.mkdir()
+    with pytest.raises(ValueError, match="is a link or a special file, which is not replaced"):
+        start_file(tmp_path, monkeypatch)
+    assert victim.exists() is (kind == "link")
+    assert kind != "link" or victim.read_text() == "precious"

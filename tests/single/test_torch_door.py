@@ -8,7 +8,7 @@ import mpi
 import numpy as np
 import pytest
 
-from easyddl import launcher
+from easyddl import backends, launcher
 
 torch = pytest.importorskip("torch")
 
@@ -52,6 +52,23 @@ def test_without_a_launcher_gpus_are_left_alone(monkeypatch, gpus):
         monkeypatch.delenv(name, raising=False)
     door.configure()
     assert gpus == []
+
+
+def test_a_gpu_that_only_mpi_can_tell(monkeypatch, gpus):
+    monkeypatch.setattr(backends, "require", lambda: door)
+    for name in launcher._LOCAL_RANK:
+        monkeypatch.delenv(name, raising=False)
+    for size in ("", "5"):
+        monkeypatch.setenv("PMI_SIZE", size)
+        door.configure()
+        assert gpus == []
+    backends.pin_gpu_of(types.SimpleNamespace(size=1, local_rank=0))
+    assert gpus == []
+    backends.pin_gpu_of(types.SimpleNamespace(size=5, local_rank=4))
+    assert gpus == [1]
+    monkeypatch.setenv("MPI_LOCALRANKID", "2")
+    backends.pin_gpu_of(types.SimpleNamespace(size=5, local_rank=4))
+    assert gpus == [1]  # that was done at import
 
 
 def test_a_device_that_the_user_set_stays(monkeypatch, gpus):

@@ -27,6 +27,7 @@ class Gpu:
 
     def __init__(self, monkeypatch):
         self.log = []
+        self.only_queues = True
         self.current = Stream(self.log, "computing")
         monkeypatch.setattr(torch.cuda, "Stream", lambda device: Stream(self.log, "beside"))
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self.current)
@@ -44,6 +45,9 @@ class Gpu:
         sizes = [size for *_, size in pieces]
         self.log.append(f"{sizes} from bucket {first} on {stream}")
         assert gpu_weight == 0 and keep[-1] == weight
+
+    def only_queues_on_gpu(self, exchange):
+        return self.only_queues
 
     def told(self):
         told = list(self.log)
@@ -141,6 +145,15 @@ def test_nothing_leaves_ahead_where_the_backward_pass_exchanges_something_else(g
     gpu.told()
     others.leave(0)
     assert gpu.told()[-1] == "[4] from bucket 0 on beside"
+
+
+def test_nothing_leaves_ahead_where_handing_in_takes_long(gpu):
+    gpu.only_queues = False
+    step = Step([0], [1])
+    step.leave(0, 1)
+    assert gpu.told() == [] and step.gone == []
+    step.reduce()
+    assert gpu.told() == ["[4, 8] from bucket 0 on computing"]
 
 
 def test_something_else_that_comes_after_buckets_have_left(gpu):

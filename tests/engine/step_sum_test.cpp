@@ -1,0 +1,184 @@
+// Sums inside of steps, of which ranks may have many under way, in any order.
+#include "../../ext/step_sum.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "outcome.h"
+#include "ranks.h"
+#include "trial.h"
+
+namespace {
+
+using namespace easyddl;
+
+// 8 KiB take one turn on one host; 256 KiB are a chunk.
+constexpr size_t kCounts[]{0, 1, 17, 2039, 2053, 65532, 65533, 200003};
+
+float number_of(int rank, size_t i, int step) {
+  return static_cast<float>(1 + (static_cast<size_t>(rank) * 7 + i * 3 + i / 64) % 11) +
+         static_cast<float>(step);
+}
+
+// One array of this rank's, and its sum.
+class Term {
+ public:
+  Term(size_t count, int step, Outcome& outcome) : step_(step), data_(count), outcome_(outcome) {
+    for (size_t i = 0; i < count; ++i) data_[i] = number_of(ranks::rank(), i, step);
+  }
+
+  void hand_in(StepSum& sum) {
+    auto* bytes = reinterpret_cast<uint8_t*>(data_.data());
+    exchange_door().submit(sum.number(), 0, {{bytes, bytes, data_.size() * sizeof(float)}}, 1,
+                           outcome_.done());
+  }
+
+  // `has` tells which ranks took part.
+  template <class Has>
+  void expect_sum(Has has) const {
+    for (size_t i = 0; i < data_.size(); ++i) {
+      float want = 0;
+      for (int rank = 0; rank < ranks::size(); ++rank)
+        want += has(rank) ? number_of(rank, i, step_) : 0;
+      EXPECT_EQUAL(data_[i], want);
+    }
+  }
+
+ private:
+  int step_;
+  std::vector<float> data_;
+  Outcome& outcome_;
+};
+
+const auto kAll = [](int) { return true; };
+
+void expect_no_errors(Outcome& outcome, size_t count) {
+  for (const std::string& error : outcome.wait(count)) EXPECT_EQUAL(error, "");
+}
+
+void wait_for_all(StepSum& sum) {
+  while (!sum.wait_for_all(std::chrono::milliseconds(50))) {
+  }
+}
+
+}  // namespace
+
+TEST(sums_of_any_size) {
+  for (size_t count : kCounts) {
+    StepSum sum(ranks::world(), "a sum", count);
+    for (int step = 0; step < 20; ++step) {
+      Outcome outcome;
+      Term term(count, step, outcome);
+      term.hand_in(sum);
+      expect_no_errors(outcome, 1);
+      term.expect_sum(kAll);
+    }
+  }
+}
+
+TEST(many_sums_in_an_order_that_differs_by_rank) {
+  std::vector<std::unique_ptr<StepSum>> sums;
+  for (size_t i = 0; i < 60; ++i) {
+    sums.push_back(std::make_unique<StepSum>(ranks::world(), "sum " + std::to_string(i), i * i));
+  }
+  std::mt19937 random(static_cast<unsigned>(ranks::rank()));
+  for (int step = 0; step < 20; ++step) {
+    std::vector<size_t> order(sums.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::shuffle(order.begin(), order.end(), random);
+    Outcome outcome;
+    std::vector<Term> terms;
+    for (size_t i = 0; i < sums.size(); ++i) terms.emplace_back(i * i, step, outcome);
+    std::thread other([&] {
+      for (size_t at = 0; at < order.size(); at += 2) terms[order[at]].hand_in(*sums[order[at]]);
+    });
+    for (size_t at = 1; at < order.size(); at += 2) terms[order[at]].hand_in(*sums[order[at]]);
+    other.join();
+    expect_no_errors(outcome, sums.size());
+    for (const Term& term : terms) term.expect_sum(kAll);
+  }
+}
+
+TEST(steps_of_a_sum_may_be_handed_in_ahead) {
+  StepSum sum(ranks::world(), "a sum", 9001);
+  Outcome outcome;
+  std::vector<Term> terms;
+  for (int step = 0; step < 10; ++step) terms.emplace_back(9001, step, outcome);
+  for (Term& term : terms) term.hand_in(sum);
+  expect_no_errors(outcome, terms.size());
+  for (const Term& term : terms) term.expect_sum(kAll);
+}
+
+TEST(ranks_without_batches_add_nothing_to_sums) {
+  StepSum sum(ranks::world(), "a sum", 2053), other(ranks::world(), "another", 5);
+  const int me = ranks::rank(), size = ranks::size();
+  for (int epoch = 0; epoch < 4; ++epoch) {
+    // Rank r has r batches.
+    for (int step = 0; step < me; ++step) {
+      Outcome outcome;
+      Term one(2053, step, outcome), two(5, step, outcome);
+      one.hand_in(sum);
+      two.hand_in(other);
+      expect_no_errors(outcome, 2);
+      const auto has = [&](int rank) { return rank > step; };
+      one.expect_sum(has);
+      two.expect_sum(has);
+    }
+    if (me == 0) sum.ask_to_stop(epoch == 1);
+    sum.join();
+    other.join();
+    wait_for_all(sum);
+    wait_for_all(other);
+    const Seen seen = sum.seen();
+    EXPECT_EQUAL(seen.missed, static_cast<uint64_t>(size - 1 - me));
+    EXPECT_EQUAL(seen.uneven > 0, size > 1);
+    EXPECT_EQUAL(seen.stop > 0, epoch == 1);
+    sum.forget();
+    other.forget();
+  }
+}
+
+TEST(what_was_not_registered_is_refused) {
+  StepSum sum(ranks::world(), "a sum", 3);
+  Outcome outcome;
+  Term wrong(4, 0, outcome), right(3, 0, outcome);
+  wrong.hand_in(sum);
+  EXPECT_CONTAINS(outcome.wait(1)[0],
+                  "An array of 16 bytes was handed in to a sum, which takes 12.");
+  right.hand_in(sum);
+  EXPECT_EQUAL(outcome.wait(2)[1], "");
+  right.expect_sum(kAll);
+  sum.close();
+  right.hand_in(sum);
+  EXPECT_CONTAINS(outcome.wait(3)[2], "for a fit that has ended");
+}
+
+// What rank 1 had added by then is there: the sum under way may be right. The next cannot.
+TEST(a_sum_that_one_rank_closes_half_way_fails_on_all) {
+  if (ranks::size() == 1) return;
+  StepSum sum(ranks::world(), "a sum", 3);
+  StepSum other(ranks::world(), "another", 3);
+  Outcome outcome, sound;
+  Term term(3, 0, outcome), next(3, 1, outcome), more(3, 2, sound);
+  if (ranks::rank() != 0) term.hand_in(sum);
+  ranks::meet();
+  if (ranks::rank() == 1) sum.close();
+  ranks::meet();
+  if (ranks::rank() == 0) term.hand_in(sum);
+  if (ranks::rank() != 1) {
+    if (outcome.wait(1)[0].empty()) term.expect_sum(kAll);
+    next.hand_in(sum);
+    EXPECT_CONTAINS(outcome.wait(2)[1], "on rank 1 on host");
+    EXPECT_CONTAINS(outcome.wait(2)[1], "was closed while a step of it was under way");
+  }
+  more.hand_in(other);
+  expect_no_errors(sound, 1);
+  more.expect_sum(kAll);
+}

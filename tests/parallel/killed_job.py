@@ -1,0 +1,35 @@
+"""A job that reduces much data again and again, in which the last rank is killed meanwhile."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import engine_only  # noqa: F401  (first)
+import numpy as np
+
+from easyddl import world
+
+
+def kill():
+    print(f"fault at {time.time()}", file=sys.stderr, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main():
+    channel = world.engine().channel
+    data = np.ones(4_000_000, np.float32)
+    result = np.empty_like(data)
+    inputs, outputs = [data.view(np.uint8)], [result.view(np.uint8)]
+    signature = world.signature("a reduction")
+    channel.allreduce(inputs, outputs, "float32", "sum", signature)
+    if world.rank() == world.size() - 1:
+        threading.Timer(0.3, kill).start()
+    while True:
+        channel.allreduce(inputs, outputs, "float32", "sum", signature)
+        assert (result == world.size()).all()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""How processes end: at any moment, with threads and signals, leaving nothing behind."""
+
+import pathlib
+import re
+import shutil
+import subprocess
+
+import mpi
+import pytest
+
+SCRIPT = pathlib.Path(__file__).with_name("exit_job.py")
+
+
+def run_job(how, hosts, **env):
+    ranks = hosts.count(",") + 1
+    env = {"EASYDDL_HOSTS": hosts, **env}
+    return mpi.run(ranks, SCRIPT, how, env=env, timeout=60)
+
+
+@pytest.mark.parametrize("hosts", ["a,a,a", "a,b,a"])
+def test_a_signal_handler_that_calls_a_collective_in_a_wait(hosts):
+    done = run_job("handler_catches", hosts)
+    assert done.returncode == 0, done.stdout
+    assert (
+        "heard Error: A signal handler called a sum in a signal handler while its thread waits in "
+        "the sum. A handler must not call collectives: set a flag" in done.stdout
+    ), done.stdout
+
+
+def test_an_error_in_a_signal_handler_ends_the_wait_of_all():
+    done = run_job("handler_does_not_catch", "a,b,a")
+    assert done.returncode != 0
+    assert "easyddl: rank 0 on host a failed: Error: A signal handler called" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("how", "hosts"),
+    [("daemon_thread", "a,a"), ("daemon_thread", "a,b"), ("daemon_thread_of_one", "a,b")],
+)
+def test_daemon_threads_in_collectives_do_not_disturb_the_end(how, hosts):
+    done = run_job(how, hosts)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("has ended") == 2, done.stdout
+
+
+def test_a_collective_after_mpi_has_ended():
+    done = run_job("after_finalize", "a,a")
+    assert done.returncode == 0, done.stdout
+    refused = "easyddl has ended on this rank, because MPI_Finalize has been called"
+    assert done.stdout.count(refused) == 2, done.stdout
+
+
+def test_the_limit_of_threads_is_told(tmp_path):
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    library = tmp_path / "refuse_threads.so"
+    source = SCRIPT.with_name("refuse_threads.c")
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True, timeout=60
+    )
+    done = run_job("no_thread_is_left", "a,a", LD_PRELOAD=str(library))
+    assert done.returncode != 0
+    assert re.search(r"easyddl could not start the thread that \w+", done.stdout), done.stdout
+    assert "`ulimit -u`" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("fault", "hosts"), [("raise_error", "a,b,a"), ("sys_exit", "a,a"), ("kill", "a,a,a")]
+)
+def test_no_file_is_left_in_shared_memory(fault, hosts):
+    done = run_job(fault, hosts)
+    assert done.returncode != 0
+    files = re.search(r"^files (.*)", done.stdout, re.MULTILINE)[1].split()
+    if not mpi.is_open_mpi():
+        assert files, "MPICH keeps its memory elsewhere now"
+    assert not [path for path in files if pathlib.Path(path).exists()]

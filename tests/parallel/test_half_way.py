@@ -1,0 +1,90 @@
+"""Calls that end half-way on one rank: all ranks hear of it, and no memory is written to later."""
+
+import json
+import pathlib
+
+import mpi
+import pytest
+from verdicts import SOON, described, interrupt_of, problems_of_broken
+
+SCRIPT = pathlib.Path(__file__).with_name("half_way_job.py")
+CHECKS = SCRIPT.with_name("half_way_checks.py")
+# Whatever waits for the others until then has not heard of what one of them met.
+DEADLINES = {"EASYDDL_STALL_WARN": "10", "EASYDDL_STALL_ABORT": "20"}
+
+
+@pytest.mark.parametrize("hosts", ["a,a", "a,b,b"])
+@pytest.mark.parametrize("check", mpi.checks_of(CHECKS))
+def test_out_of_memory(hosts, check):
+    ranks = hosts.count(",") + 1
+    mpi.assert_check(ranks, CHECKS, check, EASYDDL_HOSTS=hosts, **DEADLINES)
+
+
+def interrupted(tmp_path, hosts, *arguments):
+    """What the ranks tell of a job whose rank 0 is interrupted in its first call."""
+    ranks = hosts.count(",") + 1
+    env = {"EASYDDL_HOSTS": hosts, **DEADLINES}
+    done = mpi.run(ranks, SCRIPT, tmp_path, *arguments, env=env, timeout=60)
+    paths = [tmp_path / f"{rank}.json" for rank in range(ranks)]
+    told = [path.read_text() if path.exists() else "" for path in paths]
+    assert done.returncode == 0 and all(told), (told, done.stdout)
+    return [json.loads(each) for each in told]
+
+
+def assert_all_hear(trial):
+    """All ranks' calls raise, soon, with what has come to rank 0."""
+    first = trial[0]["calls"][0]
+    assert first.get("kind") == "KeyboardInterrupt", first
+    problems = list(problems_of_broken(trial, 0, interrupt_of(0)))
+    for rank, each in enumerate(trial):
+        for i, call in enumerate(each["calls"]):
+            if call["verdict"] == "wrong" or call["seconds"] > SOON:
+                problems.append(f"wrong, or late: {described(trial, rank, i)}")
+    assert not problems, "\n".join(problems)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "call", "where"),
+    [
+        ("a,a", "allreduce", "wait"),
+        ("a,b", "allreduce", "wait"),
+        ("a,a", "allgather_object", "second_half"),
+        ("a,b,b", "allgather", "between"),
+        *(
+            pytest.param(hosts, call, where, marks=pytest.mark.soak)
+            for hosts in ("a,a", "a,b", "a,a,b", "a,b,b")
+            for call, where in (
+                ("barrier", "wait"),
+                ("allgather", "wait"),
+                ("allgather", "second_half"),
+                ("allgather_object", "between"),
+                ("alltoall", "second_half"),
+                ("alltoall", "between"),
+            )
+        ),
+    ],
+)
+def test_interrupted(tmp_path, hosts, call, where):
+    trial = interrupted(tmp_path, hosts, call, where)
+    assert_all_hear(trial)
+    assert all(each["calls"][0]["verdict"] == "error" for each in trial), trial
+
+
+@pytest.mark.parametrize(
+    ("call", "seconds"),
+    [
+        ("allgather", 0.002),
+        ("allgather", 0.006),
+        *(
+            pytest.param(call, seconds, marks=pytest.mark.soak)
+            for call in ("allgather", "alltoall", "allreduce")
+            for seconds in (0.001, 0.004, 0.01, 0.02, 0.03)
+        ),
+    ],
+)
+def test_interrupted_while_data_cross(tmp_path, call, seconds):
+    trial = interrupted(tmp_path, "a,b", call, "transfer", seconds)
+    assert trial[0]["overwritten"] == 0, trial
+    assert trial[1]["calls"][0]["verdict"] != "wrong", trial
+    if trial[0]["calls"][0]["verdict"] == "error":
+        assert_all_hear(trial)
