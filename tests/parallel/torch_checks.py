@@ -64,10 +64,10 @@ def noted_departures():
     noted = {"ahead": 0, "all": 0}
     passes = []
 
-    def noting_submit(exchange, first, arrays, weight):
+    def noting_submit(*args, **kwargs):
         noted["all"] += 1
         noted["ahead"] += bool(passes)
-        return submit(exchange, first, arrays, weight)
+        return submit(*args, **kwargs)
 
     def noting_backward(self, *args, **kwargs):
         passes.append(self)
