@@ -39,7 +39,7 @@ class Attendance:
     def __init__(self, uneven="join"):
         self._exchanges = {}
         self._leading = {}  # those of these that tell which step is which
-        self._sums = {}  # what the step adds up besides gradients, by place and shape
+        self._sums = {}  # what the step adds up besides gradients, by place and kind
         self._places = None  # of what it has added up so far, within a step
         self._goes_on = uneven == "join"
         self._ends = False
@@ -50,6 +50,10 @@ class Attendance:
 
     def __exit__(self, *error):
         _under_way.remove(self)
+        # After an error a step may be under way in them, which a later fit must not meet.
+        for each in self._sums.values():
+            each.close()
+        self._sums.clear()
 
     def add(self, exchange, leads=True):
         """Notes that the steps go through an exchange of the engine's.
@@ -80,21 +84,21 @@ class Attendance:
         """Whether a step is being traced or, in eager mode, taken."""
         return self._places is not None
 
-    def sum_in_step(self, shape, make):
-        """What adds up tensors of a shape at this place of the step.
+    def sum_in_step(self, kind, make):
+        """What adds up tensors of a kind at this place of the step. It ends with the fit.
 
         A step that is traced again, by one rank alone, finds what the ranks have registered when
         they traced it first.
 
         Args:
-            shape: Tuple.
-            make: Function of the number of the place that registers a new one.
+            kind: Tuple, such as what is added up and its shape.
+            make: Function of the number of the place that registers a new one, with a `close`.
         """
-        place = self._places[shape]
-        self._places[shape] += 1
-        if (place, shape) not in self._sums:
-            self._sums[place, shape] = make(place)
-        return self._sums[place, shape]
+        place = self._places[kind]
+        self._places[kind] += 1
+        if (place, kind) not in self._sums:
+            self._sums[place, kind] = make(place)
+        return self._sums[place, kind]
 
     @property
     def seen(self):

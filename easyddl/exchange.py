@@ -34,18 +34,21 @@ class Exchange:
         specs = [_spec(*pair) for pair in zip(grads, variables, strict=True)]
         names = [variable.name for variable in variables]
         size = bucket_bytes or "measured size"
-        world.agree(f"the exchange of gradients of ({_listed(names, specs)}) in buckets of {size}")
-        # Where some ranks have a gradient and others none, these take part with zeros, so that
-        # all ranks change the same variables.
-        mine = np.array([grad is not None for grad in grads], np.uint8)
-        anywhere = collectives.allreduce(mine, "max")
-        self._indices = np.flatnonzero(anywhere).tolist()
         self._specs = specs
         self._names = names
         self._variables = variables
         self._way = None
-        if self._indices:
-            self._open(bucket_bytes or measured_bucket_bytes())
+        with world.taking_part("The registration of gradients"):
+            world.agree(
+                f"the exchange of gradients of ({_listed(names, specs)}) in buckets of {size}"
+            )
+            # Where some ranks have a gradient and others none, these take part with zeros, so
+            # that all ranks change the same variables.
+            mine = np.array([grad is not None for grad in grads], np.uint8)
+            anywhere = collectives.allreduce(mine, "max")
+            self._indices = np.flatnonzero(anywhere).tolist()
+            if self._indices:
+                self._open(bucket_bytes or measured_bucket_bytes())
 
     def _open(self, bucket_bytes):
         specs = [self._specs[i] for i in self._indices]

@@ -55,6 +55,8 @@ def _part():
             _end_before_start(type(error), error)
     if world.is_started():
         world.stop_signals()
+        # Now: the driver of the GPU may end before MPI does.
+        world.finish()
 
 
 @contextlib.contextmanager

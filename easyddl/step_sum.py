@@ -20,12 +20,19 @@ class StepSum:
     """
 
     def __init__(self, what, shape):
-        world.agree(f"the sum of {what} of shape {tuple(shape)}")
-        self._forward = _way(f"the sum of {what}", shape)
-        self._backward = _way(f"the gradients of the sum of {what}", shape)
+        with world.taking_part(f"The registration of the sum of {what}"):
+            world.agree(f"the sum of {what} of shape {tuple(shape)}")
+            self._forward = _way(f"the sum of {what}", shape)
+            self._backward = _way(f"the gradients of the sum of {what}", shape)
         # What is dropped gives back what it has leased. Not at exit: all goes then.
-        for way in (self._forward, self._backward):
-            weakref.finalize(self, way.close).atexit = False
+        self._ends = [weakref.finalize(self, way.close) for way in (self._forward, self._backward)]
+        for end in self._ends:
+            end.atexit = False
+
+    def close(self):
+        """Ends it, and gives back the engine's memory."""
+        for end in self._ends:
+            end()
 
     def __call__(self, x):
         """The sum of all ranks' `x`, a float32 tensor."""
@@ -62,6 +69,10 @@ class StepRows:
 
     def __init__(self, what, length):
         self._sum = StepSum(what, (world.size(), length))
+
+    def close(self):
+        """Ends it, and gives back the engine's memory."""
+        self._sum.close()
 
     def __call__(self, vector):
         """The matrix, from this rank's float32 vector."""

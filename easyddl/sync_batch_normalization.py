@@ -1,9 +1,11 @@
 """Batch normalization by the batches of all ranks together."""
 
+import re
+
 import keras
 from keras import ops
 
-from easyddl import backends, world
+from easyddl import attendance, backends, world
 from easyddl.step_sum import StepRows
 
 
@@ -57,9 +59,21 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
         return _joined(ops.stop_gradient(rows[:, :1]), *ops.split(rows[:, 1:], 2, axis=1))
 
     def _rows_of(self, length):
+        def make(place=0):
+            return StepRows(f"the moments of {_name_without_number(self.name)}", length)
+
+        # A fit has its own, one for each call within a step: calls may run in any order.
+        fit = attendance.current()
+        if fit is not None and fit.is_in_step:
+            return fit.sum_in_step(("moments", length), make)
         if self._rows is None:
-            object.__setattr__(self, "_rows", StepRows(f"the moments of {self.name}", length))
+            object.__setattr__(self, "_rows", make())
         return self._rows
+
+
+def _name_without_number(name):
+    # The number counts the layers made before, which may differ by rank.
+    return re.sub(r"_\d+$", "", name)
 
 
 def _count(inputs, mask, axes):

@@ -90,9 +90,10 @@ def _start_once():
         raise RuntimeError("easyddl is starting: it cannot be used from a signal's handler yet.")
     _is_starting = True
     try:
-        _engine = _start()
+        started = _start()
         for act in _at_start:
-            act(_engine.world)
+            act(started.world)
+        _engine = started
     except Exception as error:
         _failure = error
         raise
@@ -456,6 +457,11 @@ def barrier():
 def stop_signals():
     """Called as the interpreter is about to end: waits no longer look for Ctrl-C."""
     engine().core.stop_signals()
+
+
+def finish():
+    """Called as the interpreter is about to end: waits for what is queued on the GPU."""
+    engine().world.finish()
 
 
 def end_job(status):

@@ -155,6 +155,7 @@ Channel::Channel(World& world, size_t most_bytes)
 Channel::~Channel() = default;
 
 std::unique_ptr<Channel> Channel::open(World& world, size_t most_bytes) {
+  world.meet("the making of a communicator");
   std::unique_ptr<Channel> channel;
   all_or_none(world.comm(), [&] { channel = std::make_unique<Channel>(world, most_bytes); });
   return channel;
@@ -435,6 +436,7 @@ void Channel::reduce_directly(const Pieces& data, DType dtype, Op op, const Sign
   if (direct_.all_offer(turn)) {
     direct_.reduce(data, turn, dtype, op, layout_.size, idle_);
   } else {
+    offer.close();  // the board's slots are written anew
     pipeline(data.bytes(), signature, stages_of_allreduce(data, dtype, op));
   }
   offer.close();
@@ -642,6 +644,7 @@ void* Channel::memory_of_all(const Signature& signature, const std::vector<int64
   std::string failure;
   void* memory = nullptr;
   try {
+    const Interruption interruption(signature.text);  // Python may act on a signal in it
     memory = allocate(counts);
   } catch (const Error& error) {
     failure = error.what();

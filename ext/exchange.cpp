@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "agreement.h"
 #include "check.h"
 #include "reduce.h"
 #include "thread.h"
@@ -15,6 +16,9 @@ namespace easyddl {
 namespace {
 
 std::atomic<uint64_t> g_exchanged_steps{0};
+
+// For how long what is closed in the midst of a step waits for the other ranks.
+constexpr std::chrono::seconds kPatience{1};
 
 // With the control word, which travels with the first bucket.
 size_t most_bytes(const std::vector<Bucket>& buckets) {
@@ -46,7 +50,14 @@ Exchange::Exchange(World& world, std::string what, std::vector<Bucket> buckets, 
       channel_(*owned_channel_),
       registration_(*this),
       waiting_(buckets_.size()) {
-  thread_ = start_thread("easyddl grads", "that exchanges gradients", [this] { run(); });
+  try {
+    all_or_none(world.comm(), [this] {
+      thread_ = start_thread("easyddl grads", "that exchanges gradients", [this] { run(); });
+    });
+  } catch (...) {
+    close();
+    throw;
+  }
 }
 
 Exchange::~Exchange() { close(); }
@@ -87,6 +98,16 @@ bool Exchange::wait_for_all(std::chrono::milliseconds time) {
   all_joined_.wait_for(lock, time, [this] { return !joined_.is_joining() || !failure_.empty(); });
   if (!failure_.empty()) throw Error(failure_);
   return !joined_.is_joining();
+}
+
+void Exchange::give_up(const std::string& why) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (failure_.empty()) failure_ = why;
+    came_.notify_one();
+    all_joined_.notify_all();
+  }
+  channel_.give_up(why);
 }
 
 void Exchange::ask_to_stop(bool stop) {
@@ -360,11 +381,17 @@ std::function<void()> Exchange::bucket_trace(size_t bytes, int64_t handed_in, in
 
 void Exchange::close() {
   registration_.close();
+  bool is_half_way = false;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    std::unique_lock<std::mutex> lock(mutex_);
     if (failure_.empty()) failure_ = "This is the end of " + what_ + ": nothing can follow it.";
     came_.notify_one();
+    // A collective that is under way may come to its end, if the other ranks are but late.
+    undriven_.wait_for(lock, kPatience, [this] { return !is_driven_; });
+    is_half_way = is_driven_ || next_ != 0;
   }
+  // After an error of this rank's alone others wait in the step, and would for long.
+  if (is_half_way) channel_.give_up(what_ + " was closed in the midst of a step.");
   if (thread_.joinable()) thread_.join();
   registration_.end();
   if (gpu_ != nullptr) {

@@ -71,6 +71,8 @@ class Exchange : public Submittable {
   // after some time.
   bool wait_for_all(std::chrono::milliseconds time);
 
+  void give_up(const std::string& why) override;
+
   // Whether this rank asks all to stop, from its next step on.
   void ask_to_stop(bool stop);
 
@@ -83,6 +85,7 @@ class Exchange : public Submittable {
   void forget();
 
   // Fails what has been handed in and not yet begun, ends the thread, and gives back the channel.
+  // Gives up a step that remains half-way.
   void close();
 
   // See `only_queues_on_gpu`.

@@ -83,12 +83,10 @@ std::string Exchange::submit_on_gpu(size_t first, std::vector<Piece> arrays,
   }
 }
 
-// Nothing can follow. No other rank waits for what this one has queued.
+// Other ranks may wait for this one, on the host. None waits for what it has queued on the GPU.
 void Exchange::fail(const std::string& failure) {
   channel_.world().gpu_level().turns().end(owner());
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (failure_.empty()) failure_ = failure;
-  all_joined_.notify_all();
+  give_up(failure);
 }
 
 // Throws if no such arrays can be handed in. Nothing has been begun then.

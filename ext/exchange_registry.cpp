@@ -98,6 +98,11 @@ bool only_queues_on_gpu(int64_t exchange) {
   return visit.target() != nullptr && visit.target()->only_queues();
 }
 
+void give_up(int64_t number, const std::string& why) {
+  const Visit visit(number);
+  if (visit.target() != nullptr) visit.target()->give_up(why);
+}
+
 const ExchangeDoor& exchange_door() {
   static const ExchangeDoor door{submit_to, submit_on_gpu_to};
   return door;

@@ -24,6 +24,8 @@ class Submittable {
   virtual std::string submit_on_gpu(size_t first, std::vector<Piece> arrays,
                                     const float* gpu_weight, double weight, void* stream,
                                     const Done& done) = 0;
+  // This rank leaves a step half-way, which others may be in. Nothing can follow, on any rank.
+  virtual void give_up(const std::string& why) = 0;
   // See `only_queues_on_gpu`.
   virtual bool only_queues() { return false; }
 };
@@ -51,6 +53,9 @@ class Registration {
 // Whether arrays on GPUs are only queued when they are handed in to an exchange, which is open, and
 // their thread goes on at once: so by NCCL alone, and once the first step has been taken.
 bool only_queues_on_gpu(int64_t exchange);
+
+// Gives up what is open under this number. Nothing happens if nothing is.
+void give_up(int64_t number, const std::string& why);
 
 // Leads to what is open in this process. Never destroyed.
 const ExchangeDoor& exchange_door();

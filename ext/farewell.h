@@ -24,6 +24,8 @@ class Farewell {
  public:
   // No channel, but the steps on GPUs: see GpuWatch.
   static constexpr size_t kGpus = SIZE_MAX;
+  // No channel either, but where all ranks come to make one: see World::meet.
+  static constexpr size_t kMeetings = SIZE_MAX - 1;
 
   // Collective over `world`. Must live as long as the process: MPI may still read its messages.
   explicit Farewell(MPI_Comm world);

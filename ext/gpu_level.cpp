@@ -74,11 +74,12 @@ struct GpuLevel::Introduction {
   std::array<char, 768> failure;  // why it cannot take part; empty if it can
   std::array<char, 64> host_id;   // NCCL_HOSTID
   std::array<char, 320> machine;
-  std::array<char, 32> bus;  // the GPU's place in it
-  CudaUuid uuid;             // the GPU's, or that of its instance
-  int32_t version;           // NCCL's
-  int32_t may_share_gpu;     // as NCCL has been told
-  int32_t is_new_here;       // it has not been set up, or for another GPU
+  std::array<char, 32> bus;         // the GPU's place in it
+  CudaUuid uuid;                    // the GPU's, or that of its instance
+  int32_t version;                  // NCCL's
+  int32_t may_share_gpu;            // as NCCL has been told
+  int32_t is_new_here;              // it has not been set up, or for another GPU
+  int32_t lacks_world, lacks_host;  // it has not these communicators
 
   bool is_on_gpu_of(const Introduction& other) const {
     const bool is_same = std::memcmp(&uuid, &other.uuid, sizeof uuid) == 0;
@@ -149,7 +150,13 @@ void GpuLevel::prepare(Channel& channel, const std::vector<GpuLoad>& loads,
                                 [](const Introduction& each) { return each.is_new_here != 0; });
   if (anew) set_up(gpu_or_mine(gpu));
   const CurrentContext current(context_of(gpu_));
-  connect(channel, {needs.world && world_ == nullptr, needs.host && !hosts_are_connected_});
+  // Where a rank has failed half-way, others may have a communicator that it has not.
+  const auto lacks = [&](auto member) {
+    return anew || std::any_of(all.begin(), all.end(),
+                               [&](const Introduction& each) { return each.*member != 0; });
+  };
+  connect(channel, {needs.world && lacks(&Introduction::lacks_world),
+                    needs.host && lacks(&Introduction::lacks_host)});
   rehearse(channel, loads);
 }
 
@@ -166,8 +173,8 @@ void GpuLevel::set_up(int gpu) {
     pinned_.release();
     weight_.release();
     fetched_.clear();
+    gpu_ = -1;  // until all is there
   }
-  gpu_ = gpu;
   const CurrentContext current(context_of(gpu));
   stream_.emplace();
   back_.emplace();
@@ -176,6 +183,7 @@ void GpuLevel::set_up(int gpu) {
   returned_.emplace();
   for (size_t i = 0; i < kAhead; ++i) fetched_.emplace_back();
   weight_.at_least(sizeof(float));
+  gpu_ = gpu;
 }
 
 GpuLevel::Introduction GpuLevel::introduce(const Needs& needs, int gpu) const {
@@ -188,6 +196,8 @@ GpuLevel::Introduction GpuLevel::introduce(const Needs& needs, int gpu) const {
     EASYDDL_CUDA(DeviceGetPCIBusId, mine.bus.data(), static_cast<int>(mine.bus.size()), device);
     context_of(here);
     mine.is_new_here = here != gpu_ ? 1 : 0;
+    mine.lacks_world = world_ == nullptr ? 1 : 0;
+    mine.lacks_host = hosts_are_connected_ ? 0 : 1;
     store(mine.machine, machine());
     store(mine.host_id, variable("NCCL_HOSTID"));
     if (!needs.nccl()) return mine;

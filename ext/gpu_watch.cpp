@@ -1,7 +1,5 @@
 #include "gpu_watch.h"
 
-#include <signal.h>
-
 #include <algorithm>
 #include <chrono>
 #include <exception>
@@ -10,6 +8,7 @@
 #include "check.h"
 #include "farewell.h"
 #include "process.h"
+#include "thread.h"
 #include "trace.h"
 #include "world.h"
 
@@ -18,10 +17,7 @@ namespace easyddl {
 GpuWatch::GpuWatch(World& world, std::function<void()> check)
     : world_(world), check_(std::move(check)) {
   events_.reserve(kMost);
-  thread_ = std::thread([this] {
-    sigset_t all;  // signals are the main thread's
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  thread_ = start_thread("easyddl gpu", "that watches the GPU", [this] {
     if (Trace* trace = Trace::on()) trace->name_thread("GPU");
     run();
   });

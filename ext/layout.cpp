@@ -176,7 +176,7 @@ void Layout::name_hosts(MPI_Comm world, const std::string& name) {
   // A name proves nothing: where the members cannot open each other's memory, each is alone.
   bool shares = false;
   all_or_none(world, [&] { shares = SharedSegment(host.get(), 1).data() != nullptr; });
-  if (!shares) host = Comm::split(world, rank, 0);
+  if (!shares) host = Comm::split(host.get(), rank, 0);
   local_rank = host.rank();
   local_size = host.size();
 }

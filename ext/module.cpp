@@ -238,6 +238,8 @@ void define_world(py::module_& m) {
           "set_activity",
           [](World& w, const std::string& activity) { w.stalls().set_activity(activity); },
           py::arg("activity"), "What this rank does that may take long; empty for nothing.")
+      .def("finish", &World::finish, py::call_guard<WithoutPythonLock>(),
+           "Waits for what this rank has queued on its GPU.")
       .def_property_readonly("rank", [](const World& w) { return w.layout().rank; })
       .def_property_readonly("size", [](const World& w) { return w.layout().size; })
       .def_property_readonly("local_rank",
@@ -454,6 +456,9 @@ void define_exchange(py::module_& m) {
         "Whether handing in arrays on a GPU only queues them, and waits for nothing that they do.");
   m.def("gpu_versions", &gpu_versions,
         "The CUDA driver, the GPUs and NCCL: pairs of a name and a text. Opens them.");
+  m.def("give_up", &give_up, py::arg("exchange"), py::arg("why"),
+        py::call_guard<WithoutPythonLock>(),
+        "Breaks an exchange or a sum on all ranks: this one leaves a step that others may be in.");
   m.def("exchanged_steps", &exchanged_steps, "How many steps of gradients were exchanged.");
   m.def(
       "exchange_door", [] { return reinterpret_cast<uintptr_t>(&exchange_door()); },

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "agreement.h"
 #include "check.h"
 #include "process.h"
 #include "thread.h"
@@ -68,18 +69,24 @@ void PeerWatch::start(const Layout& layout) {
   }
   EASYDDL_MPI(MPI_Barrier, layout.machine.get());
   std::promise<void> holding;
-  std::promise<void> all_hold;
+  std::promise<bool> all_hold;
   // Detached: it sleeps until the process ends, and then there is nothing left to wait for.
   const auto sleep = [this, &holding, go = all_hold.get_future().share()] {
     pthread_mutex_lock(&board_->seats[mine_].held);
     holding.set_value();
-    go.wait();
-    watch();
+    if (go.get()) watch();
   };
-  start_thread("easyddl peers", "that notices when a process of this machine dies", sleep).detach();
-  holding.get_future().wait();
-  EASYDDL_MPI(MPI_Barrier, layout.machine.get());
-  all_hold.set_value();
+  try {
+    all_or_none(layout.machine.get(), [&] {
+      start_thread("easyddl peers", "that notices when a process of this machine dies", sleep)
+          .detach();
+      holding.get_future().wait();
+    });
+  } catch (...) {
+    all_hold.set_value(false);
+    throw;
+  }
+  all_hold.set_value(true);
 }
 
 void PeerWatch::watch() {

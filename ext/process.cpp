@@ -1,7 +1,6 @@
 #include "process.h"
 
 #include <mpi.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -31,6 +30,7 @@ std::string who(const Layout& layout) {
 
 void part_from_the_others() {
   World& world = *g_world;
+  world.finish();
   const bool all_warn = world.farewell().leave(!g_warning.empty());
   if (all_warn && world.layout().rank == 0) write_line(g_warning);
   end_timeline(world);

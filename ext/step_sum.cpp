@@ -42,6 +42,7 @@ StepSum::StepSum(World& world, std::string what, size_t count)
       registration_(*this),
       sources_(static_cast<size_t>(layout_.local_size)) {
   const size_t slot_bytes = std::min(kChunk, bytes_ + sizeof(ControlWord::Floats));
+  world.meet("the making of " + what_);
   all_or_none(world.comm(),
               [&] { board_ = std::make_unique<SharedMemoryLevel>(layout_, slot_bytes, kSlots); });
   all_.add(this);
@@ -92,6 +93,15 @@ bool StepSum::wait_for_all(std::chrono::milliseconds time) {
   return !joined_.is_joining();
 }
 
+void StepSum::give_up(const std::string& why) {
+  Finished finished;
+  {
+    const std::lock_guard<std::mutex> lock(all_.mutex());
+    if (failure_.empty()) fail(why, finished);
+  }
+  for (const auto& [done, error] : finished) done(error);
+}
+
 void StepSum::ask_to_stop(bool stop) {
   const std::lock_guard<std::mutex> lock(all_.mutex());
   joined_.ask_to_stop(stop);
@@ -134,6 +144,9 @@ void StepSum::close() {
   }
   board_.reset();
   crossing_.reset();
+  data_.reset();
+  zeros_ = {};
+  gpu_.close();
 }
 
 bool StepSum::advance(Finished& finished) {
@@ -343,6 +356,8 @@ void StepSum::check(Finished& finished) {
 void StepSum::fail(const std::string& why, Finished& finished) {
   failure_ = why;
   if (is_under_way()) world_.farewell().end(line_);
+  if (is_watched_) world_.stalls().forget(line_);
+  is_watched_ = false;
   world_.stalls().announce_failure(line_, text() + " ended half-way: " + why);
   if (current_) finished.emplace_back(std::move(current_->done), why);
   current_.reset();

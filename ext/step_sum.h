@@ -56,6 +56,7 @@ class StepSum : public Submittable {
   // As those of an Exchange.
   void join();
   bool wait_for_all(std::chrono::milliseconds time);
+  void give_up(const std::string& why) override;
   void ask_to_stop(bool stop);
   std::optional<std::chrono::nanoseconds> waited();
   Seen seen();
@@ -72,6 +73,8 @@ class StepSum : public Submittable {
   // Goes as far as it can without waiting. True if it has got anywhere.
   bool advance(Finished& finished);
   bool is_under_way() const { return phase_ != Phase::idle; }
+  // Whether it is under way without an array of this rank's.
+  bool has_joined_step() const { return is_under_way() && !current_ && failure_.empty(); }
   bool is_crossing() const { return phase_ == Phase::crossing; }
   // Fails if the other ranks cannot come. To be called now and then while it is under way.
   void check(Finished& finished);

@@ -57,4 +57,11 @@ std::string StepSumOnGpu::submit(StepSum& sum, size_t first, const std::vector<P
   }
 }
 
+void StepSumOnGpu::close() {
+  // The last copy from it may be under way.
+  if (copied_) poll([&] { return copied_->has_come(); }, true, kNothing);
+  copied_.reset();
+  pinned_.release();
+}
+
 }  // namespace easyddl

@@ -26,6 +26,9 @@ class StepSumOnGpu {
 
   bool is_used() const { return is_used_; }
 
+  // Gives back the memory. Nothing is handed in any more.
+  void close();
+
  private:
   std::atomic<bool> is_used_{false};
   PinnedBuffer pinned_;

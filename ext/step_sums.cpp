@@ -75,7 +75,14 @@ void StepSums::check_all() {
   StepSum::Finished finished;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    for (StepSum* sum : sums_) sum->check(finished);
+    // Of those that only go along with the others' steps one tells as much as all: what the other
+    // ranks do. Hundreds would each ask them.
+    bool has_checked_joined = false;
+    for (StepSum* sum : sums_) {
+      const bool has_joined = sum->has_joined_step();
+      if (!has_joined || !has_checked_joined) sum->check(finished);
+      has_checked_joined = has_checked_joined || has_joined;
+    }
   }
   for (const auto& [done, error] : finished) done(error);
 }

@@ -1,8 +1,12 @@
 #include "world.h"
 
+#include <chrono>
+
 #include "agreement.h"
 #include "check.h"
 #include "gpu_level.h"
+#include "kept.h"
+#include "requests.h"
 
 namespace easyddl {
 namespace {
@@ -64,10 +68,45 @@ World::World(const std::string& host, Deadlines deadlines, const Wires& wires)
       stalls_(comm_.get(), layout_, farewell_, deadlines) {}
 
 StepSums& World::step_sums() {
-  if (step_sums_ == nullptr) {
-    all_or_none(comm_.get(), [&] { step_sums_ = std::make_unique<StepSums>(*this); });
+  if (step_sums_ != nullptr) return *step_sums_;
+  meet("the first sum inside of a step");
+  std::unique_ptr<StepSums> made;
+  try {
+    all_or_none(comm_.get(), [&] { made = std::make_unique<StepSums>(*this); });
+  } catch (...) {
+    keep_forever(std::move(made));  // its thread sleeps in it
+    throw;
   }
+  step_sums_ = std::move(made);
   return *step_sums_;
+}
+
+void World::meet(const std::string& what) {
+  const std::string failure = stalls_.failure_of(Farewell::kMeetings);
+  if (!failure.empty()) throw Error(failure);
+  const uint64_t number = farewell_.begin(Farewell::kMeetings);
+  const auto since = std::chrono::steady_clock::now();
+  const auto idle = [&] {
+    farewell_.check(Farewell::kMeetings, number, what, layout_);
+    stalls_.check(Farewell::kMeetings, number, what, since, false);
+  };
+  try {
+    MPI_Request request;
+    EASYDDL_MPI(MPI_Ibarrier, comm_.get(), &request);
+    wait_requests(&request, 1, layout_.cores_are_shared, idle);
+  } catch (const std::exception& error) {
+    farewell_.end(Farewell::kMeetings);
+    stalls_.forget(Farewell::kMeetings);
+    stalls_.announce_failure(Farewell::kMeetings, error.what());
+    throw;
+  }
+  farewell_.end(Farewell::kMeetings);
+  stalls_.forget(Farewell::kMeetings);
+}
+
+void World::finish() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (gpu_level_ != nullptr) gpu_level_->watch().drain();
 }
 
 World::~World() = default;

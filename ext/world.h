@@ -40,6 +40,11 @@ class World {
   Farewell& farewell() { return farewell_; }
   PeerWatch& peers() { return *peers_; }
   StallWatch& stalls() { return stalls_; }
+  // Collective: returns once all ranks have come here. To be called before what all make together
+  // by MPI's own collectives, which know no deadlines. `what` is for errors.
+  void meet(const std::string& what);
+  // To be called before the end of the script: waits for what this rank has queued on its GPU.
+  void finish();
   // Made at the first call, by all ranks together.
   StepSums& step_sums();
   // What all exchanges share on this rank's GPU. Made at the first call.

@@ -56,17 +56,34 @@ class HostLane:
             parcel_of: Function of an index that makes its parcel.
             weight: What the batch counts for, from `weigh`.
         """
+        try:
+            self._hand_in_rest(parcel_of, weight)
+            for ticket, _ in self._under_way.values():
+                ticket.wait()
+        except BaseException as error:
+            self._give_up(error)
+            raise
         self._ahead = 0
+        travelled = [each for _, parcels in self._under_way.values() for each in parcels.items()]
+        self._under_way.clear()
+        return {i: parcel.result() for i, parcel in travelled}
+
+    def _hand_in_rest(self, parcel_of, weight):
         missing = [n for n in range(len(self._buckets)) if n not in self._under_way]
         # All at once, if none has left: each of several would wake the engine's thread.
         for numbers in [[n] for n in missing] if self._under_way else [missing]:
             parcels = {i: parcel_of(i) for n in numbers for i in self._buckets[n]}
             self._hand_in(numbers, parcels, weight)
-        for ticket, _ in self._under_way.values():
-            ticket.wait()
-        travelled = [each for _, parcels in self._under_way.values() for each in parcels.items()]
+
+    def _give_up(self, error):
+        # The step has begun, and other ranks are in it: a script that catches the error must not
+        # find this step's results in the next one. Without a part of it under way nothing is lost,
+        # unless the error is this rank's alone: an interrupt, which may come at any point.
+        if self._under_way or not isinstance(error, Exception):
+            reason = f"A step's exchange was given up by a {type(error).__name__}"
+            reason += f": {error}" if str(error) else "."
+            world.engine().core.give_up(self._number, reason)
         self._under_way.clear()
-        return {i: parcel.result() for i, parcel in travelled}
 
     def _hand_in(self, numbers, parcels, weight):
         addresses = [parcel.address for parcel in parcels.values()]

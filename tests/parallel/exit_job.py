@@ -1,6 +1,6 @@
 """A job that ends in the way that the command line says, without Keras.
 
-Usage: exit_job.py HOW
+Usage: exit_job.py HOW [HOW_MANY_THREADS]
 """
 
 import os
@@ -14,6 +14,11 @@ import engine_only  # noqa: F401  (first)
 import numpy as np
 
 from easyddl import world
+
+
+def tell(*words):
+    # In one piece: the launcher would mix the ranks' words.
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
 def add_up(number, what="the sum"):
@@ -104,8 +109,48 @@ def no_thread_is_left():
     from mpi4py import MPI
 
     if MPI.COMM_WORLD.rank == 1:
-        os.environ["REFUSE_THREADS"] = "1"
+        os.environ["REFUSE_THREADS"] = sys.argv[2]
     add_up(1)
+
+
+def no_thread_for_what_is_registered():
+    """Each of them fails on all ranks, and can be made once there are threads again."""
+    engine = world.engine()
+    core, ranks = engine.core, engine.world
+    makers = (
+        lambda: core.Exchange(ranks, "gradients", [("float32", [12])], "mean"),
+        lambda: core.StepSum(ranks, "a sum", 3),
+    )
+    for make in makers:
+        if world.rank() == 1:
+            os.environ["REFUSE_THREADS"] = "0"
+        try:
+            make()
+        except core.Error as error:
+            tell("refused", error)
+        os.environ.pop("REFUSE_THREADS", None)
+        made = make()
+        values = np.full(3, world.rank() + 1, "float32")
+        address = values.ctypes.data
+        core.submit(made.number, 0, [(address, address, values.nbytes)], 1.0).wait()
+        tell("sum" if values[0] == everyones_sum() else "mean", values[0])
+        made.close()
+
+
+def registration_is_given_up():
+    """One rank is interrupted before it comes to what all make together, and ends in order."""
+    engine = world.engine()
+    add_up(1)
+    if world.rank() == 0:
+        return
+    try:
+        engine.core.Exchange(engine.world, "gradients", [("float32", [12])], "mean")
+    except engine.core.Error as error:
+        tell("heard", error)
+    try:
+        engine.core.StepSum(engine.world, "a sum", 3)
+    except engine.core.Error as error:
+        tell("heard", error)
 
 
 def shared_files():
@@ -137,6 +182,8 @@ HOW = {
         daemon_thread_of_one,
         after_finalize,
         no_thread_is_left,
+        no_thread_for_what_is_registered,
+        registration_is_given_up,
     )
 }
 FAILURES = {

@@ -12,6 +12,7 @@ from gpu_arrays import Array, Stream, take_gpu
 from easyddl import world
 
 STEPS = 6
+kept = []
 
 
 def open_model(what="a model"):
@@ -70,6 +71,17 @@ def three_exchanges():
     train()
     for model in models:
         model.close()
+
+
+def ends_while_steps_are_queued():
+    """As a loop that does not look at its last steps, and closes nothing."""
+    model, stream = open_model(), Stream()
+    array = Array(np.ones(5, np.float32))
+    pieces = [(array.address, array.address, 20)]
+    for _ in range(40):
+        world.engine().core.submit_on_gpu(model.number, 0, pieces, 1, 0, stream.number)
+    kept.append((array, stream))  # what ends here would wait for the GPU
+    print(f"rank {world.rank()} has trained", flush=True)
 
 
 def own_host_ids():

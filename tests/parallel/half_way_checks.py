@@ -1,7 +1,9 @@
 """A rank runs out of memory in the middle of a call, and all ranks hear of it and go on."""
 
 import faulthandler
+import os
 import re
+import signal
 
 import without_keras  # noqa: F401  (first)
 
@@ -11,6 +13,7 @@ from mpi import run_checks
 from planted import Allocations
 
 import easyddl as ddl
+from easyddl import collectives
 
 ALLOCATIONS = Allocations()
 RANK, SIZE = ddl.rank(), ddl.size()
@@ -89,6 +92,40 @@ def check_alltoall():
 def check_others():
     for call in (broadcast_object, allreduce, reduce_scatter):
         assert_all_hear(call, 0, 0)
+
+
+def check_a_handler_that_runs_between_the_halves():
+    heard = []
+
+    def save_now(*_):
+        try:
+            ddl.barrier()
+        except RuntimeError as error:
+            heard.append(str(error))
+
+    before = signal.signal(signal.SIGUSR1, save_now)
+    make_room = collectives.gathering
+
+    def interrupted(*arguments):
+        result, allocate = make_room(*arguments)
+
+        def allocate_after_signal(counts):
+            os.kill(os.getpid(), signal.SIGUSR1)
+            return allocate(counts)
+
+        return result, allocate_after_signal
+
+    if RANK == 0:
+        collectives.gathering = interrupted
+    try:
+        for call in (allgather, alltoall):
+            call()
+    finally:
+        collectives.gathering = make_room
+        signal.signal(signal.SIGUSR1, before)
+    assert len(heard) == (2 if RANK == 0 else 0), heard
+    assert all("A handler must not call collectives" in text for text in heard), heard
+    allgather()
 
 
 def check_on_all_ranks():

@@ -1,6 +1,9 @@
 """Batch normalization over all ranks is that of one process with all of their batches."""
 
+import os
 import pathlib
+import signal
+import time
 
 import keras
 import numpy as np
@@ -95,6 +98,77 @@ def check_convolutions_in_two_branches():
     steps = batches(True, (4, 4, 2))
     weights = train_together(convolution(ddl.SyncBatchNormalization), steps)
     assert_close(weights, train_alone(convolution(keras.layers.BatchNormalization), steps))
+
+
+def check_one_layer_in_two_branches():
+    def make(layer):
+        keras.utils.set_random_seed(4)
+        x = keras.layers.Input((5,))
+        normalize = layer()
+        # The branches take unequal time, and neither waits for the other.
+        short = normalize(keras.layers.Dense(6)(x))
+        long = x
+        for _ in range(3):
+            long = keras.layers.Dense(200, "tanh")(long)
+        long = normalize(keras.layers.Dense(6)(long))
+        model = keras.Model(x, keras.layers.Dense(1)(short * long))
+        model.compile(keras.optimizers.SGD(0.05), "mse")
+        return model
+
+    steps = batches(True)
+    weights = train_together(make(ddl.SyncBatchNormalization), steps)
+    assert_close(weights, train_alone(make(keras.layers.BatchNormalization), steps))
+
+
+class Interrupted(Exception):
+    """What a signal, or a callback, ends a fit by."""
+
+
+class Interrupting(keras.callbacks.Callback):
+    """Ends the fit of a rank after its second step, and that of rank 0, which has joined."""
+
+    def __init__(self, pid):
+        super().__init__()
+        self.pid = pid
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 1:
+            time.sleep(0.5)  # until rank 0 waits for the others' third step
+            if RANK == 1:
+                os.kill(self.pid, signal.SIGUSR1)
+            raise Interrupted
+
+
+def check_a_fit_after_one_that_was_interrupted():
+    """What a rank was in the midst of then is nothing to the next fit."""
+    if SIZE == 1:
+        return
+    steps = batches(True)
+    model = dense(ddl.SyncBatchNormalization)
+    weights = model.get_weights()
+
+    def interrupt(*_):
+        raise Interrupted
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    mine = [step[RANK] for step in steps][: 1 if RANK == 0 else STEPS]
+    pid = COMM.bcast(os.getpid())
+    callbacks = both(*([] if RANK == 0 else [Interrupting(pid)]))
+    error = fails(
+        lambda: model.fit(
+            (each for each in mine),
+            steps_per_epoch=len(mine),
+            shuffle=False,
+            verbose=0,
+            callbacks=callbacks,
+        )
+    )
+    assert isinstance(error, Interrupted), error
+    signal.signal(signal.SIGUSR1, before)
+    model.set_weights(weights)
+    model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "mse")
+    weights = train_together(model, steps)
+    assert_close(weights, train_alone(dense(keras.layers.BatchNormalization), steps))
 
 
 def check_means_far_from_zero():
@@ -216,6 +290,15 @@ def check_inference_waits_for_nobody():
         model.predict(batches(True)[0][RANK][0], verbose=0)
         model.evaluate(*batches(True)[0][RANK], verbose=0)
     COMM.Barrier()
+
+
+# The last one: the names of what is made later differ too.
+def check_layers_whose_names_differ_by_rank():
+    steps = batches(True, (4, 4, 2))
+    if RANK == 0:
+        convolution(ddl.SyncBatchNormalization)  # which moves Keras's counter of names on
+    weights = train_together(convolution(ddl.SyncBatchNormalization), steps)
+    assert_close(weights, train_alone(convolution(keras.layers.BatchNormalization), steps))
 
 
 if __name__ == "__main__":

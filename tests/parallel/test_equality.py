@@ -15,7 +15,7 @@ SOME = (
 )
 
 
-@mpi.jobs("tensorflow:3 jax:2 torch:2", soak="torch:3")
+@mpi.jobs("tensorflow:3 jax:2 torch:2")
 @pytest.mark.parametrize("check", mpi.checks_of(SCRIPT))
 def test_k_ranks_equal_one_process(backend, ranks, check):
     mpi.assert_check(ranks, SCRIPT, check, KERAS_BACKEND=backend)

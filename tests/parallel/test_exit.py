@@ -11,10 +11,10 @@ import pytest
 SCRIPT = pathlib.Path(__file__).with_name("exit_job.py")
 
 
-def run_job(how, hosts, **env):
+def run_job(how, hosts, *arguments, **env):
     ranks = hosts.count(",") + 1
     env = {"EASYDDL_HOSTS": hosts, **env}
-    return mpi.run(ranks, SCRIPT, how, env=env, timeout=60)
+    return mpi.run(ranks, SCRIPT, how, *arguments, env=env, timeout=60)
 
 
 @pytest.mark.parametrize("hosts", ["a,a,a", "a,b,a"])
@@ -50,19 +50,43 @@ def test_a_collective_after_mpi_has_ended():
     assert done.stdout.count(refused) == 2, done.stdout
 
 
-def test_the_limit_of_threads_is_told(tmp_path):
+@pytest.fixture(scope="module")
+def refusing(tmp_path_factory):
+    """The library that lets the system refuse threads."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("needs a C compiler")
-    library = tmp_path / "refuse_threads.so"
+    library = tmp_path_factory.mktemp("refuse") / "refuse_threads.so"
     source = SCRIPT.with_name("refuse_threads.c")
     subprocess.run(
         [compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True, timeout=60
     )
-    done = run_job("no_thread_is_left", "a,a", LD_PRELOAD=str(library))
+    return str(library)
+
+
+# The first is that of the start's deadlines; the second, which notices the end of processes, is
+# started by all ranks of a machine together.
+@pytest.mark.parametrize("allowed", [0, 1, 2])
+def test_the_limit_of_threads_is_told(refusing, allowed):
+    done = run_job("no_thread_is_left", "a,a,a", allowed, LD_PRELOAD=refusing)
     assert done.returncode != 0
     assert re.search(r"easyddl could not start the thread that \w+", done.stdout), done.stdout
     assert "`ulimit -u`" in done.stdout
+
+
+def test_the_limit_of_threads_fails_a_registration_on_all_ranks(refusing):
+    done = run_job("no_thread_for_what_is_registered", "a,b,a", LD_PRELOAD=refusing)
+    assert done.returncode == 0, done.stdout
+    told = "refused Rank 1 on host"
+    assert done.stdout.count(told) == 6, done.stdout
+    assert done.stdout.count("mean 2.0") == 3 and done.stdout.count("sum 6.0") == 3, done.stdout
+
+
+def test_a_registration_that_one_rank_does_not_come_to():
+    done = run_job("registration_is_given_up", "a,b,a")
+    assert done.returncode == 0, done.stdout
+    heard = r"^heard .*\bRank 0 on host a has ended its script, while rank \d on host"
+    assert len(re.findall(heard, done.stdout, re.MULTILINE)) == 4, done.stdout
 
 
 @pytest.mark.parametrize(

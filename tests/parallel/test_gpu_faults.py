@@ -35,6 +35,12 @@ def test_nothing_goes_wrong():
     assert "easyddl:" not in done.stdout
 
 
+def test_the_end_of_the_script_waits_for_what_is_queued():
+    done = run("ends_while_steps_are_queued", STAND_IN_DELAY="60000")
+    assert_trains(done)
+    assert "easyddl:" not in done.stdout
+
+
 # The first collective is the rehearsal's.
 def test_an_error_of_nccl_ends_the_job():
     done = run("well", STAND_IN_FAULT="error,1,4")

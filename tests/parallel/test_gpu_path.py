@@ -78,7 +78,7 @@ def test_eight_ranks(way, check):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("way", ["nccl", "hierarchical", "host", ""])
+@pytest.mark.parametrize("way", ["hierarchical", ""])
 @pytest.mark.parametrize("check", mpi.checks_of(SCRIPT))
 def test_eight_ranks_and_all_checks(way, check):
     mpi.assert_check(8, SCRIPT, check, **environment(LARGE, way))

@@ -106,6 +106,13 @@ def test_a_machine_whose_ranks_cannot_open_each_others_memory_says_so():
     assert_tells_that_memory_is_not_shared(done)
 
 
+def test_one_host_of_several_whose_ranks_cannot_open_each_others_memory():
+    env = {"LD_PRELOAD": str(system_faults()), "EASYDDL_HOSTS": "a,a,b"}
+    done = run(3, "memory_of_one_host_cannot_be_opened", env, abort=30)
+    assert done.returncode == 0 and done.stdout.count("has started") == 3, done.stdout
+    assert done.stdout.count("not all of them can open each other's memory") == 1, done.stdout
+
+
 def test_containers_with_process_ids_of_their_own():
     alone = ("unshare", "--pid", "--fork", "--kill-child")
     if shutil.which("unshare") is None or subprocess.run([*alone, "true"]).returncode != 0:

@@ -9,7 +9,7 @@ COMPILED = "check_a_compiled_step"
 CHECKS = tuple(check for check in mpi.checks_of(SCRIPT) if check != COMPILED)
 
 
-@mpi.jobs("torch:3", soak="torch:2")
+@mpi.jobs("torch:3")
 @pytest.mark.parametrize("check", CHECKS)
 def test_torch(backend, ranks, check):
     mpi.assert_check(ranks, SCRIPT, check, only=CHECKS, KERAS_BACKEND=backend)

@@ -3,7 +3,9 @@
 import contextlib
 import gc
 import os
+import signal
 import tempfile
+import time
 import warnings
 
 import keras
@@ -500,6 +502,36 @@ def check_gradients_that_do_not_lie_in_one_piece():
     assert torch.equal(gradient, kept)  # it was the caller's
     want = -np.arange(6.0).reshape(2, 3).T * np.mean([rank + 1 for rank in range(SIZE)])
     np.testing.assert_allclose(variable.numpy(), want, rtol=1e-6)
+
+
+def check_a_step_that_a_signal_interrupts():
+    """No rank takes its results for those of the next step."""
+    if SIZE == 1:
+        return
+    variable = keras.Variable(np.zeros(3, "float32"), name="v")
+    optimizer = ddl.DistributedOptimizer(keras.optimizers.SGD(1.0))
+
+    def step():
+        optimizer.apply([torch.full((3,), RANK + 1.0)], [variable])
+
+    def interrupt(*_):
+        raise TimeoutError("on purpose")
+
+    step()
+    np.testing.assert_allclose(variable.numpy(), -(SIZE + 1) / 2)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    if RANK == 0:
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+    if RANK == 1:
+        time.sleep(1.5)
+    error = fails(step)
+    signal.signal(signal.SIGALRM, before)
+    assert isinstance(error, TimeoutError if RANK == 0 else RuntimeError), error
+    later = fails(step)
+    assert isinstance(later, RuntimeError), later
+    reason = "given up by a TimeoutError: on purpose"
+    assert reason in str(later) and (reason in str(error) or RANK == 0), (error, later)
+    np.testing.assert_allclose(variable.numpy(), -(SIZE + 1) / 2)
 
 
 def check_a_sparse_embedding():
