@@ -15,6 +15,7 @@
 //   stream's.
 // - While a stream is captured in the global mode, calls that could wait invalidate the capture,
 //   whichever thread makes them, unless that thread's mode is the relaxed one.
+// - Whether an event has come cannot be asked once the process has begun to exit.
 // - Handles that are destroyed, memory that is not this kind or too short, and work without a
 //   context are errors.
 //
@@ -52,6 +53,7 @@ enum {
   kSuccess = 0,
   kInvalidValue = 1,
   kOutOfMemory = 2,
+  kDeinitialized = 4,
   kNoDevice = 100,
   kInvalidDevice = 101,
   kInvalidContext = 201,
@@ -213,7 +215,8 @@ void Connection::run() {
 // Never destroyed: streams' threads run until the process ends.
 struct State {
   std::mutex mutex;
-  bool is_initialized = false;
+  std::atomic<bool> is_initialized{false};
+  std::atomic<bool> has_ended{false};
   std::map<int, Context*> contexts;
   std::map<uintptr_t, std::shared_ptr<Memory>> memory;  // by address
   std::set<Stream*> streams;
@@ -462,7 +465,7 @@ EXPORT int standInScale(uintptr_t address, size_t count, float factor, Stream* s
 EXPORT int cuInit(unsigned flags) {
   if (flags != 0) return kInvalidValue;
   if (count_devices() == 0) return kNoDevice;
-  state().is_initialized = true;
+  if (!state().is_initialized.exchange(true)) std::atexit([] { state().has_ended = true; });
   return kSuccess;
 }
 
@@ -734,6 +737,7 @@ EXPORT int cuEventRecord(Event* event, Stream* stream) {
 }
 
 EXPORT int cuEventQuery(Event* event) {
+  if (state().has_ended) return kDeinitialized;
   const auto its = find_event(event);
   if (!its) return kInvalidHandle;
   if (breaks_capture()) return kCaptureUnsupported;
