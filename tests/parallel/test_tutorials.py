@@ -45,14 +45,12 @@ def run_replicas(ranks, script, *arguments, **options):
     return done.stdout
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
-def test_digits_on_one_process_reads_95_percent(backend):
-    mpi.require(backend)
-    output = run_plain("digits.py", env={"KERAS_BACKEND": backend})
+def test_digits_on_one_process_reads_95_percent():
+    output = run_plain("digits.py")
     assert accuracy(output, 1) >= 0.95, output
 
 
-@mpi.jobs("tensorflow:2 jax:4 torch:2", soak="tensorflow:4")
+@mpi.jobs("tensorflow:2 jax:4", soak="torch:3")
 def test_digits_on_many_ranks_reads_95_percent(backend, ranks):
     mpi.require(backend)
     output = run_replicas(ranks, "digits.py", env={"KERAS_BACKEND": backend})

@@ -4,19 +4,13 @@ import pathlib
 
 import mpi
 import pytest
-from test_equality import SOME
-from test_uneven import SOME as SOME_OF_UNEVEN
+from test_uneven import SOME
 
 EQUALITY, UNEVEN, NORMALIZATION = (
     pathlib.Path(__file__).with_name(f"{name}_checks.py")
     for name in ("equality", "uneven", "sync_batch_norm")
 )
 BY_XLA = {"EASYDDL_TEST_JIT_COMPILE": "1", "KERAS_BACKEND": "tensorflow"}
-
-
-@pytest.mark.parametrize("check", SOME)
-def test_some_on_k_ranks_equal_one_process(check):
-    mpi.assert_check(2, EQUALITY, check, only=SOME, **BY_XLA)
 
 
 @pytest.mark.soak
@@ -26,9 +20,9 @@ def test_k_ranks_equal_one_process(check):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("check", SOME_OF_UNEVEN)
+@pytest.mark.parametrize("check", SOME)
 def test_uneven(check):
-    mpi.assert_check(2, UNEVEN, check, only=SOME_OF_UNEVEN, **BY_XLA)
+    mpi.assert_check(2, UNEVEN, check, only=SOME, **BY_XLA)
 
 
 @pytest.mark.soak
