@@ -3,9 +3,6 @@
 
 add_library(easyddl_flags INTERFACE)
 target_compile_options(easyddl_flags INTERFACE -Wall -Wextra -Wpedantic)
-if(EASYDDL_WERROR)
-  target_compile_options(easyddl_flags INTERFACE -Werror)
-endif()
 
 if(EASYDDL_SANITIZE STREQUAL "")
   return()
