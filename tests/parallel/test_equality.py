@@ -23,14 +23,9 @@ def test_k_ranks_equal_one_process(backend, ranks, check):
 
 @mpi.jobs("", soak="jax:4")
 @pytest.mark.parametrize("check", SOME)
-def test_more_ranks_equal_one_process(backend, ranks, check):
-    mpi.assert_check(ranks, SCRIPT, check, only=SOME, KERAS_BACKEND=backend)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("check", SOME)
-def test_with_a_bucket_for_every_gradient(check):
-    mpi.assert_check(2, SCRIPT, check, only=SOME, EASYDDL_BUCKET_BYTES="1")
+def test_more_ranks_and_a_bucket_for_every_gradient(backend, ranks, check):
+    env = {"KERAS_BACKEND": backend, "EASYDDL_BUCKET_BYTES": "1"}
+    mpi.assert_check(ranks, SCRIPT, check, only=SOME, **env)
 
 
 @mpi.jobs("tensorflow:3")
