@@ -51,8 +51,7 @@ def assert_all_hear(trial):
         ("a,a", "allgather_object", "second_half"),
         ("a,b,b", "allgather", "between"),
         *(
-            pytest.param(hosts, call, where, marks=pytest.mark.soak)
-            for hosts in ("a,a", "a,a,b")
+            pytest.param("a,a,b", call, where, marks=pytest.mark.soak)
             for call, where in (
                 ("barrier", "wait"),
                 ("allgather", "wait"),
@@ -78,7 +77,7 @@ def test_interrupted(tmp_path, hosts, call, where):
         *(
             pytest.param(call, seconds, marks=pytest.mark.soak)
             for call in ("allgather", "alltoall", "allreduce")
-            for seconds in (0.001, 0.004, 0.01, 0.02, 0.03)
+            for seconds in (0.001, 0.01, 0.03)
         ),
     ],
 )
