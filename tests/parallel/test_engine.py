@@ -174,7 +174,8 @@ def test_ways_across_hosts(engine, way):
     engine.assert_passes(hosts.count(",") + 1, "engine_ranks", hosts, "0", "0", racks, route)
 
 
-@each(lambda _: ["a,b,a"])(["engine", "hosts"])
+# Watches that the test makes beside the world's outlive it, which sanitizers take for faults.
+@each(lambda sanitizer: [] if sanitizer else ["a,b,a"])(["engine", "hosts"])
 def test_ranks_that_are_late(engine, hosts):
     said = engine.assert_passes(3, "engine_late", hosts, "1", "2")
     assert "warning: rank 1 on host b has waited for 1 s in an excused wait." in said
