@@ -274,6 +274,23 @@ def _row_bytes(array):
     return math.prod(array.shape[1:]) * array.dtype.itemsize
 
 
+def _rows_of_all(argument, text, carry, counts):
+    """The rows that come from all ranks, whose number the ranks learn in the collective.
+
+    Args:
+        argument: `_Argument`.
+        text: String. The collective.
+        carry: The channel's method that carries it.
+        counts: What it is passed on the rows that this rank sends.
+    """
+    with world.failing_alike(text):
+        array = contiguous(argument.array)
+        rows = as_bytes(array)
+    result, allocate = gathering(array.shape[1:], array.dtype)
+    carry(rows, counts, _row_bytes(array), world.signature(text), allocate)
+    return argument.like(result[0])
+
+
 def allgather(x):
     """Lays all ranks' arrays end to end along the first dimension.
 
@@ -296,14 +313,8 @@ def allgather(x):
     """
 
     def run(argument, text):
-        with world.failing_alike(text):
-            array = contiguous(argument.array)
-            rows = as_bytes(array)
-        result, allocate = gathering(array.shape[1:], array.dtype)
-        world.engine().channel.all_gather(
-            rows, array.shape[0], _row_bytes(array), world.signature(text), allocate
-        )
-        return argument.like(result[0])
+        channel = world.engine().channel
+        return _rows_of_all(argument, text, channel.all_gather, argument.array.shape[0])
 
     return collective("allgather", x, _rows, run)
 
@@ -402,13 +413,6 @@ def alltoall(x, splits=None):
         return described
 
     def run(argument, text):
-        with world.failing_alike(text):
-            array = contiguous(argument.array)
-            rows = as_bytes(array)
-        result, allocate = gathering(array.shape[1:], array.dtype)
-        world.engine().channel.all_to_all(
-            rows, sends, _row_bytes(array), world.signature(text), allocate
-        )
-        return argument.like(result[0])
+        return _rows_of_all(argument, text, world.engine().channel.all_to_all, sends)
 
     return collective("alltoall", x, prepare, run)

@@ -215,7 +215,7 @@ void Exchange::agree_on_place(Place mine, std::optional<int> gpu) {
 
 // Reduces the arrays of whole buckets, from `next_` on. Returns why it could not.
 std::string Exchange::take(Request& request) {
-  try {
+  return why_not([&] {
     auto array = request.arrays.begin();
     do {
       const size_t count = buckets_[next_].bytes.size();
@@ -227,10 +227,7 @@ std::string Exchange::take(Request& request) {
       reduce({array, end}, request.handed_in);
       array = end;
     } while (array != request.arrays.end());
-    return "";
-  } catch (const std::exception& error) {
-    return error.what();
-  }
+  });
 }
 
 // Takes part in a step of the other ranks with zeros, or learns that all have joined.

@@ -45,12 +45,6 @@ size_t sum(const std::vector<size_t>& bytes) {
   return total;
 }
 
-size_t total_bytes(const std::vector<Piece>& arrays) {
-  size_t total = 0;
-  for (const Piece& array : arrays) total += array.bytes;
-  return total;
-}
-
 int count_gpus() {
   int count = 0;
   EASYDDL_CUDA(DeviceGetCount, &count);

@@ -6,6 +6,12 @@
 
 namespace easyddl {
 
+size_t total_bytes(const std::vector<Piece>& arrays) {
+  size_t total = 0;
+  for (const Piece& array : arrays) total += array.bytes;
+  return total;
+}
+
 Pieces::Pieces(std::vector<Piece> pieces) : pieces_(std::move(pieces)) {
   size_t end = 0;
   ends_.reserve(pieces_.size());

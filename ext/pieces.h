@@ -14,6 +14,8 @@ struct Piece {
   size_t bytes;
 };
 
+size_t total_bytes(const std::vector<Piece>& arrays);
+
 // The arrays of a list, laid end to end. Copying between this view and shared memory is the
 // first and the last step of a collective, so that nothing is packed into a buffer before.
 class Pieces {

@@ -44,9 +44,9 @@ std::string indented(const std::string& text) {
   return result;
 }
 
-std::string rounded(double seconds) { return std::to_string(static_cast<long>(seconds + 0.5)); }
-
 }  // namespace
+
+std::string rounded(double seconds) { return std::to_string(static_cast<long>(seconds + 0.5)); }
 
 // Small enough to be sent at once: a rank that answers must not wait for the one that asks. Only as
 // much of the text travels as there is.

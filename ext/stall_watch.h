@@ -24,6 +24,9 @@ struct Deadlines {
   double abort;  // until it fails
 };
 
+// Seconds in words, without a fraction.
+std::string rounded(double seconds);
+
 // A rank that has waited for long asks all others. A thread of each rank answers, whatever the
 // other threads do: whether it has come, what it does, what it waits in itself, and where its
 // script stands. A rank that does not answer is stopped, or cannot be reached.

@@ -69,8 +69,6 @@ void forget_interrupt() {
   _exit(status);
 }
 
-std::string rounded(double seconds) { return std::to_string(static_cast<long>(seconds + 0.5)); }
-
 }  // namespace
 
 StartWatch::StartWatch(int rank, const std::string& host, Deadlines deadlines)

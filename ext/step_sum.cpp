@@ -54,8 +54,7 @@ void StepSum::submit(size_t first, std::vector<Piece> arrays, double, Done done)
   Finished finished;
   {
     const std::lock_guard<std::mutex> lock(all_.mutex());
-    size_t bytes = 0;
-    for (const Piece& array : arrays) bytes += array.bytes;
+    const size_t bytes = total_bytes(arrays);
     std::string refused = failure_;
     if (refused.empty() && (first != 0 || bytes != bytes_)) {
       refused = "An array of " + std::to_string(bytes) + " bytes was handed in to " + what_ +

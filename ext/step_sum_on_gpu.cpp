@@ -13,12 +13,6 @@ namespace {
 // Nobody else can be late where a rank waits for its own GPU.
 const Idle kNothing = [] {};
 
-size_t total_bytes(const std::vector<Piece>& arrays) {
-  size_t total = 0;
-  for (const Piece& array : arrays) total += array.bytes;
-  return total;
-}
-
 }  // namespace
 
 std::string StepSumOnGpu::submit(StepSum& sum, size_t first, const std::vector<Piece>& arrays,

@@ -17,12 +17,9 @@ import sys
 import threading
 import time
 
+from telling import tell
+
 HOW = sys.argv[1]
-
-
-def tell(*words):
-    # In one piece: the launcher would mix the ranks' words.
-    os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
 def interrupt_soon():
