@@ -28,6 +28,7 @@ from easyddl.callbacks import (
 )
 from easyddl.collectives import allgather, allreduce, alltoall, broadcast, reduce_scatter
 from easyddl.data import split_data
+from easyddl.layer_state import register_layer
 from easyddl.metrics import register_metric
 from easyddl.objects import allgather_object, broadcast_object, root_first
 from easyddl.optimizer import DistributedOptimizer
@@ -75,6 +76,7 @@ __all__ = [
     "num_nodes",
     "rank",
     "reduce_scatter",
+    "register_layer",
     "register_metric",
     "root_first",
     "scale_lr",

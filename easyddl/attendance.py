@@ -29,28 +29,32 @@ class Attendance:
     Every step's first bucket carries a control word. So a rank that has no batch, or that asks
     all to stop, costs no collective of its own: see `ext/exchange.h`.
 
-    As a context manager it notes the exchanges that are used in it.
+    As a context manager it notes the exchanges that are used in it. It may be entered again, for
+    a fit that takes the same compiled step: then it knows them already.
 
-    Args:
-        uneven: `"join"` if an epoch goes on for ranks that have batches when others have none; any
-            other string if it ends there.
+    Attributes:
+        goes_on: Boolean. Whether an epoch goes on for ranks that have batches when others have
+            none.
     """
 
-    def __init__(self, uneven="join"):
+    def __init__(self):
+        self.goes_on = True
         self._exchanges = {}
         self._leading = {}  # those of these that tell which step is which
         self._sums = {}  # what the step adds up besides gradients, by place and kind
         self._places = None  # of what it has added up so far, within a step
-        self._goes_on = uneven == "join"
         self._ends = False
 
     def __enter__(self):
         _under_way.append(self)
+        self._ends = False
         return self
 
     def __exit__(self, *error):
         _under_way.remove(self)
-        # After an error a step may be under way in them, which a later fit must not meet.
+
+    def close(self):
+        """Ends the sums of its steps, which no later fit must meet."""
         for each in self._sums.values():
             each.close()
         self._sums.clear()
@@ -85,7 +89,7 @@ class Attendance:
         return self._places is not None
 
     def sum_in_step(self, kind, make):
-        """What adds up tensors of a kind at this place of the step. It ends with the fit.
+        """What adds up tensors of a kind at this place of the step. It lives as long as the step.
 
         A step that is traced again, by one rank alone, finds what the ranks have registered when
         they traced it first.
@@ -99,6 +103,11 @@ class Attendance:
         if (place, kind) not in self._sums:
             self._sums[place, kind] = make(place)
         return self._sums[place, kind]
+
+    @property
+    def has_gradients(self):
+        """Whether steps have exchanged gradients."""
+        return bool(self._leading)
 
     @property
     def seen(self):
@@ -131,7 +140,7 @@ class Attendance:
         """
         self._ask_to_stop(stop)
         seen = self.seen
-        self._ends = seen.stop or (seen.uneven and not self._goes_on)
+        self._ends = seen.stop or (seen.uneven and not self.goes_on)
         return self._ends
 
     def by_step(self, number, stop):
@@ -150,7 +159,7 @@ class Attendance:
         self._ask_to_stop(stop)
         for exchange in self._leading.values():
             _, uneven, stopped = exchange.seen
-            told = [stopped, *([] if self._goes_on else [uneven])]
+            told = [stopped, *([] if self.goes_on else [uneven])]
             self._ends = self._ends or any(0 < step <= number for step in told)
         return self._ends
 

@@ -11,82 +11,59 @@ import keras
 from keras import ops
 from keras.src.losses import loss as keras_loss
 
-from easyddl import backends, world
+from easyddl import attendance, backends, in_step, scalar_losses, world
+from easyddl.batch_weight import PLAIN
 
-# What stands for the weight of gradients of a sum over samples, which have none (`kPlain` in
-# ext/control_word.h).
-PLAIN = -1.0
-
-_hooked = []
+# Stands for the denominator of a loss that counts by the samples of its batch.
+_BY_SAMPLES = object()
 
 
-class BatchWeight:
-    """What the gradients of a model's step count for, as far as its losses tell.
+def hook(model, weight, kind_of_scalars):
+    """Has a model's `compute_loss` tell by what the losses of a training batch were divided.
 
-    While it is hooked to a model, `compute_loss` tells it. Losses with `reduction="sum"` are
-    multiplied by the number of ranks, so that the mean over the ranks is their sum; the
-    regularizers, which are the same on all ranks, stay what they are.
-    """
+    Losses with `reduction="sum"` are multiplied by the number of ranks, so that the mean over the
+    ranks is their sum; the regularizers, which are the same on all ranks, stay what they are.
 
-    def __init__(self):
-        self._weight = None
-
-    def hook(self, model):
-        """Has a model's training losses noted.
-
-        Returns:
-            Function that takes the hook off again.
-        """
-        original = model.compute_loss
-
-        def compute_loss(x=None, y=None, y_pred=None, sample_weight=None, training=True):
-            with _losses_of_outputs_weighted(model, x):
-                if not training:
-                    return _call(model, original, x, y, y_pred, sample_weight, False)
-                with _noted() as denominators:
-                    loss = _call(model, original, x, y, y_pred, sample_weight, True)
-            # What no gradient passes to, and so does not belong to what is differentiated.
-            total = _total(denominators, x)
-            self._weight = total if total is None or total is PLAIN else ops.stop_gradient(total)
-            return loss
-
-        object.__setattr__(model, "compute_loss", backends.require().uncompiled(compute_loss))
-        _hooked.append(self)
-        if _has_losses_of_outputs(model):
-            model.test_function = None  # compiled without the hook, maybe
-
-        def unhook():
-            _hooked.remove(self)
-            object.__delattr__(model, "compute_loss")
-            if _has_losses_of_outputs(model):
-                model.test_function = None
-
-        return unhook
-
-    def current(self):
-        """The weight of the batch whose step is being traced or run.
-
-        Returns:
-            Scalar float32 tensor, `PLAIN`, or `None` where no loss has told.
-        """
-        if self._weight is None or self._weight is PLAIN:
-            return self._weight
-        return self._weight if backends.require().is_current(self._weight) else None
-
-    @property
-    def is_plain(self):
-        """Whether the losses are sums."""
-        return self._weight is PLAIN
-
-
-def current():
-    """The weight of the batch that the innermost fit takes a step with.
+    Args:
+        model: A compiled Keras model.
+        weight: `BatchWeight`, which is told.
+        kind_of_scalars: `"mean"`, `"sum"` or `None`. What losses are that come as one number: see
+            `DDLCallback`.
 
     Returns:
-        Scalar float32 tensor; `None` where nothing has told, or ranks count alike.
+        Function that takes the hook off again.
     """
-    weight = _hooked[-1].current() if _hooked else None
-    return None if weight is PLAIN else weight
+    original = model.compute_loss
+
+    def compute_loss(x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        if world.size() > 1:
+            scalar_losses.warn_of_no_mean(model)
+        with contextlib.ExitStack() as around:
+            around.enter_context(_losses_of_outputs_weighted(model, x))
+            around.enter_context(scalar_losses.added_scaled(model, kind_of_scalars))
+            denominators = around.enter_context(_noted(kind_of_scalars, _samples(x)))
+            loss = _call(model, original, x, y, y_pred, sample_weight, training)
+        if not training:
+            return loss
+        if loss is not None and len(loss.shape) > 0:
+            weight.set(PLAIN)
+            return _summed(loss)
+        weight.set(_total(denominators, _samples(x)))
+        return loss
+
+    object.__setattr__(model, "compute_loss", backends.require().uncompiled(compute_loss))
+    return lambda: object.__delattr__(model, "compute_loss")
+
+
+def _summed(loss):
+    """A loss that is not reduced, of which TensorFlow takes the gradient of the sum.
+
+    Its values stay what Keras reports; its gradient counts as that of a sum.
+    """
+    scaled = backends.require().differentiable(
+        ops.convert_to_tensor, lambda upstream: upstream * world.size()
+    )
+    return scaled(loss)
 
 
 def _call(model, compute_loss, x, y, y_pred, sample_weight, training):
@@ -95,13 +72,13 @@ def _call(model, compute_loss, x, y, y_pred, sample_weight, training):
     return compute_loss(x, y, y_pred, sample_weight)
 
 
-def _total(denominators, x):
+def _total(denominators, samples):
     if any(each is PLAIN for each in denominators):
         return PLAIN
-    if denominators:
+    if denominators and not any(each is _BY_SAMPLES for each in denominators):
         return sum(denominators[1:], start=denominators[0])
-    # A loss of the user's own, or none but `add_loss`: a mean over samples, as far as one knows.
-    return _samples(x)
+    # Or a loss of the user's own, or none but `add_loss`: a mean over samples, as far as one knows.
+    return samples
 
 
 def _samples(x):
@@ -109,7 +86,11 @@ def _samples(x):
     return ops.cast(ops.shape(arrays[0])[0], "float32") if arrays else None
 
 
-def _has_losses_of_outputs(model):
+def changes_tests_of(model):
+    """Whether the hook changes how a model's tests track the losses.
+
+    Such a model has several losses. Its `test_function` must be compiled with the hook.
+    """
     if keras.tree.is_nested(model.loss):
         return True
     # A Sequential has one, and raises an error while it is not built.
@@ -140,23 +121,36 @@ def _losses_of_outputs_weighted(model, x):
 
 
 @contextlib.contextmanager
-def _noted():
+def _noted(kind_of_scalars, samples):
     """Notes the denominator of each loss that is computed meanwhile.
 
     All of Keras's losses, and those of users that subclass them, come by this one function, which
     knows their masks and weights.
+
+    Args:
+        kind_of_scalars: `"mean"`, `"sum"` or `None`: what losses are that come as one number.
+        samples: How many samples the batch has, as a float32 tensor, or `None`.
     """
     original = keras_loss.reduce_weighted_values
     denominators = []
 
     def reduce(values, sample_weight=None, mask=None, reduction="sum_over_batch_size", dtype=None):
         loss = original(values, sample_weight, mask, reduction, dtype)
-        if len(values.shape) == 0:
-            return loss  # reduced by the loss itself
+        if len(values.shape) == 0:  # reduced by the loss itself
+            if kind_of_scalars is None and world.size() > 1:
+                scalar_losses.warn_of_unknown("a loss function returns one number")
+            reduction = "sum" if kind_of_scalars == "sum" else None
         if reduction == "sum":
             denominators.append(PLAIN)
             return loss * world.size()
-        denominators.append(_denominator(values, sample_weight, mask, reduction))
+        if len(values.shape) == 0:
+            return loss
+        denominator = _denominator(values, sample_weight, mask, reduction)
+        has_weights = reduction == "mean_with_sample_weight" and sample_weight is not None
+        if (mask is not None or has_weights) and samples is not None and _is_in_step():
+            denominators.append(_BY_SAMPLES)
+            return _by_samples(loss, denominator, samples)
+        denominators.append(denominator)
         return loss
 
     keras_loss.reduce_weighted_values = reduce
@@ -164,6 +158,27 @@ def _noted():
         yield denominators
     finally:
         keras_loss.reduce_weighted_values = original
+
+
+def _is_in_step():
+    fit = attendance.current()
+    return world.size() > 1 and fit is not None and fit.is_in_step
+
+
+def _by_samples(loss, denominator, samples):
+    """A loss with the value of all ranks' batches, whose gradient counts by samples.
+
+    Masks and weights give each loss other shares of the ranks. What is multiplied here makes the
+    mean that is weighted by samples the one that is weighted by denominators: so all losses of a
+    step, and what layers add, can have one weight. And Keras, which weighs what it reports by
+    samples, reports what one process would.
+    """
+    mine = ops.stack([ops.cast(loss, "float32") * denominator, denominator, samples])
+    total = in_step.allreduce(ops.stop_gradient(mine), "sum")
+    share = ops.divide_no_nan(denominator, total[1]) / ops.divide_no_nan(samples, total[2])
+    scaled = loss * ops.stop_gradient(ops.cast(share, loss.dtype))
+    everyones = ops.cast(ops.divide_no_nan(total[0], total[1]), loss.dtype)
+    return scaled + ops.stop_gradient(everyones - scaled)
 
 
 def _denominator(values, sample_weight, mask, reduction):

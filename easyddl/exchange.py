@@ -68,6 +68,11 @@ class Exchange:
         if self._way is not None:
             self._way.watch([self._variables[i] for i in self._indices], weight)
 
+    def unwatch(self):
+        """Ends what `watch` has begun."""
+        if self._way is not None:
+            self._way.unwatch()
+
     def take_part(self):
         """Tells the fit under way that its steps go this way, whether or not this one does."""
         if self._way is not None:

@@ -35,7 +35,8 @@ class Fit:
         arguments: Dict of what `fit` was called with, by name.
         callbacks: List of the user's callbacks, in their order.
         at_end: `contextlib.ExitStack` of what to undo when fit ends, in whatever way.
-        attendance: `Attendance`, where a `DDLCallback` is among the callbacks; else `None`.
+        step: `CompiledStep`, where a `DDLCallback` is among the callbacks; else `None`.
+        has_steps: Boolean. Whether this rank has taken any, where a `DDLCallback` is among them.
         steps: Integer. How often this rank has called its train function in this epoch, where a
             `DDLCallback` is among the callbacks.
     """
@@ -45,15 +46,22 @@ class Fit:
         self.arguments = arguments
         self.callbacks = _callbacks(arguments.get("callbacks"))
         self.at_end = contextlib.ExitStack()
-        self.attendance = None
+        self.step = None
         self.steps = 0
         self._thread = threading.get_ident()
         self._acts = []  # at the first batch
+        self._last_acts = []
+        self.has_steps = False
         self._first_step = []  # what to call after it
         self._has_met = False
         self._validation_freq = None  # of the ranks that validate
         self._steps = _steps(model)
         self._exchanges = _exchanges()
+
+    @property
+    def attendance(self):
+        """The `Attendance` of its steps; `None` without a `DDLCallback`."""
+        return self.step and self.step.attendance
 
     def ask_who_validates(self):
         """Hears whether any rank has data to validate with. All ranks must ask together."""
@@ -67,6 +75,15 @@ class Fit:
         """Whether any rank validates after an epoch."""
         frequency = self._validation_freq
         return frequency is not None and self.model._should_eval(epoch, frequency)
+
+    def at_success(self, act):
+        """Has `act` called once Keras's `fit` has returned, on all ranks together."""
+        self._last_acts.append(act)
+
+    def succeed(self):
+        """Called when Keras's `fit` has returned."""
+        for act in self._last_acts:
+            act()
 
     def at_first_batch(self, act):
         """Has `act` called before the first step, on all ranks together.
@@ -100,6 +117,8 @@ class Fit:
         if spec is not None:
             for act in self._acts:
                 act(spec)
+            if self.step is not None:
+                self.step.is_traced = True
         return spec
 
     def wrap_train_step(self, wrap):
@@ -116,9 +135,10 @@ class Fit:
             self.at_end.callback(object.__delattr__, model, name)
         else:
             self.at_end.callback(object.__setattr__, model, name, own)
-        # Keras would take the one that it has compiled in an earlier fit.
-        model.train_function = None
-        self.at_end.callback(setattr, model, "train_function", None)
+        if self.step is None:
+            # Keras would take the one that it has compiled in an earlier fit.
+            model.train_function = None
+            self.at_end.callback(setattr, model, "train_function", None)
 
     def is_here(self):
         """Whether this is the thread that takes the steps: callbacks may be called in others."""
@@ -153,6 +173,7 @@ class Fit:
                 self._wait = wait
             done = (self.steps + (wait is None)) * model.steps_per_execution
             self.steps += 1
+            self.has_steps = True
             while self._first_step:
                 self._first_step.pop()()
             model.stop_training = self.attendance.by_step(done, model.stop_training)
@@ -163,7 +184,7 @@ class Fit:
     @functools.cached_property
     def meter(self):
         """What measures its steps: a `StepMeter`, to be asked for in a callback's `set_model`."""
-        meter = backends.require().StepMeter()
+        meter = backends.require().StepMeter() if self.step is None else self.step.meter
         meter.watch(self)
         return meter
 
@@ -244,6 +265,7 @@ def _install_fit():
             with lifetime.bounded_end() as has_failed, under_way.at_end:
                 try:
                     history = original(self, **arguments)
+                    under_way.succeed()
                 except BaseException as error:
                     if is_shared:
                         has_failed(error)
@@ -268,5 +290,6 @@ def _install_evaluate():
 
 
 def _note(fit):
-    if launcher.is_rank_of_several() and fit.took_steps_alone():
+    is_alone = launcher.is_rank_of_several() and fit.step is None
+    if is_alone and fit.took_steps_alone():
         world.warn_at_end(_TRAINED_ALONE)

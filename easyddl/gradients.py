@@ -1,17 +1,21 @@
 """The hook on an optimizer: gradients are averaged over all ranks before they are applied."""
 
+import contextlib
 import functools
 import math
 import weakref
 
+import keras
 from keras import ops
 
 from easyddl import backends, world
-from easyddl.denominators import PLAIN
+from easyddl.batch_weight import PLAIN
 from easyddl.exchange import Exchange
 from easyddl.step_sum import StepRows
 
 _HOOK = "_easyddl_averager"
+
+_applying = []  # the optimizers whose hooked `apply` is under way
 
 
 class Averager:
@@ -90,6 +94,17 @@ class Averager:
             result[i] = ops.cast(ops.reshape(ops.max(rows, axis=0), variable.shape), grad.dtype)
         return result
 
+    def pause(self):
+        """Has backward passes, which may be anyone's between two fits, send nothing."""
+        for _, exchange in self._exchanges.values():
+            exchange.unwatch()
+
+    def resume(self):
+        """Has gradients set off again as a backward pass computes them."""
+        for _, exchange in self._exchanges.values():
+            if self._as_they_come:
+                exchange.watch(self._weight)
+
     def close(self):
         """Ends its exchanges."""
         for _, exchange in self._exchanges.values():
@@ -98,7 +113,23 @@ class Averager:
         self._rows.clear()
 
 
-def hook(optimizer, bucket_bytes=None, batch_weight=None):
+def averager(optimizer, batch_weight=None, bucket_bytes=None):
+    """What averages the gradients of an optimizer: an `Averager`, for `hook`.
+
+    Args:
+        optimizer: A Keras optimizer.
+        batch_weight: `BatchWeight` of the model that is trained. Without one, all ranks that have
+            a batch count alike.
+        bucket_bytes: Integer, or `None` for a size that is measured.
+    """
+    accumulates = _accumulates(optimizer)
+    made = Averager(bucket_bytes, _weight_of(batch_weight, accumulates), not accumulates)
+    # An optimizer that is dropped gives back what it has leased. Not at exit: all goes then.
+    weakref.finalize(optimizer, made.close).atexit = False
+    return made
+
+
+def hook(optimizer, averager):
     """Makes an optimizer average gradients before it applies them.
 
     The outermost optimizer's `apply` comes before unscaling, clipping, accumulation, weight
@@ -107,31 +138,30 @@ def hook(optimizer, bucket_bytes=None, batch_weight=None):
 
     Args:
         optimizer: A Keras optimizer.
-        bucket_bytes: Integer, or `None` for a size that is measured.
-        batch_weight: `BatchWeight` of the model that is trained. Without one, all ranks that have
-            a batch count alike.
+        averager: Its `Averager`.
 
     Returns:
         Function that takes the hook off again. It does nothing if the optimizer had one before.
     """
     if is_hooked(optimizer):
         return lambda: None
-    accumulates = getattr(optimizer, "gradient_accumulation_steps", None)
-    averager = Averager(bucket_bytes, _weight_of(batch_weight, accumulates), not accumulates)
-    replaced = (_update_of if accumulates else _apply_of)(optimizer, averager)
+    replaced = (_update_of if _accumulates(optimizer) else _apply_of)(optimizer, averager)
     uncompiled = backends.require().uncompiled
     for name, function in replaced.items():
         object.__setattr__(optimizer, name, uncompiled(function))
     object.__setattr__(optimizer, _HOOK, averager)
-    # An optimizer that is dropped gives back what it has leased. Not at exit: all goes then.
-    weakref.finalize(optimizer, averager.close).atexit = False
+    averager.resume()
 
     def unhook():
+        averager.pause()
         for name in (*replaced, _HOOK):
             object.__delattr__(optimizer, name)
-        averager.close()
 
     return unhook
+
+
+def _accumulates(optimizer):
+    return bool(getattr(optimizer, "gradient_accumulation_steps", None))
 
 
 def _weight_of(batch_weight, accumulates):
@@ -148,6 +178,23 @@ def is_hooked(optimizer):
     return hasattr(optimizer, _HOOK)
 
 
+def is_applied_by_another():
+    """Whether this is within the `apply` of a hooked optimizer, which may call others.
+
+    These get gradients that are averaged already.
+    """
+    return bool(_applying)
+
+
+@contextlib.contextmanager
+def _applied(optimizer):
+    _applying.append(optimizer)
+    try:
+        yield
+    finally:
+        _applying.pop()
+
+
 def exchanged_steps():
     """How many steps of gradients this process has exchanged."""
     return world.engine().core.exchanged_steps()
@@ -155,6 +202,13 @@ def exchanged_steps():
 
 def _is_overwritten(variable):
     return getattr(variable, "overwrite_with_gradient", False)
+
+
+def _build(optimizer, variables):
+    """Builds an optimizer as its `apply` would, where what makes variables waits for no batch."""
+    if not optimizer.built and variables is not None:
+        with keras.name_scope(optimizer.name, caller=optimizer):
+            optimizer.build(list(variables))
 
 
 def _variables_of(optimizer, variables):
@@ -170,8 +224,9 @@ def _apply_of(optimizer, averager):
         if are_means:
             return original(grads, trainable_variables)
         grads = list(grads)
+        _build(optimizer, trainable_variables)
         variables = _variables_of(optimizer, trainable_variables)
-        with backends.require().once_there_is_a_batch():
+        with backends.require().once_there_is_a_batch(), _applied(optimizer):
             return original(mean(grads, variables), trainable_variables)
 
     def stateless_apply(optimizer_variables, grads, trainable_variables):
@@ -180,7 +235,8 @@ def _apply_of(optimizer, averager):
         means = mean(list(grads), _variables_of(optimizer, None)) if optimizer.built else grads
         are_means = True
         try:
-            return original_stateless(optimizer_variables, means, trainable_variables)
+            with _applied(optimizer):
+                return original_stateless(optimizer_variables, means, trainable_variables)
         finally:
             are_means = False
 
@@ -202,6 +258,7 @@ def _update_of(optimizer, averager):
 
     def apply(grads, trainable_variables=None):
         grads = list(grads)
+        _build(optimizer, trainable_variables)
         variables = _variables_of(optimizer, trainable_variables)
         pairs = [
             (grad, variable)
@@ -212,7 +269,7 @@ def _update_of(optimizer, averager):
         if len(grads) == len(variables):
             register([grad for grad, _ in pairs], list(applied))
             grads = overwriting(grads, variables)
-        with backends.require().once_there_is_a_batch():
+        with backends.require().once_there_is_a_batch(), _applied(optimizer):
             return original_apply(grads, trainable_variables)
 
     def clip(grads):

@@ -34,6 +34,7 @@ def DistributedOptimizer(optimizer, bucket_bytes=None):
             "`optimizer` must be an instance of a Keras optimizer, such as "
             f"`keras.optimizers.Adam(1e-3)`. Received: {optimizer!r}"
         )
-    gradients.hook(optimizer, exchange.requested_bucket_bytes(bucket_bytes))
+    bucket_bytes = exchange.requested_bucket_bytes(bucket_bytes)
+    gradients.hook(optimizer, gradients.averager(optimizer, bucket_bytes=bucket_bytes))
     momentum.hook(optimizer)
     return optimizer

@@ -3,7 +3,12 @@
 import random
 
 import numpy as np
-from keras.src.random.seed_generator import global_seed_generator
+from keras.src.backend.common import global_state
+from keras.src.random.seed_generator import (
+    GLOBAL_SEED_GENERATOR,
+    global_seed_generator,
+    make_default_seed,
+)
 
 from easyddl import backends, objects, world
 
@@ -79,19 +84,85 @@ def of_another_rank(captured, distance):
     return {"generators": seeds, "framework": framework}
 
 
-def share_framework_state(root_rank):
-    """Gives the framework's own generators states that differ by rank, and follow from the root's.
+class Parted:
+    """States that differ by rank, for the length of a training, of generators that no layer owns.
 
-    All ranks must call it.
+    These are the framework's own, and Keras's global one. They follow from the root's. All ranks
+    must make it together.
 
     Args:
         root_rank: Integer. The rank whose numbers stay what they were.
     """
-    door = backends.require()
-    roots = objects.broadcast_object(door.random_state(), root_rank)
-    if roots is not None:
+
+    def __init__(self, root_rank):
+        self._root_rank = root_rank
+        self._first_pair = _make_global_generator()
+        state, seeds, pair = objects.broadcast_object(_of_no_layer(), root_rank)
         distance = (world.rank() - root_rank) % world.size()
-        door.set_random_state(door.random_state_of_another_rank(roots, distance))
+        door = backends.require()
+        if state is not None:
+            door.set_random_state(door.random_state_of_another_rank(state, distance))
+        if seeds is not None and distance:
+            door.set_op_seeds((seeds[0] + distance, None))
+        _set_global_pair([(pair[0] + distance) % 2**32, pair[1]])
+
+    def join(self):
+        """Gives all ranks the root's states.
+
+        So what the script draws next is the same on all ranks, as it was before the training. All
+        ranks must call it.
+        """
+        was_used = self._first_pair not in (None, _of_no_layer()[2])
+        theirs = objects.broadcast_object((*_of_no_layer(), was_used), self._root_rank)
+        state, seeds, pair, was_used = theirs
+        if world.rank() != self._root_rank:
+            door = backends.require()
+            if state is not None:
+                door.set_random_state(state)
+            if seeds is not None:
+                door.set_op_seeds(seeds)
+            _set_global_pair(pair)
+        if self._first_pair is not None:
+            _unmake_global_generator(was_used)
+
+
+def _of_no_layer():
+    door = backends.require()
+    return door.random_state(), door.op_seeds(), _pair_of(global_seed_generator())
+
+
+def _pair_of(generator):
+    return np.asarray(generator.state.numpy()).tolist()
+
+
+def _set_global_pair(pair):
+    state = global_seed_generator().state
+    state.assign(np.array(pair, state.dtype))
+
+
+def _make_global_generator():
+    """Makes Keras's global generator, where its first use has not, as that would.
+
+    It takes its seed from Python's generator, which stays where it was: the script may never use
+    the global one.
+
+    Returns:
+        The state of the new generator, or `None` if there was one.
+    """
+    if global_state.get_global_attribute(GLOBAL_SEED_GENERATOR) is not None:
+        return None
+    before = random.getstate()
+    made = global_seed_generator()
+    random.setstate(before)
+    return _pair_of(made)
+
+
+def _unmake_global_generator(was_used):
+    """Leaves things as they are on one process, which makes the generator at its first use."""
+    if was_used:
+        make_default_seed()  # the number that its seed took
+    else:
+        global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, None)
 
 
 def _states(model):

@@ -1,10 +1,9 @@
 """Whether the ranks still hold the same model."""
 
-import zlib
-
 import numpy as np
 
-from easyddl import collectives, state
+from easyddl import collectives, layer_state, state
+from easyddl.variables import checksum
 
 
 def check(model, place):
@@ -12,7 +11,8 @@ def check(model, place):
 
     Each rank computes a checksum of each variable (CRC-32 of its bytes); these travel, not the
     variables. What differs by rank by its nature is left out: the moving statistics of
-    `BatchNormalization`, and gradients that are gathered for the next update.
+    `BatchNormalization`, the states of stateful RNNs, what layers keep of their batches until an
+    epoch ends, and gradients that are gathered for the next update.
 
     Args:
         model: A built model in training.
@@ -21,23 +21,33 @@ def check(model, place):
     Raises:
         RuntimeError: On all ranks; it names the variables and the ranks.
     """
-    variables = state.shared_variables(model)
-    mine = np.array([_checksum(variable) for variable in variables], np.int64)
+    found = differences(model)
+    if found:
+        raise RuntimeError(
+            f"The ranks' models differ {place}: {found}. Something changes them outside of the "
+            "optimizer on some ranks alone (a callback, for example), or draws random numbers that "
+            "differ by rank."
+        )
+
+
+def differences(model):
+    """The variables that differ by rank, and the ranks, in words; `None` if none does.
+
+    All ranks must call it together.
+
+    Args:
+        model: A built model in training.
+    """
+    late = {id(variable) for variable in layer_state.taken_from_root(model)}
+    compared = [each for each in state.shared_variables(model) if id(each) not in late]
+    mine = np.array([checksum(variable) for variable in compared], np.int64)
     everyones = collectives.allgather(mine[None])
     differing = np.flatnonzero((everyones != everyones[0]).any(axis=0))
     if len(differing) == 0:
-        return
-    shown = [_shown(variables[i], everyones[:, i]) for i in differing[:5]]
+        return None
+    shown = [_shown(compared[i], everyones[:, i]) for i in differing[:5]]
     more = f", and {len(differing) - 5} more" if len(differing) > 5 else ""
-    raise RuntimeError(
-        f"The ranks' models differ {place}: {'; '.join(shown)}{more}. Something changes them "
-        "outside of the optimizer on some ranks alone (a callback, for example), or draws random "
-        "numbers that differ by rank."
-    )
-
-
-def _checksum(variable):
-    return zlib.crc32(np.ascontiguousarray(variable.numpy()).view(np.uint8).reshape(-1))
+    return "; ".join(shown) + more
 
 
 def _shown(variable, checksums):

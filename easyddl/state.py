@@ -2,13 +2,16 @@
 
 import keras
 
-from easyddl import variables
+from easyddl import compiled_step, variables
+from easyddl.layer_state import batch_states
 from easyddl.normalization import moving_statistics
 
 
 def optimizers(model):
-    """The optimizers of a model: the one that it was compiled with, and its attributes."""
+    """The optimizers of a model: that of `compile`, its attributes, and those its steps used."""
+    step = compiled_step.of(model)
     found = [getattr(model, "optimizer", None), *vars(model).values()]
+    found += step.optimizers if step is not None else []
     unique = {id(each): each for each in found if isinstance(each, keras.optimizers.Optimizer)}
     inner = {id(each) for optimizer in unique.values() for each in _inside(optimizer)}
     return [optimizer for key, optimizer in unique.items() if key not in inner]
@@ -50,8 +53,15 @@ def take_over(model, root_rank):
 def shared_variables(model):
     """The weights and optimizer variables that are the same on all ranks after each step."""
     own = [a for each in optimizers(model) for a in _accumulators(each)]
-    left_out = {id(variable) for variable in (*own, *moving_statistics(model))}
+    of_rank = (*own, *moving_statistics(model), *batch_states(model))
+    left_out = {id(variable) for variable in of_rank}
     return [variable for variable in all_variables(model) if id(variable) not in left_out]
+
+
+def initial_variables(model):
+    """The variables that all ranks begin a training with alike."""
+    own = {id(variable) for variable in batch_states(model)}
+    return [variable for variable in all_variables(model) if id(variable) not in own]
 
 
 def all_variables(model):

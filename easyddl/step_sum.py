@@ -5,7 +5,7 @@ import weakref
 
 from keras import ops
 
-from easyddl import backends, denominators, world
+from easyddl import backends, batch_weight, world
 from easyddl.ways import Way
 
 
@@ -46,7 +46,7 @@ class StepSum:
     def _gradient(self, upstream):
         # What follows weighs this rank's gradients, and with them what other ranks' losses tell
         # of this rank's samples: these must have been weighed by their own ranks' instead.
-        weight = denominators.current()
+        weight = batch_weight.current()
         if weight is None:
             return self._backward.reduce([upstream])[0]
         return ops.divide_no_nan(self._backward.reduce([upstream * weight])[0], weight)

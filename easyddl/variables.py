@@ -1,5 +1,7 @@
 """Giving all ranks one rank's variables."""
 
+import zlib
+
 import numpy as np
 
 from easyddl import backends, collectives, world
@@ -68,6 +70,11 @@ def average_variables(variables, what, weight=1.0):
     means = np.split(total[1:] / total[0], ends)
     for variable, value, mean in zip(variables, values, means, strict=True):
         variable.assign(mean.reshape(value.shape).astype(value.dtype))
+
+
+def checksum(variable):
+    """The CRC-32 of a variable's bytes."""
+    return zlib.crc32(np.ascontiguousarray(variable.numpy()).view(np.uint8).reshape(-1))
 
 
 def _value(variable):

@@ -39,6 +39,10 @@ class Way:
         """
         self._door.watch(variables, weight)
 
+    def unwatch(self):
+        """Ends what `watch` has begun."""
+        self._door.unwatch()
+
     def take_part(self):
         """Tells the fit under way that its steps go this way."""
         attendance.note(self._engine, self._leads)

@@ -15,8 +15,8 @@ framework, and it offers:
 - `Exchange(number, buckets, shapes)`: a list of gradients' way into the engine. Its
   `reduce(gradients, weight)` averages them over all ranks, inside a compiled step too; its
   `zeros(dtype, shape)` stands in for a gradient that this rank does not have. `watch(variables,
-  weight)` lets gradients leave before `reduce` is called; `stop()` ends that; `close()` comes when
-  the engine has ended its part.
+  weight)` lets gradients leave before `reduce` is called; `unwatch()` ends that; `stop()` comes
+  before the engine ends its part, and `close()` after.
 - `differentiable(forward, backward)`: a function of a tensor with a gradient of its own.
 - `begin_without_batch(model)`: has Keras begin a fit on a rank that has no batch; returns a
   function that takes that back.
@@ -24,18 +24,28 @@ framework, and it offers:
 - `on_first_batch(model, act)`: calls `act(spec)` with the structure of the first batch of data of
   a fit, before its first step.
 - `symbolic_batch(spec)`: a batch of such a structure, of `keras.KerasTensor`.
+- `build(model, spec)`: makes a model's variables by such a structure, as its own step would;
+  returns `False` where only the first step can.
 - `trace_step(model, spec)`: traces the model's step for a rank that has no batch.
 - `once_there_is_a_batch()`: a context in which a compiled step's updates wait for its batch.
+- `changing(train_step, model, variables, change)`: a `train_step` that gives some variables other
+  values than it has computed.
+- `outside_of_step()`: a context in which variables have values while a step is traced or taken;
+  `None` where there is none.
 - `unless(condition, act)`: calls `act`, which changes nothing where a scalar tensor is true; it
   may be left out then.
 - `scope_of(x)`: an object that stands for the graph that a tensor belongs to, or `None`.
 - `is_current(x)`: whether a tensor noted earlier in a step can be used where the code is now.
+- `unwrapped(function)`: the function of a model's steps that Keras's trainer has made, of what the
+  model has when `on_train_begin` is called.
 - `begun(result)`: a function that waits until the step is done that has returned this; `None` if
   it is done.
 - `finish(model)`: waits until all steps that Keras has begun are done.
 - `synced(model)`: has a model's variables hold what they are after the last step.
 - `random_state()`, `set_random_state(state)`: of the framework's own generators, in a form that
   JSON can hold, or `None`; `random_state_of_another_rank(state, distance)`.
+- `op_seeds()`, `set_op_seeds(seeds)`: what the framework's operations take their seeds from, a pair
+  whose first is an integer; or `None`.
 - `skip_steps(model, steps)`: the first steps of a fit draw their data and train nothing.
 """
 

@@ -14,6 +14,7 @@ from jax import numpy as jnp
 from jax.experimental.sparse import JAXSparse
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
+from keras.src.backend.common.stateless_scope import get_stateless_scope
 from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
 from easyddl import cores, launcher, world
@@ -22,24 +23,30 @@ from easyddl.backends.jax_trainer import (
     StepMeter,
     begin_without_batch,
     begun,
+    build,
+    changing,
     finish,
     on_first_batch,
     skip_steps,
     symbolic_batch,
     synced,
     trace_step,
+    unwrapped,
 )
 
 __all__ = [
     "StepMeter",
     "begin_without_batch",
     "begun",
+    "build",
+    "changing",
     "finish",
     "on_first_batch",
     "skip_steps",
     "symbolic_batch",
     "synced",
     "trace_step",
+    "unwrapped",
 ]
 
 _VISIBLE, _ALL = "jax_cuda_visible_devices", "all"
@@ -184,6 +191,9 @@ class Exchange:
     def watch(self, variables, weight):
         """In a compiled step gradients set off when they are there in any case."""
 
+    def unwatch(self):
+        """There is nothing to end."""
+
     def stop(self):
         """Nothing sets off but by `reduce`."""
 
@@ -278,6 +288,11 @@ def once_there_is_a_batch():
     return contextlib.nullcontext()
 
 
+def outside_of_step():
+    """A context in which variables have values, or `None`: in a pure function they have none."""
+    return contextlib.nullcontext() if get_stateless_scope() is None else None
+
+
 def unless(condition, act):
     """Calls `act`, which changes nothing where `condition` holds."""
     act()  # XLA makes it a part of the update, where a branch would keep the two apart
@@ -319,6 +334,15 @@ def random_state():
 
 def set_random_state(captured):
     """Nothing is captured."""
+
+
+def op_seeds():
+    """`None`: operations have no seeds of their own."""
+    return None
+
+
+def set_op_seeds(seeds):
+    """There are none to set."""
 
 
 def random_state_of_another_rank(captured, distance):

@@ -91,6 +91,7 @@ def _wrap_made(model, name, wrap):
         function = getattr(model, name)
         if not any(function is each for each in made):
             made.append(functools.wraps(function)(wrap(model, function)))
+            made[-1].easyddl_wraps = function
             setattr(model, name, made[-1])
 
     def take_back():
@@ -100,10 +101,17 @@ def _wrap_made(model, name, wrap):
             object.__setattr__(model, maker, own)
         function = getattr(model, name)
         if any(function is each for each in made):
-            setattr(model, name, function.__wrapped__)
+            setattr(model, name, function.easyddl_wraps)
 
     object.__setattr__(model, maker, make)
     return take_back
+
+
+def unwrapped(function):
+    """The function that the trainer has made, without what wraps it for the length of a fit."""
+    while hasattr(function, "easyddl_wraps"):
+        function = function.easyddl_wraps
+    return function
 
 
 def _held(model, step):
@@ -207,6 +215,41 @@ def symbolic_batch(spec):
     return keras.tree.map_structure(symbol, spec)
 
 
+def changing(train_step, model, variables, change):
+    """A `train_step` that gives variables other values than it has computed.
+
+    Args:
+        train_step: As Keras's trainer has it.
+        model: The model of the step.
+        variables: Function that returns a list of Keras variables that are not trainable.
+        change: Function of two lists of their values, before the step and after it, that returns
+            the values that they get.
+    """
+
+    @functools.wraps(train_step)
+    def step(state, data):
+        result, after = train_step(state, data)
+        wanted = {id(variable) for variable in variables()}
+        held = model.non_trainable_variables
+        places = [i for i, variable in enumerate(held) if id(variable) in wanted]
+        if not places:
+            return result, after
+        trainable, values, *others = after
+        changed = change([state[1][i] for i in places], [values[i] for i in places])
+        values = list(values)
+        for i, value in zip(places, changed, strict=True):
+            values[i] = value
+        return result, (trainable, values, *others)
+
+    return step
+
+
+def build(model, spec):
+    """Makes a model's variables before its first step, by a batch's structure: always `True`."""
+    model._symbolic_build(data_batch=symbolic_batch(spec))
+    return True
+
+
 def trace_step(model, spec):
     """Traces a model's step for batches of a structure, and computes nothing."""
     synced(model)
@@ -247,7 +290,6 @@ class StepMeter(HostStepMeter):
 
     def watch(self, fit):
         """Measures the steps of a fit. To be called in a callback's `set_model`."""
-        fit.model.train_function = None  # that of an earlier fit
         fit.at_end.callback(_wrap_made(fit.model, "train_function", self._counted))
 
     def _counted(self, model, step):

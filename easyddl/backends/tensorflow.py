@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
+from tensorflow.python.eager import context
 from tensorflow.python.ops import control_flow_util
 
 from easyddl import console, cores, launcher, world
@@ -151,6 +152,9 @@ class Exchange:
     def watch(self, variables, weight):
         """In a graph gradients set off when they are there in any case."""
         return None
+
+    def unwatch(self):
+        """There is nothing to end."""
 
     def stop(self):
         """Nothing sets off but by `reduce`."""
@@ -310,6 +314,37 @@ def once_there_is_a_batch():
     return tf.control_dependencies(_data_operations())
 
 
+def changing(train_step, model, variables, change):
+    """A `train_step` that gives variables other values than it has computed.
+
+    Args:
+        train_step: As Keras's trainer has it.
+        model: The model of the step.
+        variables: Function that returns a list of Keras variables.
+        change: Function of two lists of their values, before the step and after it, that returns
+            the values that they get.
+    """
+
+    @functools.wraps(train_step)
+    def step(data):
+        changed = variables()
+        before = [tf.identity(variable.value) for variable in changed]
+        result = train_step(data)
+        if changed:
+            with once_there_is_a_batch():
+                after = [tf.identity(variable.value) for variable in changed]
+                for variable, value in zip(changed, change(before, after), strict=True):
+                    variable.assign(value)
+        return result
+
+    return step
+
+
+def outside_of_step():
+    """A context in which variables have values, also where a step is traced."""
+    return tf.init_scope()
+
+
 def begin_without_batch(model):
     """Does nothing: Keras asks the data for their structure, not for a batch."""
     return lambda: None
@@ -322,6 +357,25 @@ def random_state():
 
 def set_random_state(captured):
     """Nothing is captured."""
+
+
+def op_seeds():
+    """What operations such as `tf.random.normal` take their seeds from.
+
+    Returns:
+        Pair of the seed that the user has set and the state of the generator that makes seeds of
+        operations from it; `None` if none is set, and so each process draws other numbers.
+    """
+    seed = context.global_seed()
+    return None if seed is None else (seed, context.context()._rng.getstate())
+
+
+def set_op_seeds(seeds):
+    """Sets what `op_seeds` returned; the generator begins anew where its state is `None`."""
+    seed, state = seeds
+    tf.random.set_seed(seed)
+    if state is not None:
+        context.context()._rng.setstate(state)
 
 
 def random_state_of_another_rank(captured, distance):
@@ -392,6 +446,24 @@ def symbolic_batch(spec):
     )
 
 
+def build(model, spec):
+    """Makes a model's variables before its first step, by a batch's structure.
+
+    A `train_step` of the user's own says how the model takes a batch: it may pass several inputs
+    to it one by one, or never call the model itself. So that step is traced.
+
+    Returns:
+        Boolean: whether the variables are there. They are not where such a step runs eagerly.
+    """
+    if type(model).train_step is keras.Model.train_step:
+        model._symbolic_build(data_batch=symbolic_batch(spec))
+    elif model.run_eagerly:
+        return False
+    else:
+        trace_step(model, spec)
+    return True
+
+
 def trace_step(model, spec):
     """Traces a model's step for batches of a structure, and computes nothing."""
     tf.function(model.train_step, autograph=False).get_concrete_function(spec)
@@ -429,6 +501,11 @@ def finish(model):
 
 def synced(model):
     """Variables hold their values at any time."""
+
+
+def unwrapped(function):
+    """The function that Keras's trainer has made: nothing wraps it here."""
+    return function
 
 
 def skip_steps(model, steps):

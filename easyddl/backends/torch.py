@@ -187,6 +187,12 @@ def symbolic_batch(spec):
     )
 
 
+def build(model, spec):
+    """Makes a model's variables before its first step, by a batch's structure: always `True`."""
+    model._symbolic_build(data_batch=symbolic_batch(spec))
+    return True
+
+
 def trace_step(model, spec):
     """Takes a step with a made-up batch of a structure, of which nothing remains.
 
@@ -203,6 +209,37 @@ def trace_step(model, spec):
 
 def once_there_is_a_batch():
     """A step is taken where there is a batch, and only there."""
+    return contextlib.nullcontext()
+
+
+def changing(train_step, model, variables, change):
+    """A `train_step` that gives variables other values than it has computed.
+
+    Args:
+        train_step: As Keras's trainer has it.
+        model: The model of the step.
+        variables: Function that returns a list of Keras variables.
+        change: Function of two lists of their values, before the step and after it, that returns
+            the values that they get.
+    """
+
+    @functools.wraps(train_step)
+    def step(data):
+        changed = variables()
+        before = [variable.value.detach().clone() for variable in changed]
+        result = train_step(data)
+        if changed:
+            with torch.no_grad():
+                after = [variable.value.detach() for variable in changed]
+                for variable, value in zip(changed, change(before, after), strict=True):
+                    variable.assign(value)
+        return result
+
+    return step
+
+
+def outside_of_step():
+    """A context in which variables have values: they always do."""
     return contextlib.nullcontext()
 
 
@@ -259,6 +296,11 @@ def synced(model):
     """Variables hold their values at any time."""
 
 
+def unwrapped(function):
+    """The function that Keras's trainer has made: nothing wraps it here."""
+    return function
+
+
 def skip_steps(model, steps):
     """Has the first steps of a fit draw their data and train nothing."""
     step = model.train_function
@@ -290,6 +332,15 @@ def set_random_state(captured):
             torch.set_rng_state(state)
         elif torch.cuda.is_available():
             torch.cuda.set_rng_state(state)
+
+
+def op_seeds():
+    """`None`: operations have no seeds of their own."""
+    return None
+
+
+def set_op_seeds(seeds):
+    """There are none to set."""
 
 
 def random_state_of_another_rank(captured, distance):

@@ -93,10 +93,15 @@ class Exchange:
             )
         return gradient.to_dense()
 
-    def stop(self):
-        """Nothing leaves any more, except by `reduce`."""
+    def unwatch(self):
+        """Has nothing leave any more, except by `reduce`."""
         if self._overlap is not None:
             self._overlap.stop()
+            self._overlap = None
+
+    def stop(self):
+        """Called before the engine's part ends."""
+        self.unwatch()
         if self._lane is not None:
             self._lane.stop()
 

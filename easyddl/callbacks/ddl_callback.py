@@ -5,22 +5,24 @@ import contextlib
 import keras
 
 from easyddl import (
-    attendance,
     backends,
+    batch_weight,
+    compiled_step,
     console,
     denominators,
     evaluations,
     exchange,
     fits,
-    gradients,
+    layer_state,
     metrics,
-    momentum,
     objects,
+    optimizer_classes,
     recording,
     replicas,
     state,
     world,
 )
+from easyddl import scalar_losses as scalar
 from easyddl.callbacks import global_batch, hooks, order, reports, step_spans
 from easyddl.callbacks.global_variables_callback import DDLGlobalVariablesCallback
 from easyddl.datasets import epochs
@@ -78,12 +80,18 @@ class DDLCallback(keras.callbacks.Callback):
         check_replicas: Integer. After every so many steps the ranks compare checksums of their
             weights and optimizer variables, and raise an error that names what differs. It takes
             3000 microseconds, and 7500 for each million parameters with Adam (two ranks on two
-            cores, `python tests/benchmarks/replicas.py`). `None` for never. Steps after the first
-            in which a rank has no batch are left out, until the next epoch.
+            cores, `python tests/benchmarks/replicas.py`). Steps after the first in which a rank has
+            no batch are left out, until the next epoch. With `None`, the default, they compare
+            once, at the end of `fit`, and rank 0 prints a warning. `False` for never.
+        scalar_losses: `"mean"` or `"sum"`. What losses are that come as one number: those that a
+            layer of your own adds with `add_loss`, and those of a loss function that reduces them
+            itself. Means are averaged over the ranks, and sums are added. With `None`, the
+            default, they are taken for means over the samples, with a warning.
 
     Raises:
         ValueError: If `bucket_bytes`, or the environment variable, is no positive integer, or
-            `uneven` is none of these, or `check_replicas` is no positive integer.
+            `uneven` or `scalar_losses` is none of these, or `check_replicas` is no positive
+            integer, `None` or `False`.
         TypeError: At `fit`, if the class was passed instead of an instance.
         ValueError: At `fit`, if it is not the first callback, or not the only one.
         RuntimeError: On all ranks, if they train for different epochs; if they have different
@@ -101,18 +109,24 @@ class DDLCallback(keras.callbacks.Callback):
     # for what is asked for in `__init__`.
     async_safe = True
 
-    def __init__(self, bucket_bytes=None, uneven="join", check_replicas=None):
+    def __init__(self, bucket_bytes=None, uneven="join", check_replicas=None, scalar_losses=None):
         super().__init__()
         self.bucket_bytes = exchange.requested_bucket_bytes(bucket_bytes)
         if uneven not in _UNEVEN:
             raise ValueError(f"`uneven` must be one of {_UNEVEN}. Received: uneven={uneven!r}")
         self.uneven = uneven
-        self.check_replicas = _positive("check_replicas", check_replicas)
+        if scalar_losses not in (None, *scalar.KINDS):
+            raise ValueError(
+                f"`scalar_losses` must be one of {scalar.KINDS}, or None for means with a warning. "
+                f"Received: scalar_losses={scalar_losses!r}"
+            )
+        self.scalar_losses = scalar_losses
+        self.check_replicas = _checked("check_replicas", check_replicas)
         self._validation = contextlib.ExitStack()
         self._has_validated = False
         if recording.is_wanted():
             step_spans.record(self)
-        if recording.is_wanted() or self.check_replicas is not None:
+        if recording.is_wanted() or self.check_replicas:
             self.async_safe = False
 
     def set_params(self, params):
@@ -126,8 +140,12 @@ class DDLCallback(keras.callbacks.Callback):
         super().set_model(model)
         evaluation, fit = evaluations.current(model), fits.current(model)
         if evaluation is not None:
-            evaluation.at_end.callback(denominators.BatchWeight().hook(model))
+            weight = batch_weight.BatchWeight()  # of no use here
+            evaluation.at_end.callback(denominators.hook(model, weight, self.scalar_losses))
             evaluation.at_end.callback(reports.hook(model))
+            if denominators.changes_tests_of(model):
+                model.test_function = None
+                evaluation.at_end.callback(setattr, model, "test_function", None)
         elif fit is not None:
             order.check(fit.callbacks, DDLCallback, DDLGlobalVariablesCallback)
             self._hook(fit)
@@ -139,17 +157,37 @@ class DDLCallback(keras.callbacks.Callback):
     def _hook(self, fit):
         model = fit.model
         backends.require().check_model(model)
-        fit.attendance = fit.at_end.enter_context(attendance.Attendance(self.uneven))
-        weight = denominators.BatchWeight()
-        fit.at_end.callback(weight.hook(model))
+        settings = {"bucket_bytes": self.bucket_bytes, "scalar_losses": self.scalar_losses}
+        fit.step = fit.at_end.enter_context(compiled_step.for_fit(model, settings))
+        fit.attendance.goes_on = self.uneven == "join"
+        optimizer_classes.watch()
         for optimizer in state.optimizers(model):
-            fit.at_end.callback(gradients.hook(optimizer, self.bucket_bytes, weight))
-            fit.at_end.callback(momentum.hook(optimizer))
+            fit.step.hook(optimizer)
         if world.size() > 1:
+            fit.at_success(lambda: self._end_fit(fit))
             fit.at_end.callback(reports.hook(model, lambda: self._end_steps(fit)))
-        # Compiled anew: a step of an earlier fit does not hold the exchange.
+            fit.wrap_train_step(lambda train_step: layer_state.merge_in(train_step, model))
         fit.wrap_train_step(fit.attendance.attended)
+        # On all ranks: the steps that they compile must be the same.
+        _ = fit.meter
         global_batch.watch(fit)
+
+    def _end_fit(self, fit):
+        """After all epochs, where no rank has met an error."""
+        model, is_root = fit.model, world.is_root()
+        if is_root and fit.has_steps and not fit.attendance.has_gradients:
+            console.say(
+                "warning: no Keras optimizer applied gradients in the steps of model.fit(), so "
+                "that none of the model's variables was averaged: every rank trained alone. Apply "
+                "them by a Keras optimizer within `train_step`."
+            )
+        found = replicas.differences(model) if self.check_replicas is not False else None
+        if found and is_root:
+            console.say(
+                f"warning: the ranks' models differ after model.fit(): {found}. Something changes "
+                "them on some ranks alone, such as a callback. DDLCallback(check_replicas=1) finds "
+                "the step; check_replicas=False leaves this comparison out."
+            )
 
     def on_train_begin(self, logs=None):
         fit = fits.current(self.model)
@@ -160,6 +198,7 @@ class DDLCallback(keras.callbacks.Callback):
                 "`ddl.DistributedOptimizer` and leave DDLCallback out."
             )
         steps = f", steps in an epoch: {self.params.get('steps')}" if self.uneven == "error" else ""
+        fit.step.note_train_function()
         world.agree(
             f"model.fit() with epochs={self.params.get('epochs')}, uneven={self.uneven!r}, "
             f"check_replicas={self.check_replicas}{steps}"
@@ -182,7 +221,7 @@ class DDLCallback(keras.callbacks.Callback):
             epochs.begin(fit.arguments.get("x"), epoch)
 
     def on_train_batch_end(self, batch, logs=None):
-        if self.check_replicas is None or world.size() == 1:
+        if not self.check_replicas or world.size() == 1:
             return
         model = self.model  # which has JAX's variables hold their values
         steps = fits.current(model).steps
@@ -200,6 +239,7 @@ class DDLCallback(keras.callbacks.Callback):
             mine = -seen.missed if accumulated is None else accumulated
             self._level_out(objects.allgather_object(mine))
         average_moving_statistics(self.model, weight=fit.steps)
+        layer_state.take_roots(self.model, fit.step.root_rank or 0)
         self.model.stop_training = seen.stop
 
     def _level_out(self, steps):
@@ -239,9 +279,11 @@ class DDLCallback(keras.callbacks.Callback):
                 logs.update({f"val_{key}": value for key, value in found.items()})
 
 
-def _positive(name, value):
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+def _checked(name, value):
+    is_positive = isinstance(value, int) and not isinstance(value, bool) and value > 0
+    if value is not None and value is not False and not is_positive:
         raise ValueError(
-            f"`{name}` must be a positive integer, or None for never. Received: {name}={value!r}"
+            f"`{name}` must be a positive integer, None for the end of fit(), or False for never. "
+            f"Received: {name}={value!r}"
         )
     return value

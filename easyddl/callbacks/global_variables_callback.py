@@ -6,9 +6,12 @@ import numpy as np
 from easyddl import (
     backends,
     collectives,
+    compiled_step,
+    console,
     fits,
     objects,
     random_states,
+    replicas,
     state,
     variables,
     world,
@@ -54,8 +57,10 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
         collectives.check_root(self.root_rank)
         self._share_initial_epoch()
         fit = fits.current(self.model)
+        if fit is not None and fit.step is not None:
+            fit.step.root_rank = self.root_rank
         # Keras may have built it on the ranks that have batches, and not on others.
-        if not all(objects.allgather_object(state.is_built(self.model))):
+        if not all(objects.allgather_object(_is_built(self.model))):
             _require(fit, self.model).at_first_batch(self._build_and_share)
             return
         self._share_variables()
@@ -69,18 +74,33 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
         )
 
     def _build_and_share(self, spec):
-        self.model._symbolic_build(data_batch=backends.require().symbolic_batch(spec))
+        if backends.require().build(self.model, spec):
+            self._share_variables()
+        else:
+            fits.current(self.model).after_first_step(self._share_late)
+
+    def _share_late(self):
+        """Where only the first step could make the variables, and has changed them already."""
+        if replicas.differences(self.model) and world.is_root():
+            console.say(
+                "warning: each rank took the first step from its own initial weights, since the "
+                "model's own train_step makes them and runs eagerly. Now all have the root's. Call "
+                "keras.utils.set_random_seed on all ranks before the model is made, or call the "
+                "model once on a batch before fit()."
+            )
         self._share_variables()
 
     def _share_variables(self):
         optimizer = self.model.optimizer
-        if not optimizer.built:
+        if optimizer is not None and not optimizer.built:
             optimizer.build(self.model.trainable_variables)
-        variables.broadcast_variables(state.all_variables(self.model), self.root_rank)
+        variables.broadcast_variables(state.initial_variables(self.model), self.root_rank)
         self._share_seeds()
 
     def _share_seeds(self):
-        random_states.share_framework_state(self.root_rank)
+        fit, parted = fits.current(self.model), random_states.Parted(self.root_rank)
+        if fit is not None:
+            fit.at_success(parted.join)
         pairs = [generator.state for generator in random_states.seed_generators(self.model)]
         variables.broadcast_variables(pairs, self.root_rank)
         for pair in pairs:
@@ -104,6 +124,12 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
         if world.size() > 1:
             stop = np.array(bool(self.model.stop_training))
             self.model.stop_training = bool(collectives.allreduce(stop, op="max"))
+
+
+def _is_built(model):
+    # A model without `call` never is, though its layers are once a step has been traced.
+    step = compiled_step.of(model)
+    return state.is_built(model) or (step is not None and step.is_traced)
 
 
 def _require(fit, model):
