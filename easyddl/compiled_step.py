@@ -129,6 +129,12 @@ def of(model):
     return vars(model).get(_ATTRIBUTE)
 
 
+def drop(model):
+    """Has the next fit compile another step. All ranks must call it together."""
+    if of(model) is not None:
+        of(model).close()
+
+
 def for_fit(model, settings):
     """The step of a fit that begins: the kept one, if it is valid on all ranks, or a new one.
 
@@ -146,8 +152,7 @@ def for_fit(model, settings):
         is_valid = bool(collectives.allreduce(np.array(is_valid), op="min"))
     if is_valid:
         return kept
-    if kept is not None:
-        kept.close()
+    drop(model)
     made = CompiledStep(model, settings)
     # Past Keras's attribute tracking.
     object.__setattr__(model, _ATTRIBUTE, made)

@@ -36,12 +36,13 @@ def hook(model, weight, kind_of_scalars):
     original = model.compute_loss
 
     def compute_loss(x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        if world.size() > 1:
-            scalar_losses.warn_of_no_mean(model)
+        kind = kind_of_scalars
+        if kind is None and (world.size() == 1 or scalar_losses.has_none_of_samples(model)):
+            kind = "mean"  # without another warning
         with contextlib.ExitStack() as around:
             around.enter_context(_losses_of_outputs_weighted(model, x))
-            around.enter_context(scalar_losses.added_scaled(model, kind_of_scalars))
-            denominators = around.enter_context(_noted(kind_of_scalars, _samples(x)))
+            around.enter_context(scalar_losses.added_scaled(model, kind))
+            denominators = around.enter_context(_noted(kind, _samples(x)))
             loss = _call(model, original, x, y, y_pred, sample_weight, training)
         if not training:
             return loss
@@ -137,7 +138,7 @@ def _noted(kind_of_scalars, samples):
     def reduce(values, sample_weight=None, mask=None, reduction="sum_over_batch_size", dtype=None):
         loss = original(values, sample_weight, mask, reduction, dtype)
         if len(values.shape) == 0:  # reduced by the loss itself
-            if kind_of_scalars is None and world.size() > 1:
+            if kind_of_scalars is None:
                 scalar_losses.warn_of_unknown("a loss function returns one number")
             reduction = "sum" if kind_of_scalars == "sum" else None
         if reduction == "sum":

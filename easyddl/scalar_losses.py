@@ -64,17 +64,20 @@ def warn_of_unknown(what):
     )
 
 
-def warn_of_no_mean(model):
-    """Says once of each of Keras's losses that is no mean over samples."""
+def has_none_of_samples(model):
+    """Whether a loss of a model is one of Keras's that are no means over samples: says so once."""
+    found = False
     for loss in keras.tree.flatten(getattr(model, "loss", None)):
         name = _of_whole_batch(loss)
         if name is not None:
+            found = True
             _warn(
                 f"the loss {name} is one number of a whole batch, and no mean over its samples. So "
                 "the mean over the ranks is not what one process would compute with all their "
                 "samples. Pass an `axis` without 0, such as "
                 f"keras.losses.{name}(axis=(1, 2, 3)), to have one of each sample."
             )
+    return found
 
 
 def _of_whole_batch(loss):

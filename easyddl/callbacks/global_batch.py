@@ -23,7 +23,9 @@ def watch(fit):
 
 def _warn(batch, optimizer):
     global _has_warned
-    times = momentum.innermost(optimizer).gradient_accumulation_steps or 1
+    # A model may be compiled without one, for a step of its own.
+    inner = optimizer and momentum.innermost(optimizer)
+    times = getattr(inner, "gradient_accumulation_steps", None) or 1
     total = batch * world.size() * times
     if total <= LIMIT or _has_warned:
         return

@@ -62,7 +62,7 @@ def stateful(train_step):
         with keras.StatelessScope(pairs) as scope:
             logs = train_step(self, data)
         known = {id(variable) for variables in lists for variable in variables}
-        for optimizer in vars(self).values():
+        for optimizer in (*vars(self).values(), *getattr(self, "others", [])):
             if isinstance(optimizer, keras.optimizers.Optimizer):
                 for variable in optimizer.variables:
                     if id(variable) not in known and id(variable) in scope.state_mapping:
