@@ -190,7 +190,11 @@ class DDLCallback(keras.callbacks.Callback):
             replicas.check(model, f"after step {steps} of epoch {self._epoch + 1} of fit()")
 
     def _end_steps(self, fit):
-        """After this rank's last step of an epoch, and before its validation."""
+        """After this rank's last step of an epoch, and before its validation.
+
+        Returns:
+            Boolean: whether it has taken any.
+        """
         backends.require().finish(fit.model)
         fit.meet_without_batch()
         seen = fit.attendance.join(stop=self.model.stop_training)
@@ -201,6 +205,7 @@ class DDLCallback(keras.callbacks.Callback):
             self._level_out(objects.allgather_object(mine))
         average_moving_statistics(self.model, weight=fit.steps)
         self.model.stop_training = seen.stop
+        return fit.steps > 0
 
     def _level_out(self, steps):
         """Brings together ranks that have taken different numbers of steps."""
