@@ -9,6 +9,7 @@ import keras
 
 from easyddl import (
     backends,
+    epoch_data,
     evaluations,
     gradients,
     launcher,
@@ -38,10 +39,12 @@ class Fit:
         attendance: `Attendance`, where a `DDLCallback` is among the callbacks; else `None`.
         steps: Integer. How often this rank has called its train function in this epoch, where a
             `DDLCallback` is among the callbacks.
+        data: `EpochData`, which is watched where a `DDLCallback` is among the callbacks.
     """
 
     def __init__(self, model, arguments):
         self.model = model
+        self.data = epoch_data.EpochData()
         self.arguments = arguments
         self.callbacks = _callbacks(arguments.get("callbacks"))
         self.at_end = contextlib.ExitStack()
@@ -239,6 +242,7 @@ def _install_fit():
         under_way = Fit(self, arguments)
         if is_shared:
             under_way.at_end.callback(backends.require().begin_without_batch(self))
+            under_way.at_end.callback(under_way.data.watch(self))
         _under_way.append(under_way)
         try:
             with lifetime.bounded_end() as has_failed, under_way.at_end:

@@ -198,6 +198,8 @@ class DDLCallback(keras.callbacks.Callback):
         backends.require().finish(fit.model)
         fit.meet_without_batch()
         seen = fit.attendance.join(stop=self.model.stop_training)
+        if seen.uneven and self.uneven == "truncate":
+            fit.data.end_epoch()
         # Steps that only accumulate exchange nothing, and so tell nothing of each other.
         accumulated = state.accumulated_steps(self.model)
         if seen.uneven or accumulated is not None:

@@ -190,6 +190,42 @@ def check_one_rank_that_stops_stops_all():
     assert len(history.history["loss"]) == 2
 
 
+class ByWorkers(keras.utils.PyDataset):
+    """Batches of the rows of some ranks, read ahead by threads."""
+
+    def __init__(self, rows, batches):
+        super().__init__(workers=2)
+        self.rows, self.batches = rows, batches
+
+    @property
+    def num_batches(self):
+        return self.batches  # `None` where they never end
+
+    def __getitem__(self, index):
+        x = np.random.default_rng(index).standard_normal((BATCH * SIZE, 6)).astype("float32")
+        return x[self.rows], x[self.rows].sum(1, keepdims=True)
+
+
+def check_workers_read_each_epoch_from_its_beginning():
+    def make():
+        keras.utils.set_random_seed(2)
+        return new_model(optimizer=keras.optimizers.SGD(0.1, momentum=0.9))
+
+    # Keras alone builds a model by a batch out of the workers' queue, on JAX and PyTorch, and
+    # does not train on it then. So a process is compared that takes them in order by itself.
+    for batches in (3, None):
+        model, alone = make(), make()
+        mine = ByWorkers(np.arange(RANK, BATCH * SIZE, SIZE), batches)
+        steps = {} if batches else {"steps_per_epoch": 3}
+        model.fit(mine, epochs=2, shuffle=False, verbose=0, callbacks=both(), **steps)
+        everything = ByWorkers(slice(None), batches)
+        for step in range(6):
+            alone.train_on_batch(*everything[step % (batches or 6)])
+        assert_replicas_are_equal(model)
+        for weight, want in zip(model.get_weights(), alone.get_weights(), strict=True):
+            np.testing.assert_allclose(weight, want, rtol=1e-5, atol=1e-6)
+
+
 def check_progress_bar_is_the_roots():
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
