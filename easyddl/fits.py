@@ -18,7 +18,7 @@ from easyddl import (
     validation_split,
     world,
 )
-from easyddl.datasets import epochs
+from easyddl.datasets import epochs, is_a
 
 _TRAINED_ALONE = (
     "easyddl: warning: model.fit() took steps without exchanging gradients: every rank trained "
@@ -208,6 +208,19 @@ def _callbacks(callbacks):
     return keras.tree.flatten(inner) if inner else []
 
 
+def _attach(callbacks, model, **params):
+    """Tells easyddl's callbacks in a `CallbackList` of the user's own what they serve now.
+
+    Keras does so as it makes such a list: here before the fit, and maybe without a model.
+    """
+    if not isinstance(callbacks, keras.callbacks.CallbackList):
+        return
+    for callback in _callbacks(callbacks):
+        if is_a(callback, "easyddl"):
+            callback.set_model(model)
+            callback.set_params({**(callbacks.params or {}), **params})
+
+
 def _is_shared(callbacks):
     """Whether one of the callbacks is a `DDLCallback`, and there are other ranks."""
     names = [cls.__name__ for callback in callbacks for cls in type(callback).__mro__]
@@ -247,6 +260,8 @@ def _install_fit():
         try:
             with lifetime.bounded_end() as has_failed, under_way.at_end:
                 try:
+                    epochs_given = arguments.get("epochs", 1)
+                    _attach(arguments.get("callbacks"), self, epochs=epochs_given)
                     history = original(self, **arguments)
                 except BaseException as error:
                     if is_shared:
@@ -262,10 +277,14 @@ def _install_fit():
 
 def _install_evaluate():
     original = keras.Model.evaluate
+    signature = inspect.signature(original)
 
     @functools.wraps(original)
     def evaluate(self, *args, **kwargs):
         with evaluations.under_way(self):
+            if current(self) is None:  # a fit passes its own list
+                arguments = signature.bind_partial(self, *args, **kwargs).arguments
+                _attach(arguments.get("callbacks"), self)
             return original(self, *args, **kwargs)
 
     keras.Model.evaluate = evaluate
