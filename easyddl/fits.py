@@ -15,6 +15,7 @@ from easyddl import (
     launcher,
     lifetime,
     objects,
+    structures,
     validation_split,
     world,
 )
@@ -97,9 +98,10 @@ class Fit:
         if self._has_met:
             return spec
         self._has_met = True
-        specs = [each for each in objects.allgather_object(spec) if each is not None]
+        mine = None if spec is None else structures.described(spec)
+        specs = [each for each in objects.allgather_object(mine) if each is not None]
         if spec is None and specs:
-            spec = specs[0]
+            spec = structures.rebuilt(specs[0])
         if spec is not None:
             for act in self._acts:
                 act(spec)
