@@ -536,6 +536,23 @@ def check_a_step_compiled_by_xla():
         assert_replicas_are_equal(model)
 
 
+def check_strategies_of_tensorflow():
+    if BACKEND != "tensorflow" or SIZE == 1:
+        return
+    import tensorflow as tf
+
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    nothing = contextlib.nullcontext()
+    for around_model, around_fit in ((strategy.scope(), nothing), (nothing, strategy.scope())):
+        with around_model:
+            model = new_model()
+        with around_fit:
+            error = fails(lambda m=model: fit(m))
+        assert isinstance(error, ValueError), error
+        assert "Leave out the strategy" in str(error) and "MirroredStrategy" in str(error), error
+    fit(new_model())  # a scope that has ended is none
+
+
 def check_run_eagerly_and_several_steps_per_execution():
     for arguments in ({"run_eagerly": True}, {"steps_per_execution": 3}):
         if BACKEND == "torch" and "steps_per_execution" in arguments:
