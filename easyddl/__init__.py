@@ -11,6 +11,9 @@ model.fit(..., callbacks=[ddl.DDLCallback(), *mine,              # 4
     mpirun -np 8 python train.py
 """
 
+from easyddl import quiet as _quiet  # noqa: F401 - it acts before a framework is imported
+
+# isort: split
 from easyddl import backends as _backends
 from easyddl import fits as _fits
 from easyddl import launcher as _launcher

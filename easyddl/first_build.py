@@ -1,7 +1,5 @@
 """Beginning a fit where Keras builds a model by the first batch before it calls its callbacks."""
 
-import queue
-
 
 class _NoBatch(Exception):
     """There is no batch to build with."""
@@ -25,37 +23,27 @@ def put_off_without_batch(model):
         if iterator is None:
             return original(data_batch=data_batch)
         try:
-            return original(iterator=_watched(iterator))
+            return original(iterator=_first_of(iterator))
         except _NoBatch:
             return None
-        finally:
-            _forget(iterator)
 
     object.__setattr__(model, name, build)
     return lambda: object.__delattr__(model, name)
 
 
-def _watched(iterator):
-    has_batches = False
-    for each in iterator:
-        has_batches = True
-        yield each
-    if not has_batches:
-        raise _NoBatch
-
-
-def _forget(iterator):
-    """Drops what the workers of a `PyDataset` have read ahead meanwhile.
-
-    Keras would begin the first epoch with it, and each rank with another number of batches, which
-    the others have read too where the data are dealt out anew in each epoch.
-    """
-    enqueuer = getattr(getattr(iterator, "data_adapter", None), "enqueuer", None)
-    if enqueuer is None:
+def _first_of(iterator):
+    """What an epoch iterator gives first, with the batch itself in place of an iterator."""
+    adapter = getattr(iterator, "data_adapter", None)
+    dataset = getattr(adapter, "py_dataset", None)
+    if dataset is not None and dataset.num_batches != 0:
+        # Drawn from its workers, that batch would be missing from the first epoch, and all later
+        # ones would begin with what they have read ahead: each rank with another number of batches.
+        yield 0, 0, [adapter._standardize_batch(dataset[0])]
         return
-    enqueuer.stop()
-    while True:
-        try:
-            enqueuer.ready_queue.get_nowait()
-        except queue.Empty:
+    for *steps, data in iterator:
+        # An iterator, or in older versions of Keras and on PyTorch a list.
+        for batch in data:
+            yield (*steps, [batch])
             return
+        break  # steps on JAX never end by themselves
+    raise _NoBatch

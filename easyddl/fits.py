@@ -9,15 +9,17 @@ import keras
 
 from easyddl import (
     backends,
+    epoch_data,
     evaluations,
     gradients,
     launcher,
     lifetime,
     objects,
+    structures,
     validation_split,
     world,
 )
-from easyddl.datasets import epochs
+from easyddl.datasets import epochs, is_a
 
 _TRAINED_ALONE = (
     "easyddl: warning: model.fit() took steps without exchanging gradients: every rank trained "
@@ -39,10 +41,12 @@ class Fit:
         has_steps: Boolean. Whether this rank has taken any, where a `DDLCallback` is among them.
         steps: Integer. How often this rank has called its train function in this epoch, where a
             `DDLCallback` is among the callbacks.
+        data: `EpochData`, which is watched where a `DDLCallback` is among the callbacks.
     """
 
     def __init__(self, model, arguments):
         self.model = model
+        self.data = epoch_data.EpochData()
         self.arguments = arguments
         self.callbacks = _callbacks(arguments.get("callbacks"))
         self.at_end = contextlib.ExitStack()
@@ -111,9 +115,10 @@ class Fit:
         if self._has_met:
             return spec
         self._has_met = True
-        specs = [each for each in objects.allgather_object(spec) if each is not None]
+        mine = None if spec is None else structures.described(spec)
+        specs = [each for each in objects.allgather_object(mine) if each is not None]
         if spec is None and specs:
-            spec = specs[0]
+            spec = structures.rebuilt(specs[0])
         if spec is not None:
             for act in self._acts:
                 act(spec)
@@ -226,6 +231,19 @@ def _callbacks(callbacks):
     return keras.tree.flatten(inner) if inner else []
 
 
+def _attach(callbacks, model, **params):
+    """Tells easyddl's callbacks in a `CallbackList` of the user's own what they serve now.
+
+    Keras does so as it makes such a list: here before the fit, and maybe without a model.
+    """
+    if not isinstance(callbacks, keras.callbacks.CallbackList):
+        return
+    for callback in _callbacks(callbacks):
+        if is_a(callback, "easyddl"):
+            callback.set_model(model)
+            callback.set_params({**(callbacks.params or {}), **params})
+
+
 def _is_shared(callbacks):
     """Whether one of the callbacks is a `DDLCallback`, and there are other ranks."""
     names = [cls.__name__ for callback in callbacks for cls in type(callback).__mro__]
@@ -260,10 +278,13 @@ def _install_fit():
         under_way = Fit(self, arguments)
         if is_shared:
             under_way.at_end.callback(backends.require().begin_without_batch(self))
+            under_way.at_end.callback(under_way.data.watch(self))
         _under_way.append(under_way)
         try:
             with lifetime.bounded_end() as has_failed, under_way.at_end:
                 try:
+                    epochs_given = arguments.get("epochs", 1)
+                    _attach(arguments.get("callbacks"), self, epochs=epochs_given)
                     history = original(self, **arguments)
                     under_way.succeed()
                 except BaseException as error:
@@ -280,10 +301,14 @@ def _install_fit():
 
 def _install_evaluate():
     original = keras.Model.evaluate
+    signature = inspect.signature(original)
 
     @functools.wraps(original)
     def evaluate(self, *args, **kwargs):
         with evaluations.under_way(self):
+            if current(self) is None:  # a fit passes its own list
+                arguments = signature.bind_partial(self, *args, **kwargs).arguments
+                _attach(arguments.get("callbacks"), self)
             return original(self, *args, **kwargs)
 
     keras.Model.evaluate = evaluate

@@ -7,7 +7,6 @@ over the ranks, and computing the result once, gives what one process reports on
 import collections
 import inspect
 import math
-import numbers
 
 import keras
 import numpy as np
@@ -18,6 +17,7 @@ _OPS = {"sum": np.sum, "mean": np.mean, "min": np.min, "max": np.max}
 
 _merges = {}  # by class, of users' own metrics
 _told = set()  # names of metrics that were warned of
+_told_of_no_numbers = set()  # entries of logs that were
 
 
 def register_metric(metric_class=None, *, merge):
@@ -77,38 +77,82 @@ def shared_logs(model, logs, has_samples=True):
             the root's alone.
 
     Returns:
-        Dict of floats, and of tensors where a metric has several values, equal on all ranks.
+        Dict of floats, and of NumPy arrays where a metric has several values, equal on all ranks.
+
+    Raises:
+        ValueError: On all ranks, if the shapes of a value differ that is to be a mean of theirs.
     """
     leaves = _leaves(model.metrics)
-    before = model.get_metrics_result()
-    differs = has_samples and bool(logs) and set(logs) != set(before)
+    # In arrays of their own: what Keras reports may be the variable that is changed below.
+    before = _arrays(_flat(model.get_metrics_result()))
+    logs = _arrays(_flat(logs)) if has_samples else {}
+    differs = bool(logs) and set(logs) != set(before)
     any_differs = _add_up([m for m in leaves if is_exact(m)], has_samples, differs)
     _merge([m for m in leaves if type(m) in _merges], has_samples)
-    others = [m for m in leaves if not is_exact(m) and type(m) not in _merges]
+    others = [m for m in leaves if not _is_known(m)]
     _warn_of(others)
-    after = _plain(model.get_metrics_result())
-    if any_differs:
-        # A train_step of the user's own returns logs of its own: what matches is exact.
-        means = mean_logs(logs if has_samples else {})
-        return {key: after.get(key, value) for key, value in means.items()}
-    # Where a metric is its rank's own, this is the mean of the ranks' that have samples; where it
-    # is everyone's, that is what all have.
-    return {**after, **mean_logs(after if has_samples else {})} if others else after
+    after = _flat(model.get_metrics_result())
+    if others:
+        # Where a metric is its rank's own, this is the mean of the ranks' that have samples; where
+        # it is everyone's, that is what all have.
+        after = {**after, **mean_logs(after if has_samples else {})}
+    if not any_differs:
+        return {key: _plain(value) for key, value in after.items()}
+    return _logs_of_ones_own(logs, before, after)
+
+
+def _logs_of_ones_own(logs, before, after):
+    """What a train_step of the user's own returns: a metric's result is exact, others are means."""
+    own = {key for key, value in logs.items() if not _is_result(value, before.get(key))}
+    anyones = set().union(*objects.allgather_object(own))
+    return {
+        key: mean if key in anyones or key not in after else _plain(after[key])
+        for key, mean in mean_logs(logs).items()
+    }
+
+
+def _is_result(value, result):
+    """Whether a value of the last step is what a metric has then, which the step may compile."""
+    if value is None or result is None or value.shape != result.shape:
+        return False
+    return np.allclose(value, result, rtol=1e-5, equal_nan=True)
 
 
 def is_exact(metric):
     """Whether a metric's variables are sums, because what updates them is Keras's own."""
-    update = inspect.unwrap(type(metric).update_state)
-    return update.__module__.partition(".")[0] == "keras" and type(metric) not in _merges
+    return _is_of_keras(type(metric).update_state) and type(metric) not in _merges
+
+
+def _is_known(metric):
+    """Whether it is known how the states of all ranks become one."""
+    return is_exact(metric) or type(metric) in _merges
+
+
+def _is_of_keras(thing):
+    return inspect.unwrap(thing).__module__.partition(".")[0] == "keras"
 
 
 def _leaves(metrics):
-    """The metrics that hold variables, without Keras's containers of the compiled ones."""
+    """The metrics whose states become one by themselves, in place of what only holds others."""
     found = []
     for metric in metrics:
-        inner = getattr(metric, "metrics", None)
-        found.extend([metric] if inner is None else _leaves(inner))
+        if _is_of_keras(type(metric)):
+            inner = getattr(metric, "metrics", None)  # a container of the compiled ones
+            found.extend([metric] if inner is None else _leaves(inner))
+        else:
+            found.extend(_held(metric) or [metric])
     return found
+
+
+def _held(metric):
+    """The metrics that hold all that a metric of the user's own knows, if all of them are known.
+
+    Its update may do anything with variables of its own, and its result must not be computed of
+    these and of other ranks' states.
+    """
+    held = _leaves(metric._metrics)
+    is_all = type(metric) not in _merges and not metric._variables
+    return held if is_all and all(map(_is_known, held)) else []
 
 
 def _add_up(metrics, has_samples, differs):
@@ -180,22 +224,67 @@ def mean_logs(logs):
         logs: Dict of this rank's logs.
 
     Returns:
-        Dict of floats, equal on all ranks.
+        Dict of floats, and of NumPy arrays where an entry has several values, equal on all ranks.
+
+    Raises:
+        ValueError: On all ranks, if the shapes of an entry differ.
     """
-    mine = {key: float(value) for key, value in logs.items() if _is_number(value)}
-    values = collections.defaultdict(list)
-    for theirs in objects.allgather_object(mine):
+    values = collections.defaultdict(dict)
+    for rank, theirs in enumerate(objects.allgather_object(_arrays(logs))):
         for key, value in theirs.items():
-            values[key].append(value)
-    return {key: float(np.mean(each)) for key, each in values.items()}
+            values[key][rank] = value
+    no_numbers = [key for key, each in values.items() if any(v is None for v in each.values())]
+    _warn_of_no_numbers(no_numbers)
+    return {key: _mean(key, each) for key, each in values.items() if key not in no_numbers}
 
 
-def _plain(logs):
-    """Numbers in place of scalar tensors."""
-    return {key: float(value) if _is_number(value) else value for key, value in logs.items()}
+def _arrays(logs):
+    return {key: _array(value) for key, value in logs.items()}
 
 
-def _is_number(value):
-    if isinstance(value, numbers.Real):
-        return not isinstance(value, bool)
-    return getattr(value, "shape", None) == () and hasattr(value, "__float__")
+def _mean(key, by_rank):
+    """The mean of the ranks' arrays."""
+    shapes = {rank: value.shape for rank, value in by_rank.items()}
+    if len(set(shapes.values())) > 1:
+        raise ValueError(
+            f"{key!r} must have the same shape on all ranks, since the logs hold the mean of the "
+            "ranks' own. If it is a metric of your own, tell how the ranks' states become one by "
+            f"ddl.register_metric. Received: {key!r} with shapes by rank: {shapes}"
+        )
+    return _plain(np.mean(list(by_rank.values()), axis=0, dtype=np.float64))
+
+
+def _warn_of_no_numbers(keys):
+    for key in keys:
+        if key in _told_of_no_numbers:
+            continue
+        _told_of_no_numbers.add(key)
+        if world.is_root():
+            console.say(
+                f"warning: the logs' entry {key!r} is no number, of which all ranks could have the "
+                "mean: it is left out."
+            )
+
+
+def _flat(logs):
+    """Logs without the dicts in them, as Keras flattens them for callbacks."""
+    flat = {}
+    for key, value in sorted(logs.items()):
+        flat.update(_flat(value) if isinstance(value, dict) else {key: value})
+    return flat
+
+
+def _plain(value):
+    """A float, or an array of several values, in place of a tensor."""
+    array = _array(value)
+    if array is None:
+        return value
+    return float(array) if array.ndim == 0 else array
+
+
+def _array(value):
+    """The numbers of a value of the logs as an array; `None` if it holds none."""
+    try:
+        return None if value is None else np.array(keras.ops.convert_to_numpy(value), np.float64)
+    except (TypeError, ValueError):
+        return None

@@ -11,6 +11,7 @@ import itertools
 import jax
 import keras
 
+from easyddl import first_build
 from easyddl.backends.host_step_meter import HostStepMeter
 
 _STATES = {
@@ -18,10 +19,6 @@ _STATES = {
         "metrics_variables"),
     3: ("trainable_variables", "non_trainable_variables", "metrics_variables"),
 }  # fmt: skip
-
-
-class _NoBatch(Exception):
-    """There is no batch to build with."""
 
 
 def begin_without_batch(model):
@@ -32,7 +29,7 @@ def begin_without_batch(model):
     Returns:
         Function that takes that back.
     """
-    undo = [_build_by_batches(model)]
+    undo = [first_build.put_off_without_batch(model)]
     undo += [_wrap_made(model, f"{kind}_function", _held) for kind in ("train", "test")]
 
     def take_back():
@@ -40,40 +37,6 @@ def begin_without_batch(model):
             each()
 
     return take_back
-
-
-def _build_by_batches(model):
-    original, name = model._symbolic_build, "_symbolic_build"
-
-    def build(iterator=None, data_batch=None):
-        if iterator is None or not hasattr(iterator, "__iter__"):
-            return original(iterator, data_batch)
-        try:
-            return original(iterator=_drawn(iterator))
-        except _NoBatch:
-            return None  # the others tell of theirs later
-
-    object.__setattr__(model, name, build)
-    return lambda: object.__delattr__(model, name)
-
-
-def _drawn(iterator):
-    """What an epoch iterator gives first, with the batch itself in place of an iterator."""
-    adapter = iterator.data_adapter
-    dataset = getattr(adapter, "py_dataset", None)
-    if dataset is not None and dataset.num_batches != 0:
-        # Drawn from its workers, that batch would be missing from the first epoch, and all later
-        # ones would begin with the last batch of the one before.
-        yield 0, 0, [adapter._standardize_batch(dataset[0])]
-        return
-    for *steps, data in iterator:
-        try:
-            batch, _ = _first(data)
-        except StopIteration:
-            break
-        yield (*steps, [batch])
-        return
-    raise _NoBatch
 
 
 def _wrap_made(model, name, wrap):

@@ -423,7 +423,18 @@ def _register_with_xla():
 
 def check_model(model):
     """Raises an error if the model's step cannot hold an exchange."""
-    if model.jit_compile and not model.run_eagerly and world.size() > 1:
+    if world.size() == 1:
+        return
+    strategy = model._distribute_strategy
+    if strategy is None and tf.distribute.has_strategy():
+        strategy = tf.distribute.get_strategy()
+    if strategy is not None:
+        raise ValueError(
+            "tf.distribute shares a step out to several devices, and easyddl to several ranks of "
+            "one device each. Leave out the strategy and its scope, and start a rank for each "
+            f"device by mpirun. Received: model {model.name!r} in {type(strategy).__name__}"
+        )
+    if model.jit_compile and not model.run_eagerly:
         _register_with_xla()
 
 

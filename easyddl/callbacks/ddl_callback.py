@@ -234,10 +234,16 @@ class DDLCallback(keras.callbacks.Callback):
             replicas.check(model, f"after step {steps} of epoch {self._epoch + 1} of fit()")
 
     def _end_steps(self, fit):
-        """After this rank's last step of an epoch, and before its validation."""
+        """After this rank's last step of an epoch, and before its validation.
+
+        Returns:
+            Boolean: whether it has taken any.
+        """
         backends.require().finish(fit.model)
         fit.meet_without_batch()
         seen = fit.attendance.join(stop=self.model.stop_training)
+        if seen.uneven and self.uneven == "truncate":
+            fit.data.end_epoch()
         # Steps that only accumulate exchange nothing, and so tell nothing of each other.
         accumulated = state.accumulated_steps(self.model)
         if seen.uneven or accumulated is not None:
@@ -246,6 +252,7 @@ class DDLCallback(keras.callbacks.Callback):
         average_moving_statistics(self.model, weight=fit.steps)
         layer_state.take_roots(self.model, fit.step.root_rank or 0)
         self.model.stop_training = seen.stop
+        return fit.steps > 0
 
     def _level_out(self, steps):
         """Brings together ranks that have taken different numbers of steps."""

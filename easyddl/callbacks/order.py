@@ -26,6 +26,7 @@ def check(callbacks, first=None, last=None):
         first: The class that must come first, if it is there; `None` for no such rule.
         last: The class that must come last, if it is there; `None` for no such rule.
     """
+    callbacks = _without_keras_own(callbacks)
     for kind in filter(None, (first, last)):
         for callback in callbacks:
             if callback is kind:
@@ -42,6 +43,15 @@ def check(callbacks, first=None, last=None):
                 f"{kind.__name__} must be the {'first' if kind is first else 'last'} of "
                 f"`callbacks`: move it there, as in {_RIGHT}. Received: {_shown(callbacks)}"
             )
+
+
+def _without_keras_own(callbacks):
+    """The callbacks without what Keras adds at the end of a `CallbackList`."""
+    end = len(callbacks)
+    own = keras.callbacks.History | keras.callbacks.ProgbarLogger
+    while end and isinstance(callbacks[end - 1], own):
+        end -= 1
+    return callbacks[:end]
 
 
 def _shown(callbacks):

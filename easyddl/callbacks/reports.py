@@ -12,7 +12,7 @@ def hook(model, end_steps=None):
     Args:
         model: A compiled Keras model.
         end_steps: Function that is called after the last step of an epoch's training, if this is
-            for a fit.
+            for a fit. It returns whether this rank has taken any.
 
     Returns:
         Function that takes the hook off again.
@@ -22,11 +22,10 @@ def hook(model, end_steps=None):
     def results(logs):
         evaluation = evaluations.current(model)
         if evaluation is None and end_steps is not None:
-            end_steps()
-            return metrics.shared_logs(model, logs)
+            return metrics.shared_logs(model, logs, has_samples=end_steps())
         if evaluation is None or not evaluation.is_shared:
             return original(logs)  # an evaluation of the user's own, on this rank alone
-        return metrics.shared_logs(model, logs)
+        return metrics.shared_logs(model, logs, has_samples=bool(logs))
 
     object.__setattr__(model, "_get_metrics_result_or_logs", results)
     return lambda: object.__delattr__(model, "_get_metrics_result_or_logs")

@@ -1,5 +1,6 @@
 """What `model.fit()` does with easyddl's callbacks, on every rank of one job."""
 
+import collections
 import contextlib
 import io
 import os
@@ -190,6 +191,89 @@ def check_one_rank_that_stops_stops_all():
     assert len(history.history["loss"]) == 2
 
 
+class ByWorkers(keras.utils.PyDataset):
+    """Batches of the rows of some ranks, read ahead by threads."""
+
+    def __init__(self, rows, batches):
+        super().__init__(workers=2)
+        self.rows, self.batches = rows, batches
+
+    @property
+    def num_batches(self):
+        return self.batches  # `None` where they never end
+
+    def __getitem__(self, index):
+        x = np.random.default_rng(index).standard_normal((BATCH * SIZE, 6)).astype("float32")
+        return x[self.rows], x[self.rows].sum(1, keepdims=True)
+
+
+def check_workers_read_each_epoch_from_its_beginning():
+    def make():
+        keras.utils.set_random_seed(2)
+        return new_model(optimizer=keras.optimizers.SGD(0.1, momentum=0.9))
+
+    # Keras alone builds a model by a batch out of the workers' queue, on JAX and PyTorch, and
+    # does not train on it then. So a process is compared that takes them in order by itself.
+    for batches in (3, None):
+        model, alone = make(), make()
+        mine = ByWorkers(np.arange(RANK, BATCH * SIZE, SIZE), batches)
+        steps = {} if batches else {"steps_per_epoch": 3}
+        model.fit(mine, epochs=2, shuffle=False, verbose=0, callbacks=both(), **steps)
+        everything = ByWorkers(slice(None), batches)
+        for step in range(6):
+            alone.train_on_batch(*everything[step % (batches or 6)])
+        assert_replicas_are_equal(model)
+        for weight, want in zip(model.get_weights(), alone.get_weights(), strict=True):
+            np.testing.assert_allclose(weight, want, rtol=1e-5, atol=1e-6)
+
+
+def check_batches_of_a_class_that_is_no_modules():
+    import tensorflow as tf
+
+    # Each rank has a class of its own. The last one has no batch.
+    pair = collections.namedtuple("Pair", "left right")
+    signature = (
+        {"pair": pair(*[tf.TensorSpec((None, 6), "float32")] * 2)},
+        pair(*[tf.TensorSpec((None, 1), "float32")] * 2),
+    )
+    everything = [
+        np.random.default_rng(rank).standard_normal((2, BATCH, 6)).astype("float32")
+        for rank in range(SIZE)
+    ]
+
+    def dataset(parts, count=2):
+        left, right = np.concatenate(parts, axis=1)
+        sums = [each.sum(1, keepdims=True) for each in (left, right)]
+        batch = ({"pair": pair(left, right)}, pair(*sums))
+        return tf.data.Dataset.from_generator(lambda: [batch] * count, output_signature=signature)
+
+    class Twice(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+
+        def call(self, x):
+            return pair(self.dense(x["pair"].left), self.dense(x["pair"].right))
+
+    def make():
+        keras.utils.set_random_seed(4)
+        model = Twice()
+        # One for each output.
+        model.compile(keras.optimizers.SGD(0.1), ["mse", "mae"])
+        return model
+
+    model, alone = make(), make()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Keras is surprised that data end
+        arguments = {"epochs": 2, "shuffle": False, "verbose": 0}
+        count = 0 if RANK > 0 and RANK == SIZE - 1 else 2
+        model.fit(dataset([everything[RANK]], count), callbacks=both(), **arguments)
+        alone.fit(dataset(everything[: max(1, SIZE - 1)]), **arguments)
+    assert_replicas_are_equal(model)
+    for weight, want in zip(model.get_weights(), alone.get_weights(), strict=True):
+        np.testing.assert_allclose(weight, want, rtol=1e-5, atol=1e-6)
+
+
 def check_progress_bar_is_the_roots():
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
@@ -272,6 +356,60 @@ def check_wrong_order():
         assert isinstance(error, ValueError), error
         assert message in str(error), error
         assert "move" in str(error) or "remove" in str(error)
+
+
+def check_a_callback_list():
+    def lists(model, *callbacks):
+        kind = keras.callbacks.CallbackList
+        yield kind([*callbacks], add_history=True, model=model)
+        yield kind([*callbacks], add_history=True, add_progbar=True, model=model, verbose=0,
+                   epochs=9, steps=3)  # fmt: skip
+        model.history = keras.callbacks.History()  # which Keras returns, and sets with a model
+        yield kind([*callbacks])
+
+    def make():
+        keras.utils.set_random_seed(6)
+        return new_model(metrics=["mae"])
+
+    random = np.random.default_rng(8)
+    x = random.standard_normal((3 * BATCH * SIZE, 6)).astype("float32")
+    part = ddl.split_data(x, x.sum(1, keepdims=True))
+    alone = make()
+    expected = alone.fit(
+        x, x.sum(1, keepdims=True), batch_size=BATCH * SIZE, epochs=2, shuffle=False, verbose=0
+    ).history
+    for place in range(3):
+        model = make()
+        spy, on_the_root = Spy(), Spy()
+        callbacks = list(lists(model, *both(spy, ddl.RankZero(on_the_root))))[place]
+        # A second time too: the list stays the user's.
+        for _ in range(2):
+            model.set_weights(make().get_weights())
+            model.fit(
+                *part, batch_size=BATCH, epochs=2, shuffle=False, verbose=0, callbacks=callbacks
+            )
+            for name in expected:
+                seen = [logs[name] for logs in spy.seen[-2:]]
+                np.testing.assert_allclose(seen, expected[name], rtol=1e-5)
+        assert on_the_root.seen == (spy.seen if RANK == 0 else [])
+        assert_replicas_are_equal(model)
+        for weight, want in zip(model.get_weights(), alone.get_weights(), strict=True):
+            np.testing.assert_allclose(weight, want, rtol=1e-5, atol=1e-6)
+        tested = keras.callbacks.CallbackList([ddl.DDLCallback()])
+        found = model.evaluate(*part, verbose=0, return_dict=True, callbacks=tested)
+        wanted = alone.evaluate(x, x.sum(1, keepdims=True), verbose=0, return_dict=True)
+        for name in wanted:
+            np.testing.assert_allclose(found[name], wanted[name], rtol=1e-5)
+    for wrong, message in (([Spy(), *both()], "first"), ([*both(), Spy()], "last")):
+        for callbacks in lists(new_model(), *wrong):
+            error = fails(lambda c=callbacks: new_model().fit(*part, callbacks=c, verbose=0))
+            assert isinstance(error, ValueError) and f"must be the {message}" in str(error), error
+    error = fails(
+        lambda: new_model().fit(
+            *part, epochs=1 + RANK, verbose=0, callbacks=keras.callbacks.CallbackList(both())
+        )
+    )
+    assert SIZE == 1 or "epochs=2" in str(error), error
 
 
 def check_last_alone_in_the_wrong_place():
@@ -396,6 +534,23 @@ def check_a_step_compiled_by_xla():
         assert keras.version().startswith("3.5.") and "a later TensorFlow" in str(error), error
     else:
         assert_replicas_are_equal(model)
+
+
+def check_strategies_of_tensorflow():
+    if BACKEND != "tensorflow" or SIZE == 1:
+        return
+    import tensorflow as tf
+
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    nothing = contextlib.nullcontext()
+    for around_model, around_fit in ((strategy.scope(), nothing), (nothing, strategy.scope())):
+        with around_model:
+            model = new_model()
+        with around_fit:
+            error = fails(lambda m=model: fit(m))
+        assert isinstance(error, ValueError), error
+        assert "Leave out the strategy" in str(error) and "MirroredStrategy" in str(error), error
+    fit(new_model())  # a scope that has ended is none
 
 
 def check_run_eagerly_and_several_steps_per_execution():

@@ -6,11 +6,15 @@ import itertools
 import pathlib
 import re
 import tempfile
+import warnings
 
 import keras
 import numpy as np
+import tensorflow as tf
 from fit_checks import COMM, RANK, SIZE, Spy, both, fails, in_shared_folder
 from mpi import run_checks
+from ranks import assert_same_on_all
+from steps import gradients_of, stateful
 
 import easyddl as ddl
 from easyddl import metrics
@@ -261,6 +265,118 @@ def check_a_subclass_that_updates_as_keras_does():
     np.testing.assert_allclose(found["off"], want, rtol=1e-5)
 
 
+class Spread(keras.metrics.Metric):
+    """The largest and the smallest prediction: a vector, of variables of its own."""
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.spread = self.add_variable((2,), "zeros", name="spread")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        found = keras.ops.stack([keras.ops.max(y_pred), -keras.ops.min(y_pred)])
+        self.spread.assign(keras.ops.maximum(self.spread, found))
+
+    def result(self):
+        return keras.ops.convert_to_tensor(self.spread)
+
+
+def quietly(call):
+    """What a call returns, without what it says."""
+    with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Your input ran out of data")
+        return call()
+
+
+def check_a_vector_is_the_mean_of_those_that_have_samples():
+    model, x, y = with_metric(Spread(name="spread"))
+    held_out = ddl.split_data(x, y)
+    # The last rank trains without a batch, and validates.
+    count = 0 if SIZE > 1 and RANK == SIZE - 1 else N
+    arguments = {"shuffle": False, "verbose": 0, "callbacks": both(), "validation_data": held_out}
+    history = quietly(lambda: model.fit(dataset(x[:count], y[:count]), **arguments).history)
+    keras.utils.set_random_seed(3)
+    alone = new_model(1, "sigmoid", "mse", [])
+    first = alone.predict(x[:N], verbose=0)
+    want = [first.max(), max(0, -first.min())]
+    np.testing.assert_allclose(history["spread"][0], want, rtol=1e-5)
+    parts = [model.predict(x[rank::SIZE], verbose=0) for rank in range(SIZE)]
+    want = [[part.max(), max(0, -part.min())] for part in parts]
+    np.testing.assert_allclose(history["val_spread"][0], np.mean(want, 0), rtol=1e-5)
+    assert_same_on_all(history["spread"][0])
+    assert_same_on_all(history["val_spread"][0])
+
+
+def dataset(x, y):
+    """Of a length that nobody knows."""
+    signature = (tf.TensorSpec((None, FEATURES), "float32"), tf.TensorSpec((None, 1), "float32"))
+    batches = [(x[i : i + N], y[i : i + N]) for i in range(0, len(x), N)]
+    return tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=signature)
+
+
+def check_a_vector_of_keras_own_is_exact():
+    def make():
+        # Beside one whose value is the mean of the ranks' own.
+        wanted = [lambda: m.F1Score(average=None), lambda: Largest(name="mine")]
+        return new_model(CLASSES, "softmax", "categorical_crossentropy", wanted)
+
+    x, y = samples(29, 2, kinds()["categorical"][1])
+    found = quietly(lambda: evaluated(make(), *uneven_part(x, y)))
+    expected = make().evaluate(x, y, verbose=0, return_dict=True)
+    assert_alike(found, expected, ["loss", "f1_score"])
+    assert np.shape(found["f1_score"]) == (CLASSES,)
+
+
+def check_a_vector_of_other_shapes_on_other_ranks():
+    class Each(Largest):
+        def result(self):
+            return keras.ops.zeros((2 + RANK % 2,)) + self.largest
+
+    model, x, y = with_metric(Each(name="each"))
+    if SIZE > 1:
+        error = fails(lambda: quietly(lambda: evaluated(model, *ddl.split_data(x, y))))
+        assert isinstance(error, ValueError), error
+        assert "'each' must have the same shape" in str(error) and "0: (2,), 1: (3,)" in str(error)
+        assert_same_on_all(str(error))
+
+
+class Held(keras.metrics.Metric):
+    """Has metrics of Keras's in a list, under the name that Keras's own containers have."""
+
+    def __init__(self, counts, **arguments):
+        super().__init__(**arguments)
+        self.metrics = [keras.metrics.Mean(name="one"), keras.metrics.Mean(name="two")]
+        if counts:
+            self.updates = self.add_variable((), "zeros", name="updates")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.metrics[0].update_state(y_pred)
+        self.metrics[1].update_state(keras.ops.square(y_pred), sample_weight)
+        if len(self._variables):
+            self.updates.assign_add(1.0)
+
+    def result(self):
+        ratio = self.metrics[1].result() / self.metrics[0].result()
+        return ratio * self.updates if len(self._variables) else ratio
+
+
+def check_a_metric_that_holds_others():
+    model, x, y = with_metric(Held(False, name="held"))
+    text = io.StringIO()
+    with contextlib.redirect_stderr(text):
+        found = evaluated(model, *uneven_part(x, y), batch_size=N)
+    assert "held" not in text.getvalue()
+    predicted = model.predict(x, verbose=0)
+    want = np.square(predicted).mean() / predicted.mean()
+    np.testing.assert_allclose(found["held"], want, rtol=1e-5)
+    # With a variable of its own that nobody knows how to merge, it is the mean of the ranks' own.
+    model, x, y = with_metric(Held(True, name="held"))
+    found = quietly(lambda: evaluated(model, *ddl.split_data(x, y)))
+    each = [model.predict(x[rank::SIZE], verbose=0) for rank in range(SIZE)]
+    want = np.mean([np.square(part).mean() / part.mean() for part in each])
+    np.testing.assert_allclose(found["held"], want, rtol=1e-5)
+    assert_same_on_all(found["held"])
+
+
 def check_register_metric_takes_classes_and_names():
     for wrong, kind in [((Spy, "max"), TypeError), ((Largest(), "max"), TypeError),
                         ((Largest, "last"), ValueError), ((Largest, {"largest": 3}), ValueError),
@@ -360,6 +476,62 @@ def check_a_train_step_with_logs_of_its_own():
     ).history  # fmt: skip
     assert history["rank"] == [np.mean(range(SIZE))]
     assert COMM.allgather(history) == [history] * SIZE
+
+
+class OfTheGuide(keras.Sequential):
+    """Its train_step is that of Keras's guide to customizing `fit`."""
+
+    @stateful
+    def train_step(self, data):
+        x, y = data
+
+        def compute():
+            self.predicted = self(x, training=True)
+            return self.compute_loss(y=y, y_pred=self.predicted)
+
+        loss, found = gradients_of(compute, self.trainable_variables)
+        self.optimizer.apply(found, self.trainable_variables)
+        for metric in self.metrics:
+            if metric.name == "loss":
+                metric.update_state(loss)
+            else:
+                metric.update_state(y, self(x))
+        return {metric.name: metric.result() for metric in self.metrics} | self.more(loss)
+
+    def more(self, loss):
+        return {}
+
+
+def check_a_train_step_that_returns_metrics_by_name():
+    class More(OfTheGuide):
+        """Returns what is no metric, under a metric's name, and a string."""
+
+        def more(self, loss):
+            return {"loss": loss, "pair": keras.ops.stack([loss, 2 * loss]), "what": "text"}
+
+    def make(kind):
+        keras.utils.set_random_seed(5)
+        model = kind([keras.layers.Input((FEATURES,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.05), "mse", metrics=["mae"], run_eagerly=kind is More)
+        return model
+
+    def trained(kind, x, y, batch, callbacks):
+        arguments = {"epochs": 2, "shuffle": False, "verbose": 0, "callbacks": callbacks}
+        return make(kind).fit(x, y, batch_size=batch, validation_data=(x, y), **arguments).history
+
+    x, y = samples(N * SIZE * 3, 9, lambda z: z[:, :1])
+    for kind in (OfTheGuide, More):
+        spy, text = Spy(), io.StringIO()
+        with contextlib.redirect_stderr(text):
+            history = trained(kind, *ddl.split_data(x, y), N, both(spy))
+        expected = trained(kind, x, y, N * SIZE, [])
+        # Of the last step: parts are as large, so that the mean is that of one process.
+        assert_alike(history, {key: expected[key] for key in expected if key != "what"})
+        assert [logs["mae"] for logs in spy.seen] == history["mae"]
+        told = text.getvalue().count("'what' is no number")
+        assert told == (1 if kind is More and RANK == 0 else 0) or SIZE == 1, text.getvalue()
+        for values in history.values():
+            assert_same_on_all(np.array(values))
 
 
 def check_callbacks_between_see_what_all_have():

@@ -69,6 +69,21 @@ def test_ranks_do_not_wait_for_ever_for_one_that_never_comes(how, step):
         assert "No module named 'a_module_that_is_not_installed'" in done.stdout
 
 
+def test_what_tensorflow_tells_for_information_comes_once():
+    script = (
+        "import easyddl, os, tensorflow as tf; tf.function(lambda: tf.ones(3), jit_compile=True)();"
+        "print('level', os.environ.get('TF_CPP_MIN_LOG_LEVEL'), flush=True)"
+    )
+    line = mpi.command(2, [sys.executable, "-c", script])
+    env = mpi.environment()
+    del env["TF_CPP_MIN_LOG_LEVEL"]
+    done = mpi.run_command(line, env, timeout=120)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("initialized for platform Host") == 1, done.stdout
+    levels = re.findall(r"^level (\w+)$", done.stdout, re.MULTILINE)
+    assert sorted(levels) == ["1", "None"], done.stdout  # 1 leaves warnings and errors
+
+
 def test_a_rank_that_comes_late_is_waited_for():
     done = run(2, "late_in_init", abort=30)
     assert done.returncode == 0 and done.stdout.count("has started") == 2, done.stdout

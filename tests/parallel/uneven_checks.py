@@ -161,6 +161,52 @@ def check_truncate():
     assert_replicas_are_equal(model)
 
 
+class Batches(keras.utils.PyDataset):
+    """One rank's batches; it counts the epochs that Keras ends."""
+
+    def __init__(self, batches, workers):
+        super().__init__(workers=workers)
+        self.batches, self.ended = batches, 0
+
+    @property
+    def num_batches(self):
+        return len(self.batches)
+
+    def __getitem__(self, index):
+        return self.batches[index]
+
+    def on_epoch_end(self):
+        self.ended += 1
+
+
+def check_truncate_of_a_dataset_by_index():
+    # Rank 0 leaves batches behind in each epoch, which the next one must not begin with.
+    everyones = batches_of(7 * SIZE)
+    parts = [part if rank == 0 else part[:2] for rank, part in enumerate(everyones)]
+    steps = 3 + (BACKEND == "jax") if SIZE > 1 else 7
+    for workers in (1, 2):
+        model, alone = new_model(), new_model()
+        mine = Batches(parts[RANK], workers)
+        model.fit(
+            mine, epochs=3, shuffle=False, verbose=0, callbacks=both(uneven="truncate")
+        )  # fmt: skip
+        fit_alone(alone, [part[:steps] for part in parts], epochs=3)
+        assert_equal_to_one_process(model, alone)
+        assert COMM.allgather(mine.ended) == [4] * SIZE  # once before the first
+
+
+def check_truncate_of_an_order_by_epoch():
+    x = np.random.default_rng(4).standard_normal((9 * N * SIZE, 5)).astype("float32")
+    y = np.sin(x.sum(1, keepdims=True))
+    data = ddl.split_data(x, y, shuffle="epoch", batch_size=N * (1 + (RANK == 1)))
+    model = new_model()
+    epochs = model.fit(data, epochs=3, verbose=0, callbacks=both(uneven="truncate")).epoch
+    assert epochs == [0, 1, 2]
+    if SIZE > 1:  # rank 1 has five batches, and a step tells
+        assert int(model.optimizer.iterations.numpy()) == 3 * (6 + (BACKEND == "jax"))
+    assert_replicas_are_equal(model)
+
+
 def check_error():
     parts = batches_of(5 * SIZE)
     mine = parts[RANK] if RANK == 0 else parts[RANK][:2]

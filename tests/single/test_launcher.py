@@ -3,7 +3,7 @@ import pathlib
 
 import pytest
 
-from easyddl import launcher
+from easyddl import launcher, quiet
 
 NAMES = [*launcher._SIZE, *launcher._RANK, *launcher._LOCAL_SIZE, *launcher._LOCAL_RANK,
          *launcher._LAUNCH]  # fmt: skip
@@ -142,3 +142,17 @@ def test_a_process_that_outlives_its_rank_is_a_worker(monkeypatch):
     for launchers, is_worker in (([], True), (["12:1"], True), (["12:2"], False)):
         monkeypatch.setattr(launcher, "_launchers", lambda found=launchers: found)
         assert launcher.is_worker() is is_worker
+
+
+@pytest.mark.parametrize(
+    ("rank", "chosen", "level"), [("0", None, None), ("2", None, "1"), ("2", "0", "0")]
+)
+def test_other_ranks_are_silent_unless_the_user_wants_them_not_to_be(
+    monkeypatch, rank, chosen, level
+):
+    monkeypatch.setenv("PMI_RANK", rank)
+    monkeypatch.setenv(quiet._LEVEL, chosen or "")
+    if chosen is None:
+        monkeypatch.delenv(quiet._LEVEL)
+    quiet.silence_other_ranks()
+    assert os.environ.get(quiet._LEVEL) == level
