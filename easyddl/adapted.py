@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from easyddl import console, objects, world
+from easyddl import collectives, console, objects, world
 
 # That of a `TextVectorization` is a layer of its own.
 _LOOKUPS = (keras.layers.StringLookup, keras.layers.IntegerLookup)
@@ -23,13 +23,13 @@ def share(model, root_rank):
     Returns:
         Boolean: whether any layer of any rank has changed.
     """
+    collectives.check_root(root_rank)
     layers = [each for each in model._flatten_layers() if isinstance(each, _LAYERS)]
-    if not any(objects.allgather_object(bool(layers))):
-        return False
     everyones = objects.allgather_object([_table_of(layer) for layer in layers])
     theirs = everyones[root_rank]
-    if all(each == theirs for each in everyones):
-        return False
+    has_others = any(len(each) != len(theirs) for each in everyones)
+    if has_others or all(each == theirs for each in everyones):
+        return False  # other models are an error, which the broadcast of variables tells
     for layer, table in zip(layers, theirs, strict=True):
         if _table_of(layer) != table:
             _set_table(layer, table)

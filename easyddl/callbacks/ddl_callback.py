@@ -158,9 +158,8 @@ class DDLCallback(keras.callbacks.Callback):
     def _hook(self, fit):
         model = fit.model
         backends.require().check_model(model)
-        last = fit.callbacks[-1]
-        is_shared = world.size() > 1 and isinstance(last, DDLGlobalVariablesCallback)
-        if is_shared and adapted.share(model, last.root_rank):
+        roots = [c for c in fit.callbacks if isinstance(c, DDLGlobalVariablesCallback)]
+        if world.size() > 1 and roots and adapted.share(model, roots[0].root_rank):
             compiled_step.drop(model)
         settings = {"bucket_bytes": self.bucket_bytes, "scalar_losses": self.scalar_losses}
         fit.step = fit.at_end.enter_context(compiled_step.for_fit(model, settings))
