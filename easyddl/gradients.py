@@ -23,10 +23,12 @@ class Averager:
             being traced or run. `None` where nothing tells.
         as_they_come: Boolean. Whether the gradients are those that a backward pass computes, so
             that they may set off before the last of them is there.
+        sparse_as_dense: Boolean. Whether sparse gradients are exchanged as dense ones.
     """
 
-    def __init__(self, bucket_bytes=None, weight=None, as_they_come=True):
+    def __init__(self, bucket_bytes=None, weight=None, as_they_come=True, sparse_as_dense=False):
         self._bucket_bytes = bucket_bytes
+        self._sparse_as_dense = sparse_as_dense
         self._weight = weight or (lambda: None)
         self._as_they_come = as_they_come
         self._rows = {}  # of variables that their gradients overwrite, by identity
@@ -56,7 +58,7 @@ class Averager:
     def _exchange_of(self, grads, variables):
         key = tuple(map(id, variables))
         if key not in self._exchanges:
-            exchange = Exchange(grads, variables, self._bucket_bytes)
+            exchange = Exchange(grads, variables, self._bucket_bytes, self._sparse_as_dense)
             self._exchanges[key] = variables, exchange
             if self._as_they_come:
                 exchange.watch(self._weight)
@@ -98,7 +100,7 @@ class Averager:
         self._rows.clear()
 
 
-def hook(optimizer, bucket_bytes=None, batch_weight=None):
+def hook(optimizer, bucket_bytes=None, batch_weight=None, sparse_as_dense=False):
     """Makes an optimizer average gradients before it applies them.
 
     The outermost optimizer's `apply` comes before unscaling, clipping, accumulation, weight
@@ -110,6 +112,7 @@ def hook(optimizer, bucket_bytes=None, batch_weight=None):
         bucket_bytes: Integer, or `None` for a size that is measured.
         batch_weight: `BatchWeight` of the model that is trained. Without one, all ranks that have
             a batch count alike.
+        sparse_as_dense: Boolean. Whether sparse gradients are exchanged as dense ones.
 
     Returns:
         Function that takes the hook off again. It does nothing if the optimizer had one before.
@@ -117,7 +120,12 @@ def hook(optimizer, bucket_bytes=None, batch_weight=None):
     if is_hooked(optimizer):
         return lambda: None
     accumulates = getattr(optimizer, "gradient_accumulation_steps", None)
-    averager = Averager(bucket_bytes, _weight_of(batch_weight, accumulates), not accumulates)
+    averager = Averager(
+        bucket_bytes,
+        _weight_of(batch_weight, accumulates),
+        as_they_come=not accumulates,
+        sparse_as_dense=sparse_as_dense or bool(accumulates),  # Keras adds up dense ones
+    )
     replaced = (_update_of if accumulates else _apply_of)(optimizer, averager)
     uncompiled = backends.require().uncompiled
     for name, function in replaced.items():

@@ -80,10 +80,16 @@ class DDLCallback(keras.callbacks.Callback):
             3000 microseconds, and 7500 for each million parameters with Adam (two ranks on two
             cores, `python tests/benchmarks/replicas.py`). `None` for never. Steps after the first
             in which a rank has no batch are left out, until the next epoch.
+        sparse_as_dense: Boolean. Sparse gradients, as TensorFlow has of an `Embedding`, travel as
+            the rows that each rank has: the optimizer gets all of them, as on one process. With
+            `True` they travel as dense ones, all rows of the variable: rows that come several
+            times are added up before the optimizer sees them. All ranks must pass the same.
+            Defaults to `False`.
 
     Raises:
         ValueError: If `bucket_bytes`, or the environment variable, is no positive integer, or
-            `uneven` is none of these, or `check_replicas` is no positive integer.
+            `uneven` is none of these, or `check_replicas` is no positive integer, or
+            `sparse_as_dense` is no boolean.
         TypeError: At `fit`, if the class was passed instead of an instance.
         ValueError: At `fit`, if it is not the first callback, or not the only one.
         RuntimeError: On all ranks, if they train for different epochs; if they have different
@@ -101,13 +107,16 @@ class DDLCallback(keras.callbacks.Callback):
     # for what is asked for in `__init__`.
     async_safe = True
 
-    def __init__(self, bucket_bytes=None, uneven="join", check_replicas=None):
+    def __init__(
+        self, bucket_bytes=None, uneven="join", check_replicas=None, sparse_as_dense=False
+    ):
         super().__init__()
         self.bucket_bytes = exchange.requested_bucket_bytes(bucket_bytes)
         if uneven not in _UNEVEN:
             raise ValueError(f"`uneven` must be one of {_UNEVEN}. Received: uneven={uneven!r}")
         self.uneven = uneven
         self.check_replicas = _positive("check_replicas", check_replicas)
+        self.sparse_as_dense = exchange.requested_sparse_as_dense(sparse_as_dense)
         self._validation = contextlib.ExitStack()
         self._has_validated = False
         if recording.is_wanted():
@@ -143,7 +152,9 @@ class DDLCallback(keras.callbacks.Callback):
         weight = denominators.BatchWeight()
         fit.at_end.callback(weight.hook(model))
         for optimizer in state.optimizers(model):
-            fit.at_end.callback(gradients.hook(optimizer, self.bucket_bytes, weight))
+            fit.at_end.callback(
+                gradients.hook(optimizer, self.bucket_bytes, weight, self.sparse_as_dense)
+            )
             fit.at_end.callback(momentum.hook(optimizer))
         if world.size() > 1:
             fit.at_end.callback(reports.hook(model, lambda: self._end_steps(fit)))
