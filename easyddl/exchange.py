@@ -28,7 +28,8 @@ class Exchange:
         sparse_as_dense: Boolean. Whether sparse gradients travel as dense ones, and not by rows.
 
     Raises:
-        RuntimeError: On all ranks, if they differ in a gradient, or in the bucket size.
+        RuntimeError: On all ranks, if they differ in a gradient, in the bucket size, or in
+            `sparse_as_dense`.
     """
 
     def __init__(self, grads, variables, bucket_bytes=None, sparse_as_dense=False):

@@ -1,6 +1,7 @@
 """Sparse gradients of TensorFlow's: rows of all ranks, as one process would have had them."""
 
 import contextlib
+import functools
 import gc
 import io
 import itertools
@@ -24,6 +25,9 @@ OPTIMIZERS = {
     "SGD clipped": lambda: keras.optimizers.SGD(0.5, clipnorm=0.05),
     "Adam clipped by all": lambda: keras.optimizers.Adam(0.01, global_clipnorm=0.05),
 }
+
+
+in_a_graph = functools.partial(tf.function, autograph=False)
 
 
 class Words(keras.layers.Layer):
@@ -227,7 +231,7 @@ def check_custom_loops():
         for each in zip(*parts, strict=True)
     ]
     expected = custom_loop(squaring(), lambda step: step, everything)
-    for wrap in (tf.function(autograph=False), lambda step: step):
+    for wrap in (in_a_graph, lambda step: step):
         optimizer = ddl.DistributedOptimizer(squaring())
         weights = custom_loop(optimizer, wrap, parts[RANK])
         assert difference(weights, expected) <= 1e-10
@@ -282,7 +286,7 @@ def check_several_dtypes_and_numbers_of_rows():
                 found.append(slices_of(*rows, kind, index_kind))
         return found
 
-    for wrap in (lambda f: f, tf.function):
+    for wrap in (lambda step: step, in_a_graph):
         with averaging(bucket_bytes=1) as average:
             for step in range(4):
                 found = wrap(lambda step=step, a=average: a.mean(mine(step), variables))()
@@ -300,7 +304,7 @@ def check_one_rank_alone_traces_again():
     variable, traces = new_variable(), []
     with averaging() as average:
 
-        @tf.function
+        @in_a_graph
         def step(indices, values):
             traces.append(indices.shape)
             shape = tf.constant([ROWS, 3], tf.int64)
@@ -335,7 +339,7 @@ def check_ranks_that_lack_a_gradient():
     variable = new_variable()
     lacks = RANK == SIZE - 1 and SIZE > 1
     with averaging() as average:
-        for wrap in (lambda f: f, tf.function):
+        for wrap in (lambda step: step, in_a_graph):
             mine = None if lacks else slices_of(*rows_of(RANK, 4))
             [mean] = wrap(lambda m=mine: average.mean([m], [variable]))()
             want = everyones_rows([4 * (rank < SIZE - 1 or SIZE == 1) for rank in range(SIZE)])

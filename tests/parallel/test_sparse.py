@@ -6,7 +6,7 @@ import pytest
 SCRIPT = pathlib.Path(__file__).with_name("sparse_checks.py")
 
 
-@mpi.jobs("tensorflow:3")
+@mpi.jobs("tensorflow:2", soak="tensorflow:3")
 @pytest.mark.parametrize("check", mpi.checks_of(SCRIPT))
 def test_sparse(backend, ranks, check):
     mpi.assert_check(ranks, SCRIPT, check, KERAS_BACKEND=backend)
@@ -19,7 +19,8 @@ SOME = (
 )
 
 
-@mpi.jobs("tensorflow:2")
+@mpi.jobs("tensorflow:3")
 @pytest.mark.parametrize("check", SOME)
 def test_on_several_hosts(backend, ranks, check):
-    mpi.assert_check(ranks, SCRIPT, check, only=SOME, KERAS_BACKEND=backend, EASYDDL_HOSTS="a,b")
+    hosts = {"EASYDDL_HOSTS": "a,b,b"}
+    mpi.assert_check(ranks, SCRIPT, check, only=SOME, KERAS_BACKEND=backend, **hosts)
