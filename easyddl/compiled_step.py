@@ -1,6 +1,7 @@
 """The compiled training step of a model, kept from one fit to the next."""
 
 import contextlib
+import dataclasses
 
 import numpy as np
 
@@ -19,6 +20,15 @@ from easyddl import (
 _ATTRIBUTE = "_easyddl_step"
 
 _under_way = []  # of the fits
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The arguments of `DDLCallback` that what is compiled depends on."""
+
+    bucket_bytes: int | None
+    sparse_as_dense: bool
+    scalar_losses: str | None
 
 
 class CompiledStep:
@@ -67,7 +77,12 @@ class CompiledStep:
         """Has an optimizer average its gradients, for the length of the fit."""
         is_new = id(optimizer) not in self._averagers
         if is_new:
-            made = gradients.averager(optimizer, self.weight, self._settings["bucket_bytes"])
+            made = gradients.averager(
+                optimizer,
+                self.weight,
+                self._settings.bucket_bytes,
+                self._settings.sparse_as_dense,
+            )
             self._averagers[id(optimizer)] = optimizer, made
         self._hooks.callback(gradients.hook(optimizer, self._averagers[id(optimizer)][1]))
         self._hooks.callback(momentum.hook(optimizer))
@@ -90,8 +105,9 @@ class CompiledStep:
         _under_way.append(self)
         self.root_rank = None
         self._hooks.enter_context(self.weight.of_fit())
-        kind_of_scalars = self._settings["scalar_losses"]
-        self._hooks.callback(denominators.hook(self._model, self.weight, kind_of_scalars))
+        self._hooks.callback(
+            denominators.hook(self._model, self.weight, self._settings.scalar_losses)
+        )
         self._model.train_function = self._train_function
         if denominators.changes_tests_of(self._model):
             self._model.test_function = self._test_function
@@ -142,8 +158,7 @@ def for_fit(model, settings):
 
     Args:
         model: A compiled Keras model.
-        settings: Dict of the arguments of `DDLCallback` that what is compiled depends on:
-            `bucket_bytes` and `scalar_losses`.
+        settings: `Settings`.
     """
     kept = of(model)
     is_valid = kept is not None and kept.is_valid(settings)

@@ -9,7 +9,7 @@ import time
 import keras
 import numpy as np
 
-from easyddl import buckets, collectives, cost, world
+from easyddl import backends, buckets, collectives, cost, world
 from easyddl.ways import Way
 
 _VARIABLE = "EASYDDL_BUCKET_BYTES"
@@ -25,39 +25,53 @@ class Exchange:
         grads: List of gradients, `None` where there is none.
         variables: The variables they belong to.
         bucket_bytes: Integer, or `None` for a size that is measured.
+        sparse_as_dense: Boolean. Whether sparse gradients travel as dense ones, and not by rows.
 
     Raises:
-        RuntimeError: On all ranks, if they differ in a gradient, or in the bucket size.
+        RuntimeError: On all ranks, if they differ in a gradient, in the bucket size, or in
+            `sparse_as_dense`.
     """
 
-    def __init__(self, grads, variables, bucket_bytes=None):
+    def __init__(self, grads, variables, bucket_bytes=None, sparse_as_dense=False):
         specs = [_spec(*pair) for pair in zip(grads, variables, strict=True)]
         names = [variable.name for variable in variables]
         size = bucket_bytes or "measured size"
+        rows = ", sparse ones as dense" if sparse_as_dense else ""
         self._specs = specs
         self._names = names
         self._variables = variables
+        self._sparse_as_dense = sparse_as_dense
         self._way = None
         with world.taking_part("The registration of gradients"):
             world.agree(
-                f"the exchange of gradients of ({_listed(names, specs)}) in buckets of {size}"
+                f"the exchange of gradients of ({_listed(names, specs)}) in buckets of {size}{rows}"
             )
             # Where some ranks have a gradient and others none, these take part with zeros, so
-            # that all ranks change the same variables.
-            mine = np.array([grad is not None for grad in grads], np.uint8)
-            anywhere = collectives.allreduce(mine, "max")
-            self._indices = np.flatnonzero(anywhere).tolist()
+            # that all ranks change the same variables. Where some have rows and others a dense
+            # one, all take part with dense ones.
+            mine = np.array([self._kinds(grad) for grad in grads], np.uint8).reshape(-1, 2)
+            dense, sparse = collectives.allreduce(mine, "max").T
+            self._indices = np.flatnonzero(dense | sparse).tolist()
+            self._sparse = np.flatnonzero(sparse > dense).tolist()
             if self._indices:
                 self._open(bucket_bytes or measured_bucket_bytes())
+
+    def _kinds(self, grad):
+        """Whether a rank has a gradient that is dense, and whether it has one that is sparse."""
+        is_sparse = not self._sparse_as_dense and backends.require().has_rows(grad)
+        return grad is not None and not is_sparse, is_sparse
 
     def _open(self, bucket_bytes):
         specs = [self._specs[i] for i in self._indices]
         sizes = [_bytes(spec) for spec in specs]
         dtypes = [dtype for dtype, _ in specs]
-        plan = buckets.plan(sizes, dtypes, bucket_bytes)
+        tables = {self._indices.index(i): self._path(i) for i in self._sparse}
+        dense = [i for i in range(len(specs)) if i not in tables]
+        plan = buckets.plan([sizes[i] for i in dense], [dtypes[i] for i in dense], bucket_bytes)
+        plan = [[dense[i] for i in bucket] for bucket in plan]
         what = f"the exchange of {len(specs)} gradients ({self._names[self._indices[0]]} and on)"
         shapes = [shape for _, shape in specs]
-        self._way = Way(what, plan, sizes, dtypes, shapes)
+        self._way = Way(what, plan, sizes, dtypes, shapes, tables=tables)
 
     def watch(self, weight):
         """Has gradients set off before `mean` is called, where the backend can tell of them.
@@ -100,13 +114,23 @@ class Exchange:
         if self._way is None:
             return grads
         present = [
-            self._way.zeros(*self._specs[i]) if grads[i] is None else grads[i]
+            self._stand_in(i) if grads[i] is None else self._as_registered(grads[i])
             for i in self._indices
         ]
         result = list(grads)
         for i, mean in zip(self._indices, self._way.reduce(present, weight), strict=True):
             result[i] = mean
         return result
+
+    def _path(self, i):
+        return getattr(self._variables[i], "path", self._names[i])
+
+    def _stand_in(self, i):
+        """What this rank takes part with for a gradient that others have."""
+        return (self._way.no_rows if i in self._sparse else self._way.zeros)(*self._specs[i])
+
+    def _as_registered(self, grad):
+        return backends.require().to_dense(grad) if self._sparse_as_dense else grad
 
     def close(self):
         """Ends it, and gives back the engine's memory."""
@@ -149,6 +173,16 @@ def requested_bucket_bytes(bucket_bytes):
     if not text.isdecimal() or int(text) < 1:
         raise ValueError(f"{_VARIABLE} must be a positive number of bytes. Received: {text!r}")
     return int(text)
+
+
+def requested_sparse_as_dense(sparse_as_dense):
+    """What the user asks for, if it can be asked for."""
+    if not isinstance(sparse_as_dense, bool):
+        raise ValueError(
+            "`sparse_as_dense` must be True or False. "
+            f"Received: sparse_as_dense={sparse_as_dense!r}"
+        )
+    return sparse_as_dense
 
 
 @functools.cache

@@ -27,10 +27,12 @@ class Averager:
             being traced or run. `None` where nothing tells.
         as_they_come: Boolean. Whether the gradients are those that a backward pass computes, so
             that they may set off before the last of them is there.
+        sparse_as_dense: Boolean. Whether sparse gradients are exchanged as dense ones.
     """
 
-    def __init__(self, bucket_bytes=None, weight=None, as_they_come=True):
+    def __init__(self, bucket_bytes=None, weight=None, as_they_come=True, sparse_as_dense=False):
         self._bucket_bytes = bucket_bytes
+        self._sparse_as_dense = sparse_as_dense
         self._weight = weight or (lambda: None)
         self._as_they_come = as_they_come
         self._rows = {}  # of variables that their gradients overwrite, by identity
@@ -60,7 +62,7 @@ class Averager:
     def _exchange_of(self, grads, variables):
         key = tuple(map(id, variables))
         if key not in self._exchanges:
-            exchange = Exchange(grads, variables, self._bucket_bytes)
+            exchange = Exchange(grads, variables, self._bucket_bytes, self._sparse_as_dense)
             self._exchanges[key] = variables, exchange
             if self._as_they_come:
                 exchange.watch(self._weight)
@@ -113,7 +115,7 @@ class Averager:
         self._rows.clear()
 
 
-def averager(optimizer, batch_weight=None, bucket_bytes=None):
+def averager(optimizer, batch_weight=None, bucket_bytes=None, sparse_as_dense=False):
     """What averages the gradients of an optimizer: an `Averager`, for `hook`.
 
     Args:
@@ -121,9 +123,15 @@ def averager(optimizer, batch_weight=None, bucket_bytes=None):
         batch_weight: `BatchWeight` of the model that is trained. Without one, all ranks that have
             a batch count alike.
         bucket_bytes: Integer, or `None` for a size that is measured.
+        sparse_as_dense: Boolean. Whether sparse gradients are exchanged as dense ones.
     """
     accumulates = _accumulates(optimizer)
-    made = Averager(bucket_bytes, _weight_of(batch_weight, accumulates), not accumulates)
+    made = Averager(
+        bucket_bytes,
+        _weight_of(batch_weight, accumulates),
+        as_they_come=not accumulates,
+        sparse_as_dense=sparse_as_dense or accumulates,  # Keras adds up dense ones
+    )
     # An optimizer that is dropped gives back what it has leased. Not at exit: all goes then.
     weakref.finalize(optimizer, made.close).atexit = False
     return made

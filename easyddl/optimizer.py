@@ -5,7 +5,7 @@ import keras
 from easyddl import exchange, gradients, momentum
 
 
-def DistributedOptimizer(optimizer, bucket_bytes=None):
+def DistributedOptimizer(optimizer, bucket_bytes=None, sparse_as_dense=False):
     """Makes an optimizer average gradients over all ranks before it applies them.
 
     For custom training loops, and models with several optimizers. `DDLCallback` does the same
@@ -14,13 +14,15 @@ def DistributedOptimizer(optimizer, bucket_bytes=None):
     Args:
         optimizer: A Keras optimizer instance. It is changed.
         bucket_bytes: Integer. How many bytes of gradients travel together: see `DDLCallback`.
+        sparse_as_dense: Boolean. Whether sparse gradients are exchanged as dense ones: see
+            `DDLCallback`. Defaults to `False`.
 
     Returns:
         The same instance.
 
     Raises:
         TypeError: If `optimizer` is no Keras optimizer instance.
-        ValueError: If `bucket_bytes` is no positive integer.
+        ValueError: If `bucket_bytes` is no positive integer, or `sparse_as_dense` no boolean.
 
     Example:
     ```python
@@ -34,7 +36,11 @@ def DistributedOptimizer(optimizer, bucket_bytes=None):
             "`optimizer` must be an instance of a Keras optimizer, such as "
             f"`keras.optimizers.Adam(1e-3)`. Received: {optimizer!r}"
         )
-    bucket_bytes = exchange.requested_bucket_bytes(bucket_bytes)
-    gradients.hook(optimizer, gradients.averager(optimizer, bucket_bytes=bucket_bytes))
+    averager = gradients.averager(
+        optimizer,
+        bucket_bytes=exchange.requested_bucket_bytes(bucket_bytes),
+        sparse_as_dense=exchange.requested_sparse_as_dense(sparse_as_dense),
+    )
+    gradients.hook(optimizer, averager)
     momentum.hook(optimizer)
     return optimizer

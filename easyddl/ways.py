@@ -2,7 +2,7 @@
 
 import math
 
-from easyddl import attendance, backends, world
+from easyddl import attendance, backends, row_cost, world
 
 
 class Way:
@@ -17,17 +17,25 @@ class Way:
         dtypes: List of strings. The dtype of each; float32 where they are summed.
         shapes: List of tuples. The shape of each.
         op: `"mean"`, which is weighted, or `"sum"`.
+        tables: Dict of names, by index. The tensors that the plan leaves out: they are sparse, and
+            all ranks' rows of them are brought together.
     """
 
-    def __init__(self, what, plan, sizes, dtypes, shapes, op="mean"):
+    def __init__(self, what, plan, sizes, dtypes, shapes, op="mean", tables=None):
         self._leads = op == "mean"
+        self._tables = [
+            (name, dtypes[i], shapes[i][0], sizes[i] // max(1, shapes[i][0]))
+            for i, name in (tables or {}).items()
+        ]
         core, engines_world = world.engine().core, world.engine().world
         if op == "sum":
             self._engine = core.StepSum(engines_world, what, sum(map(math.prod, shapes)))
         else:
             buckets = [(dtypes[b[0]], [sizes[i] for i in b]) for b in plan]
-            self._engine = core.Exchange(engines_world, what, buckets, op)
+            self._engine = core.Exchange(engines_world, what, buckets, op, self._tables)
         self._door = backends.require().Exchange(self._engine.number, plan, shapes)
+        if tables:
+            self._door.gather_rows_of(list(tables))
 
     def watch(self, variables, weight):
         """Has gradients set off before `reduce` is called, where the backend can tell of them.
@@ -40,8 +48,9 @@ class Way:
         self._door.watch(variables, weight)
 
     def unwatch(self):
-        """Ends what `watch` has begun."""
+        """Ends what `watch` has begun, as a fit ends that may not be the last one."""
         self._door.unwatch()
+        self._advise()
 
     def take_part(self):
         """Tells the fit under way that its steps go this way."""
@@ -56,6 +65,10 @@ class Way:
         """What stands in for a tensor that this rank does not have."""
         return self._door.zeros(dtype, shape)
 
+    def no_rows(self, dtype, shape):
+        """What stands in for a sparse tensor that this rank does not have."""
+        return self._door.no_rows(dtype, shape)
+
     def close(self):
         """Ends it, and gives back the engine's memory."""
         # A forked child that drops it has none of the engine's threads to end.
@@ -64,3 +77,8 @@ class Way:
         self._door.stop()
         self._engine.close()
         self._door.close()
+        self._advise()
+
+    def _advise(self):
+        if self._tables:
+            row_cost.advise(self._tables, *self._engine.gathered)

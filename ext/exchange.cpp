@@ -29,6 +29,12 @@ size_t most_bytes(const std::vector<Bucket>& buckets) {
   return most + sizeof(ControlWord::Floats);
 }
 
+size_t bytes_of(const std::vector<Rows>& rows) {
+  size_t bytes = 0;
+  for (const Rows& each : rows) bytes += each.count * sizeof(int64_t) + each.bytes;
+  return bytes;
+}
+
 // What an act's error says; empty if there is none.
 template <class Act>
 std::string why_not(Act act) {
@@ -42,14 +48,16 @@ std::string why_not(Act act) {
 
 }  // namespace
 
-Exchange::Exchange(World& world, std::string what, std::vector<Bucket> buckets, Op op)
+Exchange::Exchange(World& world, std::string what, std::vector<Bucket> buckets, Op op,
+                   std::vector<Table> tables)
     : what_(std::move(what)),
       buckets_(std::move(buckets)),
       op_(op),
+      rows_(std::move(tables)),
       owned_channel_(Channel::open(world, most_bytes(buckets_))),
       channel_(*owned_channel_),
       registration_(*this),
-      waiting_(buckets_.size()) {
+      waiting_(num_buckets()) {
   try {
     all_or_none(world.comm(), [this] {
       thread_ = start_thread("easyddl grads", "that exchanges gradients", [this] { run(); });
@@ -63,14 +71,22 @@ Exchange::Exchange(World& world, std::string what, std::vector<Bucket> buckets, 
 Exchange::~Exchange() { close(); }
 
 void Exchange::submit(size_t first, std::vector<Piece> arrays, double weight, Done done) {
-  const int64_t handed_in = Trace::on() != nullptr ? Trace::now() : 0;
+  hand_in(first, {std::move(arrays), weight, std::move(done), 0, {}, {}});
+}
+
+void Exchange::submit_rows(std::vector<Rows> rows, double weight, MakeRoom make_room, Done done) {
+  hand_in(buckets_.size(), {{}, weight, std::move(done), 0, std::move(rows), std::move(make_room)});
+}
+
+void Exchange::hand_in(size_t first, Request request) {
+  if (Trace::on() != nullptr) request.handed_in = Trace::now();
   std::unique_lock<std::mutex> lock(mutex_);
   const std::string failure = refusal(first, Place::host);
   if (!failure.empty()) {
     lock.unlock();
-    return done(failure);
+    return request.done(failure);
   }
-  waiting_[first].push_back({std::move(arrays), weight, std::move(done), handed_in});
+  waiting_[first].push_back(std::move(request));
   last_handed_in_ = std::chrono::steady_clock::now();
   if (first == next_) came_.notify_one();
 }
@@ -78,7 +94,7 @@ void Exchange::submit(size_t first, std::vector<Piece> arrays, double weight, Do
 // Why arrays that lie there cannot be handed in; empty if they can.
 std::string Exchange::refusal(size_t first, Place place) const {
   if (!failure_.empty()) return failure_;
-  if (first >= buckets_.size()) {
+  if (first >= num_buckets()) {
     return "There is no bucket " + std::to_string(first) + " in " + what_ + ".";
   }
   if (place_ == Place::unknown || place_ == place) return "";
@@ -119,6 +135,11 @@ std::optional<std::chrono::nanoseconds> Exchange::waited() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (place_ == Place::gpu) return std::nullopt;
   return waited_;
+}
+
+std::pair<uint64_t, std::vector<uint64_t>> Exchange::gathered() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return {step_, rows_.gathered()};
 }
 
 Seen Exchange::seen() {
@@ -216,8 +237,14 @@ void Exchange::agree_on_place(Place mine, std::optional<int> gpu) {
 // Reduces the arrays of whole buckets, from `next_` on. Returns why it could not.
 std::string Exchange::take(Request& request) {
   return why_not([&] {
+    if (are_rows_next()) {
+      rows_.check(request.rows);
+      if (next_ == 0) begin_step(request.weight, true);
+      return gather_rows(&request);
+    }
     auto array = request.arrays.begin();
     do {
+      if (are_rows_next()) throw Error("Too many arrays for " + what_ + ".");
       const size_t count = buckets_[next_].bytes.size();
       if (static_cast<size_t>(request.arrays.end() - array) < count) {
         throw Error("Too few arrays for bucket " + std::to_string(next_) + " of " + what_ + ".");
@@ -236,6 +263,10 @@ std::string Exchange::take_joined_step() {
     if (gpu_ != nullptr) return take_joined_step_on_gpu();
     begin_step(0, false);
     do {
+      if (are_rows_next()) {
+        gather_rows(nullptr);
+        continue;
+      }
       std::vector<std::vector<uint8_t>> zeros;
       std::vector<Piece> arrays;
       for (size_t bytes : buckets_[next_].bytes) {
@@ -285,6 +316,25 @@ void Exchange::reduce(std::vector<Piece> arrays, int64_t handed_in) {
   end_bucket();
 }
 
+// All ranks' rows, for the request of this one; null if it has no batch. The control word has told
+// all weights by then, so that rows need be multiplied but once.
+void Exchange::gather_rows(const Request* request) {
+  const std::string text = text_of_bucket();
+  if (next_ == 0) {
+    take_in(exchange_control("the control word of " + text));
+    if (!step_has_batches_) return;
+  }
+  const int64_t begun = Trace::on() != nullptr ? Trace::now() : 0;
+  const double factor = op_ == Op::mean ? share_ / divisor_ / channel_.size() : 1;
+  if (request == nullptr) {
+    rows_.run(channel_, {}, 0, {}, Signature(text));
+  } else {
+    rows_.run(channel_, request->rows, factor, request->make_room, Signature(text));
+    if (request->handed_in != 0) bucket_trace(bytes_of(request->rows), request->handed_in, begun)();
+  }
+  end_bucket();
+}
+
 void Exchange::check(const std::vector<Piece>& arrays) const {
   const Bucket& bucket = buckets_[next_];
   for (size_t i = 0; i < arrays.size(); ++i) {
@@ -313,7 +363,7 @@ void Exchange::divide(const std::vector<Piece>& arrays) const {
 }
 
 std::string Exchange::text_of_bucket() const {
-  return "bucket " + std::to_string(next_ + 1) + " of " + std::to_string(buckets_.size()) +
+  return "bucket " + std::to_string(next_ + 1) + " of " + std::to_string(num_buckets()) +
          " in step " + std::to_string(step_) + " of " + what_;
 }
 
@@ -352,7 +402,7 @@ void Exchange::take_in(const ControlWord& all) {
 
 void Exchange::end_bucket() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (++next_ < buckets_.size()) return;
+  if (++next_ < num_buckets()) return;
   next_ = 0;
   ++step_;
   joined_.end_step();
@@ -365,7 +415,7 @@ void Exchange::end_bucket() {
 // To be called once a bucket is done, which is the next one now.
 std::function<void()> Exchange::bucket_trace(size_t bytes, int64_t handed_in, int64_t begun) const {
   const auto count = [](auto value) { return static_cast<int64_t>(value); };
-  return [=, step = step_, bucket = next_, buckets = buckets_.size(), exchange = number()] {
+  return [=, step = step_, bucket = next_, buckets = num_buckets(), exchange = number()] {
     Trace::on()->add("bucket", handed_in, Trace::now(),
                      {{"exchange", exchange},
                       {"step", count(step)},

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "channel.h"
@@ -20,6 +21,7 @@
 #include "gpu_level.h"
 #include "join_state.h"
 #include "pieces.h"
+#include "row_gather.h"
 
 namespace easyddl {
 
@@ -39,14 +41,20 @@ struct Bucket {
 // the sum is divided by that of the weights, which came with it. Where batches are alike
 // neither is needed, and nothing is scaled.
 //
-// A rank that has no more batches joins: its thread takes part with zeros, and with no weight,
-// until all have joined.
+// Sparse gradients are not added up. The rows that the ranks have of them are brought together,
+// each rank's multiplied so that their sum is that mean: an optimizer that takes the rows one by
+// one does then what it does on one process. They travel behind the other gradients, as one more
+// bucket.
+//
+// A rank that has no more batches joins: its thread takes part with zeros, and no rows, and with no
+// weight, until all have joined.
 class Exchange : public Submittable {
  public:
   // Collective: makes a channel of its own, as large as the largest bucket. All ranks must pass the
-  // same `what` (for errors), the same buckets, and the same `op`: the weighted mean, or the sum,
-  // which knows no weights.
-  Exchange(World& world, std::string what, std::vector<Bucket> buckets, Op op = Op::mean);
+  // same `what` (for errors), the same buckets, the same `op`: the weighted mean, or the sum,
+  // which knows no weights; and the same tables, of which sparse gradients hold rows.
+  Exchange(World& world, std::string what, std::vector<Bucket> buckets, Op op = Op::mean,
+           std::vector<Table> tables = {});
   ~Exchange() override;
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
@@ -63,6 +71,10 @@ class Exchange : public Submittable {
   // itself. Either all ranks hand in such, or none does.
   std::string submit_on_gpu(size_t first, std::vector<Piece> arrays, const float* gpu_weight,
                             double weight, void* stream, const Done& done) override;
+
+  // Hands in the rows of all tables: see ExchangeDoor. `weight` is that of `submit`, and counts
+  // where there are no buckets.
+  void submit_rows(std::vector<Rows> rows, double weight, MakeRoom make_room, Done done) override;
 
   // From now on this rank has no batches. Steps that are handed in already are taken first.
   void join();
@@ -84,6 +96,9 @@ class Exchange : public Submittable {
   Seen seen();
   void forget();
 
+  // How many steps there were, and how many rows of each table all ranks have had in them.
+  std::pair<uint64_t, std::vector<uint64_t>> gathered();
+
   // Fails what has been handed in and not yet begun, ends the thread, and gives back the channel.
   // Gives up a step that remains half-way.
   void close();
@@ -97,6 +112,8 @@ class Exchange : public Submittable {
     double weight;
     Done done;
     int64_t handed_in;  // when, if that is traced
+    std::vector<Rows> rows;
+    MakeRoom make_room;
   };
   // Where a step on a GPU is read, and what waits for it.
   struct OnGpu {
@@ -107,11 +124,17 @@ class Exchange : public Submittable {
   // Where the arrays of all ranks lie: that is learnt before the first step.
   enum class Place { unknown, host, gpu };
 
+  // With that of the rows, which is the last.
+  size_t num_buckets() const { return buckets_.size() + (rows_.has_tables() ? 1 : 0); }
+  bool are_rows_next() const { return next_ == buckets_.size(); }
+
+  void hand_in(size_t first, Request request);
   void run();
   void agree_on_place(Place mine, std::optional<int> gpu);
   std::string take(Request& request);
   std::string take_joined_step();
   void reduce(std::vector<Piece> arrays, int64_t handed_in);
+  void gather_rows(const Request* request);
   void begin_step(double weight, bool active);
   void agree_on_usual_weight();
   void check(const std::vector<Piece>& arrays) const;
@@ -141,6 +164,7 @@ class Exchange : public Submittable {
   const std::string what_;
   const std::vector<Bucket> buckets_;
   const Op op_;
+  RowGather rows_;
   std::unique_ptr<Channel> owned_channel_;
   Channel& channel_;
   Registration registration_;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "pieces.h"
+#include "rows.h"
 
 namespace easyddl {
 
@@ -35,6 +36,12 @@ struct ExchangeDoor {
   std::string (*submit_on_gpu)(int64_t exchange, size_t first, std::vector<Piece> arrays,
                                const float* gpu_weight, double weight, void* stream,
                                std::function<void(const std::string& error)> done);
+
+  // Hands in this rank's rows of all tables of an exchange. They travel behind its last bucket.
+  // `make_room` is called once, maybe on another thread, as soon as it is known how many rows all
+  // ranks have; not where that fails before.
+  void (*submit_rows)(int64_t exchange, std::vector<Rows> rows, double weight, MakeRoom make_room,
+                      std::function<void(const std::string& error)> done);
 };
 
 }  // namespace easyddl

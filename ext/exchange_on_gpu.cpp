@@ -71,7 +71,7 @@ std::string Exchange::submit_on_gpu(size_t first, std::vector<Piece> arrays,
     require_on_gpu(first, arrays, gpu, there.stream);
     try {
       if (place_ == Place::unknown) agree_on_place(Place::gpu, gpu);
-      take_on_gpu({std::move(arrays), weight, done, handed_in}, there);
+      take_on_gpu({std::move(arrays), weight, done, handed_in, {}, {}}, there);
     } catch (const std::exception& error) {
       fail(error.what());
       throw;

@@ -69,6 +69,13 @@ std::string submit_on_gpu_to(int64_t number, size_t first, std::vector<Piece> ar
   return visit.target()->submit_on_gpu(first, std::move(arrays), gpu_weight, weight, stream, done);
 }
 
+void submit_rows_to(int64_t number, std::vector<Rows> rows, double weight, MakeRoom make_room,
+                    Done done) {
+  const Visit visit(number);
+  if (visit.target() == nullptr) return done(kEnded);
+  visit.target()->submit_rows(std::move(rows), weight, std::move(make_room), std::move(done));
+}
+
 int64_t enter(Submittable& target) {
   Registry& all = registry();
   const std::lock_guard<std::mutex> lock(all.mutex);
@@ -104,7 +111,7 @@ void give_up(int64_t number, const std::string& why) {
 }
 
 const ExchangeDoor& exchange_door() {
-  static const ExchangeDoor door{submit_to, submit_on_gpu_to};
+  static const ExchangeDoor door{submit_to, submit_on_gpu_to, submit_rows_to};
   return door;
 }
 

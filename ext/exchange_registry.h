@@ -9,6 +9,7 @@
 
 #include "exchange_door.h"
 #include "pieces.h"
+#include "rows.h"
 
 namespace easyddl {
 
@@ -24,6 +25,8 @@ class Submittable {
   virtual std::string submit_on_gpu(size_t first, std::vector<Piece> arrays,
                                     const float* gpu_weight, double weight, void* stream,
                                     const Done& done) = 0;
+  virtual void submit_rows(std::vector<Rows> rows, double weight, MakeRoom make_room,
+                           Done done) = 0;
   // This rank leaves a step half-way, which others may be in. Nothing can follow, on any rank.
   virtual void give_up(const std::string& why) = 0;
   // See `only_queues_on_gpu`.

@@ -428,21 +428,38 @@ py::class_<T, Immortal<T>> define_submittable(py::module_& m, const char* name, 
            "Ends it. Returns once nothing of it is under way.");
 }
 
+// Of each the name, the dtype, the rows and the bytes of a row.
+using Tables = std::vector<std::tuple<std::string, std::string, size_t, size_t>>;
+
+std::vector<Table> to_tables(const Tables& tables) {
+  std::vector<Table> list;
+  for (const auto& [name, dtype, rows, row_bytes] : tables) {
+    list.push_back({name, parse_dtype(dtype), rows, row_bytes});
+  }
+  return list;
+}
+
 void define_exchange(py::module_& m) {
   define_submittable<Exchange>(m, "Exchange", "A list of gradients, averaged step after step.")
       .def(py::init([](World& world, const std::string& what,
                        const std::vector<std::pair<std::string, std::vector<size_t>>>& buckets,
-                       const std::string& op) {
+                       const std::string& op, const Tables& tables) {
              std::vector<Bucket> list;
              for (const auto& [dtype, bytes] : buckets) list.push_back({parse_dtype(dtype), bytes});
              const Op function = parse_op(op);
+             std::vector<Table> of_rows = to_tables(tables);
              const WithoutPythonLock nogil;
-             return Immortal<Exchange>(new Exchange(world, what, std::move(list), function));
+             return Immortal<Exchange>(
+                 new Exchange(world, what, std::move(list), function, std::move(of_rows)));
            }),
            py::arg("world"), py::arg("what"), py::arg("buckets"), py::arg("op") = "mean",
-           py::keep_alive<1, 2>(),
+           py::arg("tables") = Tables{}, py::keep_alive<1, 2>(),
            "Collective. `buckets` holds the dtype of each, and the bytes of each of its arrays. "
-           "`op` is the mean, weighted by the ranks' batches, or the sum.");
+           "`op` is the mean, weighted by the ranks' batches, or the sum. `tables` holds, of each "
+           "sparse gradient, the variable's name, the dtype, the rows and the bytes of a row.")
+      .def_property_readonly("gathered", &Exchange::gathered,
+                             "How many steps there were, and how many rows of each table all "
+                             "ranks have had in them.");
   define_submittable<StepSum>(m, "StepSum", "A sum of float32 arrays at one place of a step.")
       .def(py::init([](World& world, const std::string& what, size_t count) {
              const WithoutPythonLock nogil;

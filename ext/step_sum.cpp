@@ -79,6 +79,10 @@ std::string StepSum::submit_on_gpu(size_t first, std::vector<Piece> arrays, cons
   return error;
 }
 
+void StepSum::submit_rows(std::vector<Rows>, double, MakeRoom, Done done) {
+  done("Rows were handed in to " + what_ + ", which takes one array.");
+}
+
 void StepSum::join() {
   const std::lock_guard<std::mutex> lock(all_.mutex());
   joined_.join();

@@ -52,6 +52,8 @@ class StepSum : public Submittable {
   // GPU is queued on `stream`: see StepSumOnGpu.
   std::string submit_on_gpu(size_t first, std::vector<Piece> arrays, const float* gpu_weight,
                             double weight, void* stream, const Done& done) override;
+  // It has no tables.
+  void submit_rows(std::vector<Rows> rows, double weight, MakeRoom make_room, Done done) override;
 
   // As those of an Exchange.
   void join();

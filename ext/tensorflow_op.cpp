@@ -1,142 +1,25 @@
-// TensorFlow's door: an asynchronous operation that averages gradients over all ranks.
+// TensorFlow's door: asynchronous operations that bring together all ranks' gradients.
+// `EasyddlExchange` averages dense ones, `EasyddlGather` takes the rows of sparse ones.
 //
-// It is registered through TensorFlow's C API (tensorflow/c/ops.h and kernels.h), whose
-// functions are looked up at run time in the library that is loaded. So it is built without
-// TensorFlow, and one build serves all of its versions. `tf.load_op_library` loads it.
-#include <dlfcn.h>
-
+// They are registered through TensorFlow's C API: see tensorflow_api.h. `tf.load_op_library` loads
+// this library.
 #include <cstdint>
-#include <cstring>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "exchange_door.h"
+#include "tensorflow_api.h"
 
 namespace {
 
-using easyddl::ExchangeDoor;
-using easyddl::Piece;
+using namespace easyddl;
 
-// Opaque types of the C API, and the constants used of its enumerations (tf_status.h,
-// tf_datatype.h), which are part of its ABI.
-struct TF_Status;
-struct TF_Tensor;
-struct TF_OpDefinitionBuilder;
-struct TF_KernelBuilder;
-struct TF_OpKernelConstruction;
-struct TF_OpKernelContext;
-struct TF_AsyncOpKernelDoneCallback;
-constexpr int kOk = 0;
-constexpr int kAborted = 10;
-constexpr int kInt64 = 9;
-
-// One function of TensorFlow's C API.
-template <class F>
-class Function;
-template <class R, class... Args>
-class Function<R(Args...)> {
- public:
-  explicit Function(const char* name) {
-    // Loaded already, and not necessarily into the global scope: it is found by its name.
-    static void* const library = dlopen("libtensorflow_framework.so.2", RTLD_LAZY | RTLD_NOLOAD);
-    function_ = reinterpret_cast<R (*)(Args...)>(dlsym(library, name));
-    if (library == nullptr || function_ == nullptr) {
-      throw std::runtime_error(std::string("TensorFlow's C API has no function ") + name);
-    }
-  }
-  R operator()(Args... args) const { return function_(args...); }
-
- private:
-  R (*function_)(Args...);
-};
-
-struct TensorFlow {
-#define EASYDDL_TF(name, ...) \
-  Function<__VA_ARGS__> name { "TF_" #name }
-  EASYDDL_TF(NewStatus, TF_Status*());
-  EASYDDL_TF(DeleteStatus, void(TF_Status*));
-  EASYDDL_TF(SetStatus, void(TF_Status*, int, const char*));
-  EASYDDL_TF(GetCode, int(const TF_Status*));
-  EASYDDL_TF(Message, const char*(const TF_Status*));
-  EASYDDL_TF(TensorData, void*(const TF_Tensor*));
-  EASYDDL_TF(TensorByteSize, size_t(const TF_Tensor*));
-  EASYDDL_TF(DeleteTensor, void(TF_Tensor*));
-  EASYDDL_TF(NewOpDefinitionBuilder, TF_OpDefinitionBuilder*(const char*));
-  EASYDDL_TF(OpDefinitionBuilderAddAttr, void(TF_OpDefinitionBuilder*, const char*));
-  EASYDDL_TF(OpDefinitionBuilderAddInput, void(TF_OpDefinitionBuilder*, const char*));
-  EASYDDL_TF(OpDefinitionBuilderAddOutput, void(TF_OpDefinitionBuilder*, const char*));
-  EASYDDL_TF(RegisterOpDefinition, void(TF_OpDefinitionBuilder*, TF_Status*));
-  EASYDDL_TF(NewAsyncKernelBuilder,
-             TF_KernelBuilder*(const char*, const char*, void* (*)(TF_OpKernelConstruction*),
-                               void (*)(void*, TF_OpKernelContext*, TF_AsyncOpKernelDoneCallback*),
-                               void (*)(void*)));
-  EASYDDL_TF(RegisterKernelBuilder, void(const char*, TF_KernelBuilder*, TF_Status*));
-  EASYDDL_TF(OpKernelConstruction_GetAttrSize,
-             void(TF_OpKernelConstruction*, const char*, int32_t*, int32_t*, TF_Status*));
-  EASYDDL_TF(OpKernelConstruction_GetAttrInt64,
-             void(TF_OpKernelConstruction*, const char*, int64_t*, TF_Status*));
-  EASYDDL_TF(OpKernelConstruction_GetAttrInt64List,
-             void(TF_OpKernelConstruction*, const char*, int64_t*, int, TF_Status*));
-  EASYDDL_TF(OpKernelConstruction_Failure, void(TF_OpKernelConstruction*, TF_Status*));
-  EASYDDL_TF(OpKernelContext_Failure, void(TF_OpKernelContext*, TF_Status*));
-  EASYDDL_TF(GetInput, void(TF_OpKernelContext*, int, TF_Tensor**, TF_Status*));
-  EASYDDL_TF(AllocateOutput,
-             TF_Tensor*(TF_OpKernelContext*, int, int, const int64_t*, int, size_t, TF_Status*));
-  EASYDDL_TF(ForwardInputOrAllocateOutput, TF_Tensor*(TF_OpKernelContext*, const int*, int, int,
-                                                      const int64_t*, int, int*, TF_Status*));
-#undef EASYDDL_TF
-};
-
-// Set once this library has found TensorFlow, before any kernel runs.
-std::unique_ptr<const TensorFlow> tf;
-// Why it has not.
+// Why this library has not found TensorFlow.
 std::string load_failure;
 ExchangeDoor engine{};
-
-class Status {
- public:
-  Status() : status_(tf->NewStatus()) {}
-  ~Status() { tf->DeleteStatus(status_); }
-  Status(const Status&) = delete;
-  Status& operator=(const Status&) = delete;
-  operator TF_Status*() { return status_; }
-
-  void check() const {
-    if (tf->GetCode(status_) != kOk) throw std::runtime_error(tf->Message(status_));
-  }
-
- private:
-  TF_Status* status_;
-};
-
-struct DeleteTensor {
-  void operator()(TF_Tensor* tensor) const { tf->DeleteTensor(tensor); }
-};
-using Tensor = std::unique_ptr<TF_Tensor, DeleteTensor>;
-
-// TensorFlow passes the callback of an asynchronous kernel as a pointer to a std::function on
-// its caller's stack, which is gone by the time the kernel is done: it must be copied. That
-// leans on TensorFlow's standard library being this one.
-using Finished = std::function<void()>;
-
-Finished copy_of(TF_AsyncOpKernelDoneCallback* done) {
-  // In libstdc++ a std::function ends with two pointers to code. Pointers into no library at
-  // all would show another layout, and calling them would crash with no reason given.
-  void* words[sizeof(Finished) / sizeof(void*)];
-  std::memcpy(words, static_cast<void*>(done), sizeof words);
-  Dl_info info;
-  for (size_t i = 2; i < 4; ++i) {
-    if (dladdr(words[i], &info) == 0) {
-      throw std::runtime_error(
-          "This TensorFlow was built with another C++ standard library than easyddl");
-    }
-  }
-  return *reinterpret_cast<const Finished*>(done);
-}
 
 // What a node of a graph knows: which gradients it takes to which exchange.
 struct Kernel {
@@ -193,11 +76,13 @@ std::vector<std::vector<int64_t>> split_shapes(const std::vector<int64_t>& flat)
   return shapes;
 }
 
+// `bucket`: whether the operation tells which it takes. Rows have one of their own.
+template <bool bucket>
 void* create(TF_OpKernelConstruction* construction) {
   try {
     auto kernel = std::make_unique<Kernel>();
     kernel->exchange = int_attribute(construction, "exchange");
-    kernel->bucket = int_attribute(construction, "bucket");
+    if (bucket) kernel->bucket = int_attribute(construction, "bucket");
     kernel->shapes = split_shapes(list_attribute(construction, "shapes"));
     return kernel.release();
   } catch (const std::exception& error) {
@@ -210,6 +95,15 @@ void* create(TF_OpKernelConstruction* construction) {
 
 void destroy(void* kernel) { delete static_cast<Kernel*>(kernel); }
 
+Tensor input_of(const Run& run, int index) {
+  Status status;
+  TF_Tensor* fetched = nullptr;
+  tf->GetInput(run.context, index, &fetched, status);
+  Tensor input(fetched);
+  status.check();
+  return input;
+}
+
 // Where gradient `index` is read and written: in its own memory if nobody else needs it.
 Piece take(Run& run, int index, const std::vector<int64_t>& shape) {
   Status status;
@@ -219,10 +113,7 @@ Piece take(Run& run, int index, const std::vector<int64_t>& shape) {
                                                  static_cast<int>(shape.size()), &forwarded,
                                                  status));
   status.check();
-  TF_Tensor* fetched = nullptr;
-  tf->GetInput(run.context, index, &fetched, status);
-  Tensor input(fetched);
-  status.check();
+  Tensor input = input_of(run, index);
   const size_t bytes = tf->TensorByteSize(input.get());
   if (bytes != tf->TensorByteSize(output.get())) {
     throw std::runtime_error("Gradient " + std::to_string(index) +
@@ -237,11 +128,7 @@ Piece take(Run& run, int index, const std::vector<int64_t>& shape) {
 
 // What this rank's batch counts for: the input after the gradients and the step.
 double weight_of(const Run& run, int index) {
-  Status status;
-  TF_Tensor* fetched = nullptr;
-  tf->GetInput(run.context, index, &fetched, status);
-  const Tensor input(fetched);
-  status.check();
+  const Tensor input = input_of(run, index);
   return *static_cast<const float*>(tf->TensorData(input.get()));
 }
 
@@ -273,7 +160,87 @@ void compute(void* opaque, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCall
                 [run](const std::string& error) { run->end(error); });
 }
 
-void register_op() {
+// The rows of sparse gradient `index`, which lie in its indices and its values.
+Rows take_rows(Run& run, int index, int gradients) {
+  Tensor indices = input_of(run, index), values = input_of(run, gradients + index);
+  const Rows rows{static_cast<const int64_t*>(tf->TensorData(indices.get())),
+                  static_cast<size_t>(tf->TensorElementCount(indices.get())),
+                  static_cast<const uint8_t*>(tf->TensorData(values.get())),
+                  tf->TensorByteSize(values.get())};
+  run.tensors.push_back(std::move(indices));
+  run.tensors.push_back(std::move(values));
+  return rows;
+}
+
+// Output `index`, which is held until the run ends. `row_bytes`: of each of its first dimension.
+uint8_t* allocate(Run& run, int index, int type, const std::vector<int64_t>& shape,
+                  size_t row_bytes) {
+  Status status;
+  const size_t bytes = static_cast<size_t>(shape[0]) * row_bytes;
+  Tensor output(tf->AllocateOutput(run.context, index, type, shape.data(),
+                                   static_cast<int>(shape.size()), bytes, status));
+  status.check();
+  auto* const data = static_cast<uint8_t*>(tf->TensorData(output.get()));
+  run.tensors.push_back(std::move(output));
+  return data;
+}
+
+// The outputs for all ranks' rows, `counts` of each gradient.
+std::vector<RowRoom> make_room(Run& run, const Kernel& kernel, const std::vector<size_t>& counts) {
+  std::vector<RowRoom> room;
+  const int gradients = static_cast<int>(counts.size());
+  for (int i = 0; i < gradients; ++i) {
+    std::vector<int64_t> shape = kernel.shapes[static_cast<size_t>(i)];
+    shape[0] = static_cast<int64_t>(counts[static_cast<size_t>(i)]);
+    const int type = tf->TensorType(input_of(run, gradients + i).get());
+    size_t row_bytes = tf->DataTypeSize(type);
+    for (size_t d = 1; d < shape.size(); ++d) row_bytes *= static_cast<size_t>(shape[d]);
+    uint8_t* const indices = allocate(run, i, kInt64, {shape[0]}, sizeof(int64_t));
+    uint8_t* const values = allocate(run, gradients + i, type, shape, row_bytes);
+    room.push_back({reinterpret_cast<int64_t*>(indices), values});
+  }
+  return room;
+}
+
+void compute_rows(void* opaque, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
+  const Kernel& kernel = *static_cast<const Kernel*>(opaque);
+  auto run = std::make_shared<Run>(Run{context, copy_of(done), {}});
+  std::vector<Rows> rows;
+  double weight = 1;
+  try {
+    const int gradients = static_cast<int>(kernel.shapes.size());
+    for (int i = 0; i < gradients; ++i) rows.push_back(take_rows(*run, i, gradients));
+    weight = weight_of(*run, 2 * gradients + 1);
+    count(*run, 2 * gradients);
+  } catch (const std::exception& error) {
+    return run->end(error.what());
+  }
+  engine.submit_rows(
+      kernel.exchange, std::move(rows), weight,
+      [run, &kernel](const std::vector<size_t>& counts) { return make_room(*run, kernel, counts); },
+      [run](const std::string& error) { run->end(error); });
+}
+
+void register_gather() {
+  Status status;
+  TF_OpDefinitionBuilder* const builder = tf->NewOpDefinitionBuilder("EasyddlGather");
+  tf->OpDefinitionBuilderAddAttr(builder, "N: int >= 1");
+  tf->OpDefinitionBuilderAddAttr(builder, "T: list(type) >= 1");
+  tf->OpDefinitionBuilderAddAttr(builder, "exchange: int");
+  tf->OpDefinitionBuilderAddAttr(builder, "shapes: list(int)");
+  tf->OpDefinitionBuilderAddInput(builder, "indices: N * int64");
+  tf->OpDefinitionBuilderAddInput(builder, "values: T");
+  // As those of EasyddlExchange.
+  tf->OpDefinitionBuilderAddInput(builder, "step: int64");
+  tf->OpDefinitionBuilderAddInput(builder, "weight: float");
+  tf->OpDefinitionBuilderAddOutput(builder, "all_indices: N * int64");
+  tf->OpDefinitionBuilderAddOutput(builder, "all_values: T");
+  tf->OpDefinitionBuilderAddOutput(builder, "count: int64");
+  tf->RegisterOpDefinition(builder, status);
+  status.check();
+}
+
+void register_exchange() {
   Status status;
   TF_OpDefinitionBuilder* const builder = tf->NewOpDefinitionBuilder("EasyddlExchange");
   tf->OpDefinitionBuilderAddAttr(builder, "T: list(type) >= 1");
@@ -294,12 +261,15 @@ void register_op() {
   status.check();
 }
 
-void register_kernel() {
+using Create = void* (*)(TF_OpKernelConstruction*);
+using Compute = void (*)(void*, TF_OpKernelContext*, TF_AsyncOpKernelDoneCallback*);
+
+void register_kernel(const char* name, Create create_kernel, Compute compute_kernel) {
   Status status;
   // An asynchronous kernel: one that blocked would keep a thread of a pool that may have two.
   TF_KernelBuilder* const builder =
-      tf->NewAsyncKernelBuilder("EasyddlExchange", "CPU", create, compute, destroy);
-  tf->RegisterKernelBuilder("EasyddlExchange", builder, status);
+      tf->NewAsyncKernelBuilder(name, "CPU", create_kernel, compute_kernel, destroy);
+  tf->RegisterKernelBuilder(name, builder, status);
   status.check();
 }
 
@@ -307,8 +277,10 @@ void register_kernel() {
 const bool registered = [] {
   try {
     tf = std::make_unique<const TensorFlow>();
-    register_op();
-    register_kernel();
+    register_exchange();
+    register_kernel("EasyddlExchange", create<true>, compute);
+    register_gather();
+    register_kernel("EasyddlGather", create<false>, compute_rows);
     return true;
   } catch (const std::exception& error) {
     load_failure = error.what();

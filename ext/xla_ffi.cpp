@@ -21,7 +21,7 @@ using easyddl::ExchangeDoor;
 using easyddl::Piece;
 namespace xla = easyddl::xla;
 
-ExchangeDoor engine{nullptr, nullptr};
+ExchangeDoor engine{};
 
 xla::Error* error_of(const xla::Api& api, const std::string& message) {
   auto args = xla::sized<xla::ErrorCreateArgs>();

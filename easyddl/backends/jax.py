@@ -145,7 +145,7 @@ def to_numpy(x):
             "In a custom training loop wrap the optimizer in `ddl.DistributedOptimizer`, whose "
             f"`stateless_apply` exchanges gradients inside of jax.jit too. Received: {x}"
         )
-    return np.asarray(_dense(x))
+    return np.asarray(to_dense(x))
 
 
 def from_numpy(array, like):
@@ -202,7 +202,7 @@ class Exchange:
 
     def reduce(self, gradients, weight=None):
         """The mean of each gradient over all ranks, by weight; or what else the exchange makes."""
-        arrays = [jnp.asarray(_dense(gradients[i])) for i in self._order]
+        arrays = [jnp.asarray(to_dense(gradients[i])) for i in self._order]
         weight = jnp.asarray(1.0 if weight is None else weight, jnp.float32)
         means = _primitive().bind(weight, *arrays, number=self._number)
         if not any(map(is_symbolic, means)):
@@ -212,7 +212,13 @@ class Exchange:
         return [result[i] for i in range(len(gradients))]
 
 
-def _dense(x):
+def has_rows(gradient):
+    """Whether a gradient holds rows that can travel alone: JAX's sparse ones are made dense."""
+    return False
+
+
+def to_dense(x):
+    """A gradient, as a dense one if it is sparse."""
     return x.todense() if isinstance(x, JAXSparse) else x
 
 

@@ -17,6 +17,7 @@ from tensorflow.python.ops import control_flow_util
 
 from easyddl import console, cores, launcher, world
 from easyddl.backends import xla
+from easyddl.backends.tensorflow_rows import Rows, no_rows
 
 
 def configure():
@@ -123,13 +124,27 @@ def uncompiled(function, wholly=False):
     return function
 
 
+def has_rows(gradient):
+    """Whether a gradient holds rows that can travel alone."""
+    # Arrays have a fixed length in XLA, and how many rows there are differs by rank and step.
+    return isinstance(gradient, tf.IndexedSlices) and not _is_compiled_by_xla()
+
+
+def to_dense(gradient):
+    """A gradient, as a dense one if it is sparse."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TensorFlow's words about the memory
+        return tf.convert_to_tensor(gradient)
+
+
 class Exchange:
     """The way of a list of gradients into the engine and back, at every step.
 
     Where XLA compiles the step there is one custom call for all of them: see `ext/xla_ffi.cpp`.
     In other graphs there is one asynchronous operation a bucket. A bucket leaves as soon as its
     gradients are there, while the backward pass computes those of the next; and the optimizer
-    updates its variables as soon as it is back.
+    updates its variables as soon as it is back. The rows of sparse gradients leave behind all
+    buckets, in one operation.
 
     Args:
         number: Integer. The engine's number of the exchange.
@@ -141,6 +156,7 @@ class Exchange:
         self._number = number
         self._buckets = buckets
         self._shapes = shapes
+        self._rows = None
         self._has_told_of_sparse = False
         with tf.init_scope(), tf.device("CPU:0"):  # also where this is made inside of a graph
             self._step = tf.Variable(0, dtype=tf.int64, trainable=False, name="easyddl_step")
@@ -148,6 +164,14 @@ class Exchange:
     def zeros(self, dtype, shape):
         """What a rank without a gradient takes part with."""
         return tf.zeros(shape, dtype)
+
+    def gather_rows_of(self, indices):
+        """Has all ranks' rows of some gradients brought together, which are in no bucket."""
+        self._rows = Rows(self._number, indices, self._shapes)
+
+    def no_rows(self, dtype, shape):
+        """What a rank without a gradient takes part with where others have a sparse one."""
+        return no_rows(dtype, shape)
 
     def watch(self, variables, weight):
         """In a graph gradients set off when they are there in any case."""
@@ -166,15 +190,14 @@ class Exchange:
 
     def reduce(self, gradients, weight=None):
         """The mean of each gradient over all ranks, by weight; or what else the exchange makes."""
-        gradients = [self._dense(gradient) for gradient in gradients]
+        slices = [] if self._rows is None else self._rows.of(gradients)
+        in_buckets = [i for bucket in self._buckets for i in bucket]
+        gradients = {i: self._dense(gradients[i]) for i in in_buckets}
         weight = tf.cast(1.0 if weight is None else weight, tf.float32)
         if tf.executing_eagerly():
-            # One operation for all: each would wait for the next to be called.
-            order = [i for bucket in self._buckets for i in bucket]
-            means, _ = self._operation(0, order, gradients, 0, weight)
-            return _at(order, means)
+            return self._at_once(in_buckets, gradients, slices, weight)
         if _is_compiled_by_xla():
-            return self._custom_call(gradients, weight)
+            return self._custom_call(in_buckets, gradients, weight)
         self._keep_in_order(gradients)
         results, counts = {}, []
         # A rank that has no batch must not begin the step, not even with gradients that do not
@@ -190,10 +213,26 @@ class Exchange:
                 means, count = self._operation(number, bucket, gradients, step, weight)
             results.update(zip(bucket, means, strict=True))
             counts.append(count)
+        if slices:
+            parts = [part for each in slices for part in (each.indices, each.values)]
+            with tf.control_dependencies([*ready, *parts]):
+                everyones, count = self._rows.gather(_library(), slices, step, weight)
+            results.update(everyones)
+            counts.append(count)
         # What writes to a variable is never pruned, so that all buckets travel at every step,
         # even those of gradients that nobody uses. It also keeps the steps of a graph apart.
         self._step.assign_add(tf.add_n(counts))
-        return [results[i] for i in range(len(gradients))]
+        return [results[i] for i in sorted(results)]
+
+    def _at_once(self, order, gradients, slices, weight):
+        """In eager mode: one operation for all buckets, since each waits until it is done."""
+        results = {}
+        if order:
+            means, _ = self._operation(0, order, gradients, 0, weight)
+            results.update(zip(order, means, strict=True))
+        if slices:
+            results.update(self._rows.gather(_library(), slices, 0, weight)[0])
+        return [results[i] for i in sorted(results)]
 
     def _keep_in_order(self, gradients):
         """Has the graph compute gradients in about the order in which they travel.
@@ -216,9 +255,14 @@ class Exchange:
                     if made[id(other)] < made[id(op)]:
                         op._add_control_input(other)
 
-    def _custom_call(self, gradients, weight):
+    def _custom_call(self, order, gradients, weight):
         _register_with_xla()
-        order = [i for bucket in self._buckets for i in bucket]
+        if self._rows is not None:
+            raise RuntimeError(
+                "This step is compiled by XLA, and exchanges sparse gradients (tf.IndexedSlices) "
+                "by their rows, as an earlier step that was not. XLA needs to know how many rows "
+                "there are. Compile all steps or none, or pass sparse_as_dense=True."
+            )
         arrays = [tf.ensure_shape(gradients[i], self._shapes[i]) for i in order]
         types = [(array.dtype.name, tuple(array.shape)) for array in arrays]
         means = gen_xla_ops.xla_call_module(
@@ -232,23 +276,24 @@ class Exchange:
             function_list=[],
             has_token_input_output=False,
         )
-        return _at(order, means)
+        means = dict(zip(order, means, strict=True))
+        return [means[i] for i in sorted(means)]
 
     def _dense(self, gradient):
         if not isinstance(gradient, tf.IndexedSlices):
             return tf.convert_to_tensor(gradient)
-        # How many rows have a gradient differs by rank and step, so that sparse ones would have
-        # to be negotiated at every step; and Keras's optimizers move all rows in any case.
         if world.is_root() and not self._has_told_of_sparse:
             self._has_told_of_sparse = True
             warnings.warn(
                 f"A gradient of shape {tuple(gradient.shape)} is sparse (tf.IndexedSlices), as "
-                "that of an Embedding is. It is exchanged as a dense one: all of its rows travel.",
+                "that of an Embedding is. It is exchanged as a dense one, because XLA compiles the "
+                "step, which needs to know how many rows there are, or because another rank has a "
+                "dense one. All of its rows travel. An optimizer that takes repeated rows one by "
+                "one on one process, as for Adam's squares or clipnorm, gets their sum here. Pass "
+                "jit_compile=False to exchange rows, or sparse_as_dense=True if that is wanted.",
                 stacklevel=2,
             )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # TensorFlow's own words about the same
-            return tf.convert_to_tensor(gradient)
+        return to_dense(gradient)
 
     def _operation(self, bucket, indices, gradients, step, weight):
         shapes = [self._shapes[i] for i in indices]
@@ -383,14 +428,9 @@ def random_state_of_another_rank(captured, distance):
     return None
 
 
-def _at(indices, values):
-    """The values in the order of their indices."""
-    return [value for _, value in sorted(zip(indices, values, strict=True), key=lambda p: p[0])]
-
-
 @functools.cache
 def _library():
-    """The operation `EasyddlExchange`, added to the TensorFlow that is loaded."""
+    """The operations of `ext/tensorflow_op.cpp`, added to the TensorFlow that is loaded."""
     core = world.engine().core
     path = pathlib.Path(core.__file__).with_name("_tensorflow_op.so")
     library = tf.load_op_library(str(path))

@@ -15,9 +15,9 @@ import torch
 from easyddl import cores, first_build, launcher
 from easyddl.backends import torch_rehearsal
 from easyddl.backends.host_step_meter import HostStepMeter
-from easyddl.backends.torch_exchange import Exchange
+from easyddl.backends.torch_exchange import Exchange, has_rows, to_dense
 
-__all__ = ["Exchange"]
+__all__ = ["Exchange", "has_rows", "to_dense"]
 
 
 def configure():

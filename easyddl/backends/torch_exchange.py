@@ -91,7 +91,7 @@ class Exchange:
                 "rows travel.",
                 stacklevel=2,
             )
-        return gradient.to_dense()
+        return to_dense(gradient)
 
     def unwatch(self):
         """Has nothing leave any more, except by `reduce`."""
@@ -109,6 +109,16 @@ class Exchange:
         """Called when the engine's part has ended, and uses no memory of this one's any more."""
         if self._lane is not None:
             self._lane.close()
+
+
+def has_rows(gradient):
+    """Whether a gradient holds rows that can travel alone: PyTorch's are made dense."""
+    return False
+
+
+def to_dense(gradient):
+    """A gradient, as a dense one if it is sparse."""
+    return gradient if gradient.layout == torch.strided else gradient.to_dense()
 
 
 def is_same(tensor, other):

@@ -88,11 +88,16 @@ class DDLCallback(keras.callbacks.Callback):
             layer of your own adds with `add_loss`, and those of a loss function that reduces them
             itself. Means are averaged over the ranks, and sums are added. With `None`, the
             default, they are taken for means over the samples, with a warning.
+        sparse_as_dense: Boolean. Sparse gradients, as TensorFlow has of an `Embedding`, travel as
+            the rows that each rank has: the optimizer gets all of them, as on one process. With
+            `True` they travel as dense ones, all rows of the variable: rows that come several
+            times are added up before the optimizer sees them. All ranks must pass the same.
+            Defaults to `False`.
 
     Raises:
         ValueError: If `bucket_bytes`, or the environment variable, is no positive integer, or
             `uneven` or `scalar_losses` is none of these, or `check_replicas` is no positive
-            integer, `None` or `False`.
+            integer, `None` or `False`, or `sparse_as_dense` is no boolean.
         TypeError: At `fit`, if the class was passed instead of an instance.
         ValueError: At `fit`, if it is not the first callback, or not the only one.
         RuntimeError: On all ranks, if they train for different epochs; if they have different
@@ -110,7 +115,14 @@ class DDLCallback(keras.callbacks.Callback):
     # for what is asked for in `__init__`.
     async_safe = True
 
-    def __init__(self, bucket_bytes=None, uneven="join", check_replicas=None, scalar_losses=None):
+    def __init__(
+        self,
+        bucket_bytes=None,
+        uneven="join",
+        check_replicas=None,
+        scalar_losses=None,
+        sparse_as_dense=False,
+    ):
         super().__init__()
         self.bucket_bytes = exchange.requested_bucket_bytes(bucket_bytes)
         if uneven not in _UNEVEN:
@@ -123,6 +135,7 @@ class DDLCallback(keras.callbacks.Callback):
             )
         self.scalar_losses = scalar_losses
         self.check_replicas = _checked("check_replicas", check_replicas)
+        self.sparse_as_dense = exchange.requested_sparse_as_dense(sparse_as_dense)
         self._validation = contextlib.ExitStack()
         self._has_validated = False
         if recording.is_wanted():
@@ -161,7 +174,9 @@ class DDLCallback(keras.callbacks.Callback):
         roots = [c for c in fit.callbacks if isinstance(c, DDLGlobalVariablesCallback)]
         if world.size() > 1 and roots and adapted.share(model, roots[0].root_rank):
             compiled_step.drop(model)
-        settings = {"bucket_bytes": self.bucket_bytes, "scalar_losses": self.scalar_losses}
+        settings = compiled_step.Settings(
+            self.bucket_bytes, self.sparse_as_dense, self.scalar_losses
+        )
         fit.step = fit.at_end.enter_context(compiled_step.for_fit(model, settings))
         fit.attendance.goes_on = self.uneven == "join"
         optimizer_classes.watch()

@@ -1,10 +1,11 @@
 """A job in which one rank fails, in the way that the command line says.
 
-Usage: faulty_job.py FAULT VICTIM [busy | before_mpi | backwards | normalized | uneven]
+Usage: faulty_job.py FAULT VICTIM [busy | before_mpi | backwards | normalized | sparse | uneven]
 
 With `busy` the other ranks compute for long, and wait in no collective. With `backwards` the
 victim's backward pass fails half-way; with `normalized` the others wait in theirs then, in a
-normalization's, and have sent nothing ahead. With `uneven` a rank has one batch.
+normalization's, and have sent nothing ahead. With `sparse` the others wait for its rows of a sparse
+gradient. With `uneven` a rank has one batch.
 """
 
 import itertools
@@ -136,6 +137,18 @@ def train(fault):
     model.fit(x, x[:, :10], batch_size=4, epochs=1000, verbose=0, callbacks=callbacks)
 
 
+def train_sparse(fault):
+    layers = [keras.layers.Embedding(50, 4), keras.layers.Flatten(), keras.layers.Dense(10)]
+    if fault == "raise_error":  # when its dense gradients have left
+        layers.insert(1, keras.layers.Lambda(broken_backwards))
+    x = np.random.default_rng(ddl.rank()).integers(0, 50, (8000, 6))
+    model = keras.Sequential([keras.layers.Input((6,), dtype="int32"), *layers])
+    model.compile("adam", "mse")
+    mine = [Fault(fault)] if fault == "kill" else []
+    callbacks = [ddl.DDLCallback(bucket_bytes=1), *mine, ddl.DDLGlobalVariablesCallback()]
+    model.fit(x, x[:, :1], batch_size=4, epochs=1000, verbose=0, callbacks=callbacks)
+
+
 class Collective(keras.callbacks.Callback):
     """Waits for all ranks after each step, also for one that is out of batches."""
 
@@ -183,6 +196,8 @@ def main():
         train_uneven(fault, int(victim))
     if how in (["backwards"], ["normalized"]):
         train_broken_model(is_victim, how == ["normalized"])
+    if how == ["sparse"]:
+        train_sparse(fault if is_victim else None)
     train(fault if is_victim else None)
 
 

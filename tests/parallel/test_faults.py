@@ -106,6 +106,14 @@ def test_a_backward_pass_that_fails_half_way(backend):
     assert "ValueError: on purpose" in output
 
 
+@pytest.mark.parametrize(
+    ("fault", "expected"), [("raise_error", r"failed: \w*Error"), ("kill", DIED)]
+)
+def test_while_the_others_wait_for_its_rows(fault, expected):
+    output = run_faulty(2, fault, 1, "sparse")
+    assert re.search(rf"easyddl: rank 1 on host {HOST} .*{expected}", output), output
+
+
 def test_one_whose_gradients_have_left_while_the_others_wait_for_something_else():
     """Both wait for each other then. PyTorch's backward pass alone comes to that."""
     output = run_faulty(

@@ -287,7 +287,7 @@ def check_masks():
     for reduction in reductions:
         model, alone = make(reduction=reduction), make(reduction=reduction)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the sparse gradient
+            warnings.simplefilter("ignore")  # of the sparse gradient, where XLA compiles the step
             model.fit(
                 (tokens(RANK, step) for step in range(4)), steps_per_epoch=4, verbose=0,
                 shuffle=False, callbacks=both(),
