@@ -22,6 +22,9 @@ constexpr std::chrono::seconds kBetweenQuestions{1};
 // MPI sends so much at once: nobody waits for a receiver that may have ended.
 constexpr size_t kWords = 256;
 
+// How long a rank that has heard of all others waits for them to hear of it.
+constexpr std::chrono::milliseconds kUntilHeard{500};
+
 // How long threads have to come out of collectives once all ranks have left.
 constexpr std::chrono::seconds kPatience{2};
 
@@ -196,17 +199,34 @@ bool Farewell::leave(bool flag) {
   }
   MPI_Request request;
   EASYDDL_MPI(MPI_Iallreduce, &flag_, &all_flags_, 1, MPI_INT, MPI_MIN, comm_.get(), &request);
+  complete(request, Clock::time_point::max());
+  wait_for_others_to_hear();
+  wait_for_threads();
+  return all_flags_ == 1;
+}
+
+// What this rank has sent last may still lie in its own memory: a send that MPI calls complete
+// travels on only when this rank calls MPI, and MPI_Finalize may wait for the others without. So
+// this rank goes on until they have come here too. That they tell may be held up likewise, but
+// nothing depends on it.
+void Farewell::wait_for_others_to_hear() {
+  // Static: where the limit is reached, MPI still has it.
+  static MPI_Request request;
+  EASYDDL_MPI(MPI_Ibarrier, comm_.get(), &request);
+  complete(request, Clock::now() + kUntilHeard);
+}
+
+// Waits for a request, but not beyond `limit`.
+void Farewell::complete(MPI_Request& request, Clock::time_point limit) {
   // Nobody is woken by the others' end; and the lock is free, for the threads that still answer.
   std::chrono::microseconds nap{20};
   for (;;) {
     int done = 0;
     EASYDDL_MPI(MPI_Test, &request, &done, MPI_STATUS_IGNORE);
-    if (done != 0) break;
+    if (done != 0 || Clock::now() > limit) return;
     std::this_thread::sleep_for(nap);
     nap = std::min(nap * 2, std::chrono::microseconds(5000));
   }
-  wait_for_threads();
-  return all_flags_ == 1;
 }
 
 // A thread that is in a collective polls MPI, which must not be called after MPI_Finalize. Its next

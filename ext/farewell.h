@@ -87,6 +87,8 @@ class Farewell {
   void answer(size_t channel, uint64_t number, int gone);
   std::vector<Words> counts_if_due();
   std::vector<Words> questions_due();
+  void wait_for_others_to_hear();
+  static void complete(MPI_Request& request, Clock::time_point limit);
   void wait_for_threads();
 
   Comm comm_;
