@@ -20,9 +20,7 @@ encode = layers.CategoryEncoding(10, output_mode="multi_hot")
 features = keras.ops.convert_to_numpy(encode(np.stack([bucket, kind + 4], 1)))
 labels = labels.astype("float64")
 
-model = keras.Sequential(
-    [keras.Input((10,)), layers.Dense(6, activation="relu"), layers.Dense(1)]
-)
+model = keras.Sequential([keras.Input((10,)), layers.Dense(6, activation="relu"), layers.Dense(1)])
 model.compile(
     "adam",
     keras.losses.BinaryFocalCrossentropy(from_logits=True),

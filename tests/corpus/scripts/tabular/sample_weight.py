@@ -13,7 +13,10 @@ weights = rng.uniform(0, 2, 32) * (rng.uniform(0, 1, 32) > 0.3)
 
 model = keras.Sequential([keras.Input((4,)), layers.Dense(8, activation="selu"), layers.Dense(2)])
 model.compile(
-    keras.optimizers.SGD(0.05), "mse", metrics=["mae"], weighted_metrics=["mae", "cosine_similarity"]
+    keras.optimizers.SGD(0.05),
+    "mse",
+    metrics=["mae"],
+    weighted_metrics=["mae", "cosine_similarity"],
 )
 history = model.fit(
     x, y, sample_weight=weights, batch_size=BATCH, epochs=2, shuffle=False, verbose=0

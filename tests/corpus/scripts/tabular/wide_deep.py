@@ -22,4 +22,6 @@ model.compile(
     "binary_crossentropy",
     metrics=["accuracy", "precision", "recall"],
 )
-history = model.fit([crossed, numbers], labels, batch_size=BATCH, epochs=2, shuffle=False, verbose=0)
+history = model.fit(
+    [crossed, numbers], labels, batch_size=BATCH, epochs=2, shuffle=False, verbose=0
+)

@@ -1,0 +1,31 @@
+# A block is computed again in the backward pass, to save memory.
+import keras
+import numpy as np
+from keras import layers
+
+keras.config.set_floatx("float64")
+BATCH = 8
+
+
+class Block(layers.Layer):
+    def __init__(self, width):
+        super().__init__()
+        self.first, self.second = layers.Dense(width, "tanh"), layers.Dense(width)
+        self.again = keras.remat(lambda x: self.second(self.first(x)))
+
+    def build(self, shape):
+        self.first.build(shape)
+        self.second.build((None, self.first.units))
+
+    def call(self, x):
+        return x + self.again(x)
+
+
+rng = np.random.default_rng(152)
+x = rng.standard_normal((32, 6))
+y = x[:, :1] * x[:, 1:2]
+
+inputs = keras.Input((6,))
+model = keras.Model(inputs, layers.Dense(1)(Block(6)(inputs)))
+model.compile(keras.optimizers.SGD(0.05), "mse")
+history = model.fit(x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0)
