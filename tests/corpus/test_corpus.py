@@ -172,3 +172,16 @@ def test_script(results, script):
 
 def test_the_corpus_is_large():
     assert len(SCRIPTS) == len(list(HERE.glob("scripts/*/*.py"))) >= 60  # each has its own name
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_the_four_lines_are_put_in(script):
+    plain = SCRIPTS[script].read_text()
+    parallel = four_lines.with_four_lines(plain)
+    assert "easyddl" not in plain.split("import keras", 1)[1]
+    assert parallel.count("import easyddl as ddl\n") == 1
+    assert parallel.count(" // ddl.size()\n") == 1
+    assert parallel.count(" = ddl.split_data(") >= 1
+    fits = plain.count(".fit(")
+    assert parallel.count("callbacks=[ddl.DDLCallback(") == fits > 0
+    assert parallel.count("ddl.DDLGlobalVariablesCallback()])") == fits
