@@ -21,7 +21,8 @@ RUNNER = HERE / "run_corpus.py"
 SCRIPTS = {path.stem: path for path in sorted(HERE.glob("scripts/*/*.py"))}
 BACKENDS = ("tensorflow", "jax", "torch")
 RANKS = 2
-RTOL = 1e-6
+# On PyTorch Keras divides float64 losses as float32.
+RTOL = {"tensorflow": 1e-6, "jax": 1e-6, "torch": 2e-5}
 
 # Those of every run, on TensorFlow; the others are the soak's.
 QUICK = (
@@ -145,7 +146,7 @@ def logs_of(result):
 
 
 @pytest.mark.parametrize(("backend", "script"), list(cases()))
-def test_script(results, script):
+def test_script(results, backend, script):
     told = four_lines.headers(SCRIPTS[script].read_text())
     alone, ranks = results
     for who, result in [("one process", alone), *((f"rank {i}", r) for i, r in enumerate(ranks))]:
@@ -154,15 +155,17 @@ def test_script(results, script):
     for other in ranks[1:]:
         assert list(other["state"]) == list(root["state"])
         for name, value in other["state"].items():
-            assert value.tobytes() == root["state"][name].tobytes(), f"ranks differ in {name}"
+            # Bits, but for the sign of a zero that a gradient accumulator has kept.
+            bits = (value + 0).tobytes(), (root["state"][name] + 0).tobytes()
+            assert bits[0] == bits[1], f"ranks differ in {name}"
         np.testing.assert_equal(other["histories"], root["histories"])
     for name, value in [*root["state"].items(), *logs_of(root).items()]:
         assert np.isfinite(value).all(), (name, value)
     assert len(root["state"]) == len(alone["state"])
-    assert list(logs_of(root)) == list(logs_of(alone))
+    assert logs_of(root).keys() == logs_of(alone).keys()
     if told.get("compare") == "replicas":
         return
-    rtol = float(told.get("rtol", RTOL))
+    rtol = float(told.get("rtol", RTOL[backend]))
     for name, value in logs_of(alone).items():
         assert_close(logs_of(root)[name], value, rtol, name)
     pairs = zip(alone["state"].items(), root["state"].values(), strict=True)

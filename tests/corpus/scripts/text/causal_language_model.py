@@ -28,7 +28,7 @@ given, following = tokens[:, :-1], tokens[:, 1:]
 
 model = Decoder()
 model.compile(
-    keras.optimizers.Lion(1e-2),
+    keras.optimizers.SGD(0.2, momentum=0.9),
     keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     metrics=["accuracy"],
 )

@@ -42,6 +42,7 @@ class Custom(keras.Model):
 rng = np.random.default_rng(122)
 x = rng.standard_normal((32, 5))
 y = x[:, :1] ** 2
+held_out = x[:8] + 0.1, y[:8]
 weights = rng.uniform(0.5, 1.5, 32)
 
 inputs = keras.Input((5,))
@@ -55,5 +56,5 @@ history = model.fit(
     epochs=2,
     shuffle=False,
     verbose=0,
-    validation_data=(x[:8], y[:8]),
+    validation_data=held_out,
 )

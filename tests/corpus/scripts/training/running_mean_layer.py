@@ -26,6 +26,7 @@ class Centred(layers.Layer):
 rng = np.random.default_rng(148)
 x = 3 + rng.standard_normal((32, 5))
 y = x[:, :1]
+held_out = x[:8] + 0.1, y[:8]
 
 inputs = keras.Input((5,))
 outputs = layers.Dense(1)(Centred()(layers.Dense(4)(inputs)))
@@ -38,5 +39,5 @@ history = model.fit(
     epochs=2,
     shuffle=False,
     verbose=0,
-    validation_data=(x[:8], y[:8]),
+    validation_data=held_out,
 )

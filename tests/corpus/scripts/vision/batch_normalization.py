@@ -10,6 +10,7 @@ BATCH = 8
 rng = np.random.default_rng(8)
 images = rng.standard_normal((32, 6, 6, 2))
 labels = rng.integers(0, 3, 32)
+held_out = images[:8] + 0.1, labels[:8]
 
 model = keras.Sequential(
     [
@@ -28,5 +29,5 @@ history = model.fit(
     batch_size=BATCH,
     epochs=2,
     verbose=0,
-    validation_data=(images[:8], labels[:8]),
+    validation_data=held_out,
 )

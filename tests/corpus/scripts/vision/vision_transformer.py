@@ -34,7 +34,7 @@ outputs = layers.Dense(3)(layers.GlobalAveragePooling1D()(x))
 
 model = keras.Model(inputs, outputs)
 model.compile(
-    keras.optimizers.AdamW(1e-2, weight_decay=1e-2),
+    keras.optimizers.SGD(0.1, momentum=0.9, weight_decay=1e-2),
     keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     metrics=["accuracy"],
 )
