@@ -26,7 +26,7 @@ class Siamese(keras.Model):
         return near - ops.sum(ops.square(anchor - negative), axis=1)
 
     def loss_of(self, trainable, non_trainable, triple):
-        margin, non_trainable = self.stateless_call(trainable, non_trainable, triple, training=True)
+        margin, non_trainable = self.stateless_call(trainable, non_trainable, triple)
         return ops.mean(ops.maximum(margin + 0.5, 0.0)), non_trainable
 
     def train_step(self, state, data):

@@ -1,7 +1,7 @@
 # A recurrent network that learns which character comes next.
 import keras
 import numpy as np
-from keras import layers
+from keras import layers, ops
 
 keras.config.set_floatx("float64")
 BATCH = 8
@@ -15,7 +15,7 @@ x, y = windows[:, :-1], windows[:, 1:]
 model = keras.Sequential(
     [
         keras.Input((6,), dtype="int32"),
-        layers.CategoryEncoding(len(letters), output_mode="one_hot"),
+        layers.Lambda(lambda codes: ops.one_hot(codes, len(letters), dtype="float64")),
         layers.SimpleRNN(8, return_sequences=True),
         layers.TimeDistributed(layers.Dense(len(letters), activation="softmax")),
     ]

@@ -18,7 +18,7 @@ class Hits(keras.metrics.Metric):
         self.count.assign_add(ops.sum(near))
 
     def result(self):
-        return self.count
+        return self.count.value
 
 
 def largest_error(y_true, y_pred):

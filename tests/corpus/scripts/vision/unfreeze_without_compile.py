@@ -1,4 +1,5 @@
 # Layers are thawed between two fits, and the model is not compiled again.
+# backend: tensorflow torch
 import keras
 import numpy as np
 from keras import layers
