@@ -33,7 +33,6 @@ model = keras.Sequential(
         layers.Conv2D(6, 2, strides=2),
         layers.Reshape((9, 6)),
         Mixer(),
-        Mixer(),
         layers.GlobalAveragePooling1D(),
         layers.Dense(3, activation="softmax"),
     ]
