@@ -38,7 +38,7 @@ rng = np.random.default_rng(47)
 x = rng.standard_normal((32, 2))
 y = (x[:, 0] * x[:, 1] > 0).astype("float64")
 
-inputs = keras.Input((3,))
+inputs = keras.Input((2,))
 outputs = layers.Dense(1, activation="sigmoid")(Selection(2)(inputs))
 model = keras.Model(inputs, outputs)
 model.compile(keras.optimizers.SGD(0.1), "binary_crossentropy", metrics=["accuracy"])
