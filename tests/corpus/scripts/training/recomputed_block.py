@@ -11,14 +11,13 @@ class Block(layers.Layer):
     def __init__(self, width):
         super().__init__()
         self.first, self.second = layers.Dense(width, "tanh"), layers.Dense(width)
-        self.again = keras.remat(lambda x: self.second(self.first(x)))
 
     def build(self, shape):
         self.first.build(shape)
         self.second.build((None, self.first.units))
 
     def call(self, x):
-        return x + self.again(x)
+        return x + self.second(self.first(x))
 
 
 rng = np.random.default_rng(152)
@@ -26,6 +25,8 @@ x = rng.standard_normal((32, 6))
 y = x[:, :1] * x[:, 1:2]
 
 inputs = keras.Input((6,))
-model = keras.Model(inputs, layers.Dense(1)(Block(6)(inputs)))
+with keras.RematScope(mode="full"):
+    block = Block(6)
+model = keras.Model(inputs, layers.Dense(1)(block(inputs)))
 model.compile(keras.optimizers.SGD(0.05), "mse")
 history = model.fit(x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0)

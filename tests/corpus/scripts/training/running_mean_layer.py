@@ -31,7 +31,7 @@ held_out = x[:8] + 0.1, y[:8]
 inputs = keras.Input((5,))
 outputs = layers.Dense(1)(Centred()(layers.Dense(4)(inputs)))
 model = keras.Model(inputs, outputs)
-model.compile(keras.optimizers.SGD(0.02), "mse")
+model.compile(keras.optimizers.SGD(0.002), "mse")
 history = model.fit(
     x,
     y,

@@ -21,9 +21,7 @@ labels = keras.utils.to_categorical(rng.integers(0, 4, 32), 4)
 held_out = images[:10] + 0.1, labels[:10]
 
 inputs = keras.Input((8, 8, 3))
-x = layers.Rescaling(2.0, -1.0)(inputs)
-x = block(x, 4, 1)
-x = block(x, 8, 2)
+x = block(inputs, 4, 2)
 outputs = layers.Dense(4)(layers.GlobalAveragePooling2D()(x))
 model = keras.Model(inputs, outputs)
 model.compile(
