@@ -1,4 +1,5 @@
 # A recurrent network that learns which character comes next.
+# backend: tensorflow torch
 import keras
 import numpy as np
 from keras import layers
