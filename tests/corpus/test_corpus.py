@@ -33,7 +33,7 @@ QUICK = (
     "dense_adjacency",
     "vae_added_loss",
     "multi_output",
-    "train_step_tensorflow",
+    "distiller_tensorflow",
     "tf_data",
     "early_stopping",
 )
