@@ -1,0 +1,113 @@
+"""Runs scripts of the corpus one after the other, in one process or on the ranks of one job.
+
+Usage: run_corpus.py alone|ranks FOLDER SCRIPT...
+
+For each script SCRIPT the process of rank R leaves in the folder SCRIPT.R.json, with its histories
+or its error, and SCRIPT.R.npz, with the variables of its models and optimizers. Importing Keras
+takes seconds, hence many scripts in a process.
+"""
+
+import importlib.util
+import json
+import pathlib
+import sys
+import time
+import traceback
+
+import keras
+import numpy as np
+
+SEED = 100
+
+
+def values(variables):
+    return [np.asarray(keras.ops.convert_to_numpy(variable.value)) for variable in variables]
+
+
+def optimizers_in(value):
+    """The optimizers in a model's attributes, or in containers there."""
+    if isinstance(value, keras.optimizers.Optimizer):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return [optimizer for each in value for optimizer in optimizers_in(each)]
+    return []
+
+
+def state_of(model):
+    """The variables of a model and its optimizers, by names that tell them apart."""
+    attributes = {k: v for k, v in vars(model).items() if not k.startswith("__")}
+    optimizers = {id(each): each for each in optimizers_in(list(attributes.values()))}
+    kinds = {"weight": model.weights}
+    for number, optimizer in enumerate(optimizers.values()):
+        kinds[f"optimizer {number}"] = optimizer.variables
+    state = {}
+    for kind, variables in kinds.items():
+        for number, (variable, value) in enumerate(zip(variables, values(variables), strict=True)):
+            path = variable.path.replace("/", ".")  # of an archive's members
+            state[f"{kind} {number:03} {path}"] = value
+    return state
+
+
+def run(script, rank):
+    """Runs a script; returns what it left."""
+    keras.config.set_floatx("float32")
+    keras.config.set_dtype_policy("float32")
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(SEED + rank)
+    spec = importlib.util.spec_from_file_location(f"corpus_{script.stem}", script)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+        histories = module.history if isinstance(module.history, list) else [module.history]
+        models = getattr(module, "models", None) or [module.model]
+        state = {
+            f"model {number}, {name}": value
+            for number, model in enumerate(models)
+            for name, value in state_of(model).items()
+        }
+        logs = [
+            {name: np.asarray(value, "float64").tolist() for name, value in each.history.items()}
+            for each in histories
+        ]
+    finally:
+        del sys.modules[spec.name]
+    return logs, state
+
+
+def leave(folder, script, rank):
+    """Runs a script and writes what it left; returns whether it failed."""
+    result, state, began = {"error": None}, {}, time.perf_counter()
+    try:
+        result["histories"], state = run(script, rank)
+    except Exception as error:
+        result["error"] = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+    result["seconds"] = round(time.perf_counter() - began, 2)
+    np.savez(folder / f"{script.stem}.{rank}.npz", **state)
+    (folder / f"{script.stem}.{rank}.json").write_text(json.dumps(result))
+    return result["error"] is not None
+
+
+def main(where, folder, *scripts):
+    folder, scripts = pathlib.Path(folder), [pathlib.Path(script) for script in scripts]
+    if where == "alone":
+        for script in scripts:
+            leave(folder, script, 0)
+        return
+    import easyddl as ddl
+
+    ddl.init()
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD.Dup()
+    for script in scripts:
+        failed = leave(folder, script, world.rank)
+        # What a failure has left behind is no other script's concern: it gets a job of its own.
+        if world.allreduce(failed, MPI.LOR):
+            return
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,191 @@
+"""Trains the scripts of the corpus on one process and on two ranks, and compares.
+
+`scripts/` holds plain Keras scripts, in the manner of those that people write. `four_lines.py` puts
+easyddl's four lines in, `run_corpus.py` runs them. One script and one backend by hand:
+
+    python -m pytest tests/corpus -m "soak or not soak" -k "convnet and jax"
+"""
+
+import functools
+import json
+import pathlib
+import tempfile
+
+import four_lines
+import mpi
+import numpy as np
+import pytest
+
+HERE = pathlib.Path(__file__).parent
+RUNNER = HERE / "run_corpus.py"
+SCRIPTS = {path.stem: path for path in sorted(HERE.glob("scripts/*/*.py"))}
+BACKENDS = ("tensorflow", "jax", "torch")
+RANKS = 2
+# On PyTorch Keras divides float64 losses as float32.
+RTOL = {"tensorflow": 1e-6, "jax": 1e-6, "torch": 2e-5}
+
+# Those of every run, on TensorFlow; the others are the soak's.
+QUICK = (
+    "convnet",
+    "embedding_pooling",
+    "wide_deep",
+    "class_weight",
+    "dense_adjacency",
+    "vae_added_loss",
+    "multi_output",
+    "distiller_tensorflow",
+    "tf_data",
+    "early_stopping",
+)
+
+
+def backends_of(script):
+    told = four_lines.headers(SCRIPTS[script].read_text())
+    return told["backend"].split() if "backend" in told else BACKENDS
+
+
+def cases():
+    for backend in BACKENDS:
+        for script in SCRIPTS:
+            if backend in backends_of(script):
+                now = backend == "tensorflow" and script in QUICK
+                marks = () if now else pytest.mark.soak
+                yield pytest.param(backend, script, marks=marks, id=f"{backend}-{script}")
+
+
+def read(folder, script, rank):
+    """What a rank has left of a script, or None."""
+    told = folder / f"{script}.{rank}.json"
+    if not told.exists():
+        return None
+    result = json.loads(told.read_text())
+    with np.load(folder / f"{script}.{rank}.npz") as archive:
+        return {**result, "state": dict(archive)}
+
+
+def run_job(ranks, backend, where, folder, paths):
+    """Runs scripts; returns what the job printed."""
+    env = {"KERAS_BACKEND": backend, "EASYDDL_STALL_ABORT": "30", "JAX_ENABLE_X64": "1"}
+    env["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # compiling takes most of the time
+    many = where == "ranks"
+    limit = 60 + 10 * len(paths)
+    try:
+        return mpi.run(
+            ranks, RUNNER, where, folder, *paths, env=env, timeout=limit, ranks_by_mpirun=many
+        ).stdout
+    except TimeoutError as error:
+        return str(error)
+
+
+def train_alone(backend, scripts, folder):
+    said = run_job(1, backend, "alone", folder, [SCRIPTS[script] for script in scripts])
+    lost = {"error": f"The job ended before. It printed:\n{said[-4000:]}"}
+    return {script: read(folder, script, 0) or lost for script in scripts}
+
+
+def train_on_ranks(backend, scripts, folder):
+    """One job for all; after a script that fails, another one for those that follow it."""
+    for script in scripts:
+        source = SCRIPTS[script].read_text()
+        (folder / f"{script}.py").write_text(four_lines.with_four_lines(source))
+    found, remaining = {}, list(scripts)
+    while remaining:
+        paths = [folder / f"{script}.py" for script in remaining]
+        said = run_job(RANKS, backend, "ranks", folder, paths)
+        lost = {"error": f"The ranks parted, or the job ended. It printed:\n{said[-4000:]}"}
+        for script in list(remaining):
+            results = [read(folder, script, rank) for rank in range(RANKS)]
+            found[script] = [result or lost for result in results]
+            remaining.remove(script)
+            if any(result["error"] for result in found[script]):
+                break
+    return found
+
+
+@functools.cache
+def trained(backend, scripts):
+    with tempfile.TemporaryDirectory() as folder:
+        alone = train_alone(backend, scripts, pathlib.Path(folder))
+    sound = [script for script in scripts if alone[script]["error"] is None]
+    with tempfile.TemporaryDirectory() as folder:
+        return alone, train_on_ranks(backend, sound, pathlib.Path(folder))
+
+
+@pytest.fixture
+def results(request, backend, script):
+    """What one process and the ranks have left of a script; one job trains all that are chosen."""
+    mpi.require(backend)
+    others = [
+        item.callspec.params
+        for item in request.session.items
+        if item.path == request.path and "script" in getattr(item, "fixturenames", ())
+    ]
+    chosen = tuple(each["script"] for each in others if each["backend"] == backend)
+    alone, on_ranks = trained(backend, chosen)
+    return alone[script], on_ranks.get(script, [])
+
+
+def assert_close(values, expected, rtol, name):
+    """Compares arrays, relative to the largest number in them."""
+    values, expected = np.asarray(values), np.asarray(expected)
+    assert values.shape == expected.shape, (name, values.shape, expected.shape)
+    if expected.dtype.kind not in "fc":
+        assert (values == expected).all(), (name, values, expected)
+        return
+    largest = np.abs(expected).max(initial=0)
+    difference = np.abs(values - expected).max(initial=0)
+    # What is zero but for rounding is all rounding.
+    assert difference <= rtol * (largest + 1e-3), (name, difference, largest)
+
+
+def logs_of(result):
+    return {
+        f"fit {number}, {name}": values
+        for number, logs in enumerate(result["histories"])
+        for name, values in logs.items()
+    }
+
+
+@pytest.mark.parametrize(("backend", "script"), list(cases()))
+def test_script(results, backend, script):
+    told = four_lines.headers(SCRIPTS[script].read_text())
+    alone, ranks = results
+    for who, result in [("one process", alone), *((f"rank {i}", r) for i, r in enumerate(ranks))]:
+        assert result["error"] is None, f"{who}: {result['error']}"
+    root = ranks[0]
+    for other in ranks[1:]:
+        assert list(other["state"]) == list(root["state"])
+        for name, value in other["state"].items():
+            # Bits, but for the sign of a zero that a gradient accumulator has kept.
+            bits = (value + 0).tobytes(), (root["state"][name] + 0).tobytes()
+            assert bits[0] == bits[1], f"ranks differ in {name}"
+        np.testing.assert_equal(other["histories"], root["histories"])
+    for name, value in [*root["state"].items(), *logs_of(root).items()]:
+        assert np.isfinite(value).all(), (name, value)
+    assert len(root["state"]) == len(alone["state"])
+    assert logs_of(root).keys() == logs_of(alone).keys()
+    if told.get("compare") == "replicas":
+        return
+    rtol = float(told.get("rtol", RTOL[backend]))
+    for name, value in logs_of(alone).items():
+        assert_close(logs_of(root)[name], value, rtol, name)
+    pairs = zip(alone["state"].items(), root["state"].values(), strict=True)
+    for (name, value), on_ranks in pairs:
+        assert_close(on_ranks, value, rtol, name)
+
+
+def test_the_corpus_is_large():
+    assert len(SCRIPTS) == len(list(HERE.glob("scripts/*/*.py"))) >= 60  # each has its own name
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_the_four_lines_are_put_in(script):
+    plain = SCRIPTS[script].read_text()
+    parallel = four_lines.with_four_lines(plain)
+    assert "easyddl" not in plain.split("import keras", 1)[1]
+    assert parallel.count("import easyddl as ddl\n") == 1
+    assert parallel.count(" // ddl.size()\n") == 1
+    assert parallel.count(" = ddl.split_data(") >= 1
+    fits = plain.count(".fit(")
+    assert parallel.count("callbacks=[ddl.DDLCallback(") == fits > 0
+    assert parallel.count("ddl.DDLGlobalVariablesCallback()])") == fits
