@@ -33,6 +33,7 @@ class Attendance:
     a fit that takes the same compiled step: then it knows them already.
 
     Attributes:
+        steps: Integer. How many steps have been traced or, in eager mode, taken.
         goes_on: Boolean. Whether an epoch goes on for ranks that have batches when others have
             none.
     """
@@ -42,6 +43,7 @@ class Attendance:
         self._exchanges = {}
         self._leading = {}  # those of these that tell which step is which
         self._sums = {}  # what the step adds up besides gradients, by place and kind
+        self.steps = 0
         self._places = None  # of what it has added up so far, within a step
         self._ends = False
 
@@ -75,6 +77,7 @@ class Attendance:
 
         @functools.wraps(train_step)
         def step(*arguments):
+            self.steps += 1
             self._places = collections.Counter()
             try:
                 return train_step(*arguments)

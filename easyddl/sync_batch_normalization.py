@@ -21,7 +21,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
     All ranks must train together where it is called with `training=True`. In a world of one it is
     Keras's layer. Moments of several ranks are joined as in Chan, Golub and LeVeque, "Updating
     Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979: without the loss of
-    digits that sums of squares bring.
+    digits that sums of squares bring. They travel as float32 numbers, also in float64 models.
 
     Args:
         **arguments: Those of `keras.layers.BatchNormalization`, but for `synchronized`.
@@ -52,11 +52,13 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
         mean, variance = super()._moments(inputs, mask)
         if world.size() == 1 or backends.require().infers_shapes(mean):
             return mean, variance
+        dtype = mean.dtype  # float32, or float64
         mean, variance = ops.cast(mean, "float32"), ops.cast(variance, "float32")
         count = ops.reshape(_count(inputs, mask, self._reduction_axes), (1,))
         mine = ops.concatenate([count, mean, variance])
         rows = self._rows_of(mine.shape[0])(mine)
-        return _joined(ops.stop_gradient(rows[:, :1]), *ops.split(rows[:, 1:], 2, axis=1))
+        joined = _joined(ops.stop_gradient(rows[:, :1]), *ops.split(rows[:, 1:], 2, axis=1))
+        return tuple(ops.cast(moment, dtype) for moment in joined)
 
     def _rows_of(self, length):
         def make(place=0):

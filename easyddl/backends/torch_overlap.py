@@ -6,6 +6,7 @@ import weakref
 
 import torch
 
+from easyddl import attendance
 from easyddl.backends import torch_rehearsal
 
 _VARIABLE = "EASYDDL_OVERLAP"
@@ -36,10 +37,10 @@ class Overlap:
 
     A step may do more than one backward pass before an optimizer takes the gradients, change
     them, or hand others to it. So it watches first. Once all that happened between two calls of the
-    optimizer is that some parameters got a gradient each, once, and that the optimizer was
-    given these very gradients, it takes that for what every step does. Where a later step does
-    otherwise with a gradient that has left, that is an error; with one that has not, it
-    watches again.
+    optimizer, one in each step, is that some parameters got a gradient each, once, and that the
+    optimizer was given these very gradients, it takes that for what every step does. Where a
+    later step does otherwise with a gradient that has left, that is an error; with one that has
+    not, it watches again.
 
     Args:
         buckets: List of lists of indices.
@@ -56,6 +57,7 @@ class Overlap:
         self._weight = weight
         self._is_on = False
         self._is_stopped = False
+        self._step = None  # of the fit, in which the optimizer was called last
         self._begin_step()
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._hook(i))
@@ -122,7 +124,7 @@ class Overlap:
         Raises:
             RuntimeError: If that is not what has been sent ahead.
         """
-        clean = _is_same_weight(weight, self._weight_then)
+        clean = _is_same_weight(weight, self._weight_then) and self._is_once_a_step()
         for i in self._passes:
             is_same = self._passes[i] == 1 and _trace(gradients[i]) == self._left_by_backward[i]
             if not is_same and self._bucket_of[i] in self._gone:
@@ -141,6 +143,15 @@ class Overlap:
             )
         self._is_on = clean and not self._is_stopped
         self._begin_step()
+
+    def _is_once_a_step(self):
+        """Whether the optimizer is called once in each step of a fit, as far as is known.
+
+        Between two calls within one step there may be one backward pass, and others after.
+        """
+        fit = attendance.current()
+        before, self._step = self._step, None if fit is None else fit.steps
+        return fit is None or (before is not None and self._step == before + 1)
 
     def stop(self):
         """Sends nothing ahead any more."""

@@ -1,5 +1,5 @@
 # A layer adds the sum of its activity over a batch to the loss.
-# ddl_callback: added_losses="sum"
+# ddl_callback: scalar_losses="sum"
 import keras
 import numpy as np
 from keras import layers, ops
