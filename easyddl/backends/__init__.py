@@ -26,6 +26,7 @@ framework, and it offers:
 - `symbolic_batch(spec)`: a batch of such a structure, of `keras.KerasTensor`.
 - `build(model, spec)`: makes a model's variables by such a structure, as its own step would;
   returns `False` where only the first step can.
+- `builds_in_step(model)`: whether a model's optimizers get their variables in its first step.
 - `trace_step(model, spec)`: traces the model's step for a rank that has no batch.
 - `once_there_is_a_batch()`: a context in which a compiled step's updates wait for its batch.
 - `changing(train_step, model, variables, change)`: a `train_step` that gives some variables other

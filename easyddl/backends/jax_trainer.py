@@ -207,6 +207,11 @@ def changing(train_step, model, variables, change):
     return step
 
 
+def builds_in_step(model):
+    """Never: Keras builds an optimizer before."""
+    return False
+
+
 def build(model, spec):
     """Makes a model's variables before its first step, by a batch's structure: always `True`."""
     model._symbolic_build(data_batch=symbolic_batch(spec))

@@ -497,6 +497,16 @@ def symbolic_batch(spec):
     )
 
 
+def builds_in_step(model):
+    """Whether a model's optimizers get their variables in its first step."""
+    # XLA makes no variables.
+    return _has_own_step(model) and not model.jit_compile
+
+
+def _has_own_step(model):
+    return type(model).train_step is not keras.Model.train_step
+
+
 def build(model, spec):
     """Makes a model's variables before its first step, by a batch's structure.
 
@@ -506,7 +516,7 @@ def build(model, spec):
     Returns:
         Boolean: whether the variables are there. They are not where such a step runs eagerly.
     """
-    if type(model).train_step is keras.Model.train_step:
+    if not _has_own_step(model):
         model._symbolic_build(data_batch=symbolic_batch(spec))
     elif model.run_eagerly:
         return False

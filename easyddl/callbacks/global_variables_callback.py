@@ -92,7 +92,9 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
 
     def _share_variables(self):
         optimizer = self.model.optimizer
-        if optimizer is not None and not optimizer.built:
+        # A step of the user's own may use others, and never this one.
+        is_steps = backends.require().builds_in_step(self.model)
+        if optimizer is not None and not optimizer.built and not is_steps:
             optimizer.build(self.model.trainable_variables)
         variables.broadcast_variables(state.initial_variables(self.model), self.root_rank)
         self._share_seeds()

@@ -1,4 +1,5 @@
 # A block is computed again in the backward pass, to save memory.
+# backend: jax torch
 import keras
 import numpy as np
 from keras import layers

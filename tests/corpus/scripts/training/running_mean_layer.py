@@ -1,4 +1,4 @@
-# A layer subtracts the running mean of what it has seen.
+# A layer subtracts the running mean of the batches before.
 import keras
 import numpy as np
 from keras import layers, ops
@@ -18,9 +18,10 @@ class Centred(layers.Layer):
         )
 
     def call(self, x, training=False):
+        centred = x - ops.copy(self.mean)
         if training:
             self.mean.assign(0.9 * self.mean + 0.1 * ops.mean(x, axis=0))
-        return x - self.mean
+        return centred
 
 
 rng = np.random.default_rng(148)
