@@ -6,7 +6,7 @@ import pytest
 SCRIPT = pathlib.Path(__file__).with_name("sparse_checks.py")
 
 
-@mpi.jobs("tensorflow:2", soak="tensorflow:3")
+@mpi.jobs("tensorflow:2")
 @pytest.mark.parametrize("check", mpi.checks_of(SCRIPT))
 def test_sparse(backend, ranks, check):
     mpi.assert_check(ranks, SCRIPT, check, KERAS_BACKEND=backend)

@@ -4,17 +4,12 @@ import pathlib
 
 import mpi
 import pytest
+from test_sync_batch_norm import SOME as SOME_OF_NORMALIZATION
 from test_uneven import SOME
 
 EQUALITY, UNEVEN, NORMALIZATION = (
     pathlib.Path(__file__).with_name(f"{name}_checks.py")
     for name in ("equality", "uneven", "sync_batch_norm")
-)
-SOME_OF_NORMALIZATION = (
-    "check_equal_and_unequal_batches",
-    "check_one_layer_in_two_branches",
-    "check_a_fit_after_one_that_was_interrupted",
-    "check_ranks_without_batches",
 )
 BY_XLA = {"EASYDDL_TEST_JIT_COMPILE": "1", "KERAS_BACKEND": "tensorflow"}
 
