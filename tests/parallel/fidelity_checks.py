@@ -1,8 +1,10 @@
 """What scripts do that is not the main road: as one process does it, or with a word about it."""
 
 import contextlib
+import gc
 import io
 import warnings
+import weakref
 
 import keras
 import numpy as np
@@ -12,6 +14,7 @@ from mpi import run_checks
 from steps import BACKEND, gradients_of, stateful
 
 import easyddl as ddl
+from easyddl import compiled_step, layer_state, scalar_losses
 
 N, STEPS, EPOCHS = 4, 3, 2
 COUNT = N * SIZE * STEPS
@@ -327,8 +330,6 @@ def check_what_layers_keep_is_merged():
         assert int(model.layers[0].count.numpy()) == COMM.allreduce(len(mine))
         assert_replicas_are_equal(model)
     finally:
-        from easyddl import layer_state
-
         del layer_state._merges[Keeps]
 
 
@@ -441,6 +442,17 @@ def check_steps_are_compiled_once():
     assert_replicas_are_equal(model)
 
 
+def check_a_model_that_is_dropped_takes_its_step_with_it():
+    x, y = data()
+    model = dense(optimizer=LATE(0.01))
+    together(model, x, y, epochs=1)
+    left = [weakref.ref(model.optimizer), weakref.ref(compiled_step.of(model))]
+    del model
+    gc.collect()
+    assert [each() for each in left] == [None, None]
+    together(dense(), x, y, epochs=1)
+
+
 class Adds(keras.layers.Layer):
     """Adds a loss that is a sum over the batch."""
 
@@ -478,8 +490,6 @@ def clone(arguments):
 
 @in_float64
 def check_losses_of_unknown_kind_are_told():
-    from easyddl import scalar_losses
-
     x, y = data()
     models = {
         "add_loss": dense(Adds()),
