@@ -125,7 +125,8 @@ def take_roots(model, root_rank=0):
     mine = np.array([variables.checksum(v) for v, _ in kept], np.int64)
     everyones = collectives.allgather(mine[None])
     differing = [kept[i] for i in np.flatnonzero((everyones != everyones[0]).any(axis=0))]
-    variables.broadcast_variables([v for v, _ in differing], root_rank)
+    if differing:
+        variables.broadcast_variables([v for v, _ in differing], root_rank)
     for variable, merge in differing:
         if merge is None and variable.path not in _told:
             _told.add(variable.path)
