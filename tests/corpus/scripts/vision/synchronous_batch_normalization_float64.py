@@ -1,6 +1,6 @@
-# Batch normalization, whose batch is that of all ranks, in float64.
+# Batch normalization, whose batch is that of all ranks, in float64. The moments travel as float32.
 # batch_norm: sync
-# rtol: 1e-5 (the moments travel as float32)
+# rtol: 1e-5
 import keras
 import numpy as np
 from keras import layers
