@@ -217,6 +217,10 @@ def require_all(what):
 
 
 def note(exchange, leads=True):
-    """Tells the innermost fit that its steps go through an exchange of the engine's."""
-    if _under_way:
+    """Tells the innermost fit that its steps go through an exchange of the engine's.
+
+    What a callback exchanges between steps is none of them. A step that nobody has announced, since
+    the model has no `train_step` that is called, cannot be told from that.
+    """
+    if _under_way and (_under_way[-1].is_in_step or _under_way[-1].steps == 0):
         _under_way[-1].add(exchange, leads)

@@ -120,7 +120,8 @@ class CompiledStep:
         # Without easyddl's callbacks Keras must compile a step that exchanges nothing.
         self._model.train_function = None
         if denominators.changes_tests_of(self._model):
-            self._test_function, self._model.test_function = self._model.test_function, None
+            self._test_function = backends.require().unwrapped(self._model.test_function)
+            self._model.test_function = None
         if kind is not None:
             self.close()
 
@@ -161,6 +162,12 @@ def for_fit(model, settings):
         settings: `Settings`.
     """
     kept = of(model)
+    if kept in _under_way:
+        raise RuntimeError(
+            "model.fit() of a model is called within another one of the same model, by a callback "
+            "for example: the ranks could not tell their steps apart. Call it after the other one. "
+            f"Received: model {model.name!r}"
+        )
     is_valid = kept is not None and kept.is_valid(settings)
     if world.size() > 1:
         # A rank that compiled a step alone would wait for the others to register its exchanges.

@@ -11,7 +11,7 @@ import keras
 from keras import ops
 from keras.src.losses import loss as keras_loss
 
-from easyddl import attendance, backends, in_step, scalar_losses, world
+from easyddl import attendance, backends, in_step, patches, scalar_losses, world
 from easyddl.batch_weight import PLAIN
 
 # Stands for the denominator of a loss that counts by the samples of its batch.
@@ -36,6 +36,9 @@ def hook(model, weight, kind_of_scalars):
     original = model.compute_loss
 
     def compute_loss(x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        if not training:
+            with _losses_of_outputs_weighted(model, x):
+                return _call(model, original, x, y, y_pred, sample_weight, False)
         kind = kind_of_scalars
         if kind is None and (world.size() == 1 or scalar_losses.has_none_of_samples(model)):
             kind = "mean"  # without another warning
@@ -43,17 +46,14 @@ def hook(model, weight, kind_of_scalars):
             around.enter_context(_losses_of_outputs_weighted(model, x))
             around.enter_context(scalar_losses.added_scaled(model, kind))
             denominators = around.enter_context(_noted(kind, _samples(x)))
-            loss = _call(model, original, x, y, y_pred, sample_weight, training)
-        if not training:
-            return loss
+            loss = _call(model, original, x, y, y_pred, sample_weight, True)
         if loss is not None and len(loss.shape) > 0:
             weight.set(PLAIN)
             return _summed(loss)
         weight.set(_total(denominators, _samples(x)))
         return loss
 
-    object.__setattr__(model, "compute_loss", backends.require().uncompiled(compute_loss))
-    return lambda: object.__delattr__(model, "compute_loss")
+    return patches.replace(model, "compute_loss", backends.require().uncompiled(compute_loss))
 
 
 def _summed(loss):

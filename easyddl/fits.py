@@ -15,6 +15,7 @@ from easyddl import (
     launcher,
     lifetime,
     objects,
+    patches,
     structures,
     validation_split,
     world,
@@ -39,8 +40,10 @@ class Fit:
         at_end: `contextlib.ExitStack` of what to undo when fit ends, in whatever way.
         step: `CompiledStep`, where a `DDLCallback` is among the callbacks; else `None`.
         has_steps: Boolean. Whether this rank has taken any, where a `DDLCallback` is among them.
+        has_batches: Boolean. Whether this rank had a batch when the ranks met at the first one.
         steps: Integer. How often this rank has called its train function in this epoch, where a
             `DDLCallback` is among the callbacks.
+        has_restored_metrics: Boolean. Whether this epoch goes on with the metrics of a backup.
         data: `EpochData`, which is watched where a `DDLCallback` is among the callbacks.
     """
 
@@ -56,8 +59,10 @@ class Fit:
         self._acts = []  # at the first batch
         self._last_acts = []
         self.has_steps = False
+        self.has_restored_metrics = False
         self._first_step = []  # what to call after it
         self._has_met = False
+        self.has_batches = False
         self._validation_freq = None  # of the ranks that validate
         self._steps = _steps(model)
         self._exchanges = _exchanges()
@@ -115,6 +120,7 @@ class Fit:
         if self._has_met:
             return spec
         self._has_met = True
+        self.has_batches = spec is not None
         mine = None if spec is None else structures.described(spec)
         specs = [each for each in objects.allgather_object(mine) if each is not None]
         if spec is None and specs:
@@ -133,13 +139,9 @@ class Fit:
             wrap: Function of the model's `train_step` that returns another one. To be called in
                 a callback's `set_model`: Keras compiles the step after that.
         """
-        model, name = self.model, "train_step"
-        own = vars(model).get(name)
-        object.__setattr__(model, name, backends.require().uncompiled(wrap(model.train_step)))
-        if own is None:
-            self.at_end.callback(object.__delattr__, model, name)
-        else:
-            self.at_end.callback(object.__setattr__, model, name, own)
+        model = self.model
+        wrapped = backends.require().uncompiled(wrap(model.train_step))
+        self.at_end.callback(patches.replace(model, "train_step", wrapped))
         if self.step is None:
             # Keras would take the one that it has compiled in an earlier fit.
             model.train_function = None
@@ -152,6 +154,7 @@ class Fit:
     def begin_epoch(self):
         """Called as an epoch begins."""
         self.steps = 0
+        self.has_restored_metrics = False
         self._wait = lambda: None
 
     def after_first_step(self, act):

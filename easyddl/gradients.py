@@ -36,6 +36,7 @@ class Averager:
         self._weight = weight or (lambda: None)
         self._as_they_come = as_they_come
         self._rows = {}  # of variables that their gradients overwrite, by identity
+        self._watched = set()  # of these, since `pause`
         self._exchanges = {}  # with their variables, by the identities of these
 
     def mean(self, grads, variables):
@@ -64,9 +65,11 @@ class Averager:
         if key not in self._exchanges:
             exchange = Exchange(grads, variables, self._bucket_bytes, self._sparse_as_dense)
             self._exchanges[key] = variables, exchange
-            if self._as_they_come:
-                exchange.watch(self._weight)
-        return self._exchanges[key][1]
+        exchange = self._exchanges[key][1]
+        if self._as_they_come and key not in self._watched:
+            self._watched.add(key)
+            exchange.watch(self._weight)
+        return exchange
 
     def register(self, grads, variables):
         """Registers a list of variables whose mean may be asked for in a later step only.
@@ -100,12 +103,7 @@ class Averager:
         """Has backward passes, which may be anyone's between two fits, send nothing."""
         for _, exchange in self._exchanges.values():
             exchange.unwatch()
-
-    def resume(self):
-        """Has gradients set off again as a backward pass computes them."""
-        for _, exchange in self._exchanges.values():
-            if self._as_they_come:
-                exchange.watch(self._weight)
+        self._watched.clear()
 
     def close(self):
         """Ends its exchanges."""
@@ -158,7 +156,6 @@ def hook(optimizer, averager):
     for name, function in replaced.items():
         object.__setattr__(optimizer, name, uncompiled(function))
     object.__setattr__(optimizer, _HOOK, averager)
-    averager.resume()
 
     def unhook():
         averager.pause()

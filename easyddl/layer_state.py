@@ -81,20 +81,18 @@ def merge_in(train_step, model):
         model: A Keras model.
     """
 
-    def merged_variables():
-        return [variable for variable, merge in _kept(model) if merge in _IN_STEP]
+    def begin_step():
+        merged = [(v, merge) for v, merge in _kept(model) if merge in _IN_STEP]
+        merges = [merge for _, merge in merged]
+        return [v for v, _ in merged], lambda *values: _merged(merges, *values)
 
-    def merge(before, after):
-        merges = [merge for _, merge in _kept(model) if merge in _IN_STEP]
-        return _merged(merges, before, after)
-
-    return backends.require().changing(train_step, model, merged_variables, merge)
+    return backends.require().changing(train_step, model, begin_step)
 
 
 def _merged(merges, before, after):
     """The values of all ranks, from those that this rank had before a step, and has after it."""
     changes = [
-        ops.reshape(ops.cast(ops.subtract(new, old), "float32"), (-1,))
+        ops.reshape(ops.cast(_signed(new) - _signed(old), "float32"), (-1,))
         for old, new in zip(before, after, strict=True)
     ]
     ends = np.cumsum([math.prod(value.shape) for value in before]).tolist()
@@ -104,10 +102,20 @@ def _merged(merges, before, after):
     result = []
     for merge, old, total in zip(merges, before, totals, strict=True):
         change = total / ranks if merge == "mean" else total
-        if not keras.backend.is_float_dtype(keras.backend.standardize_dtype(old.dtype)):
+        old = _signed(old)
+        if not keras.backend.is_float_dtype(_dtype(old)):
             change = ops.round(change)
         result.append(old + ops.cast(ops.reshape(change, old.shape), old.dtype))
     return result
+
+
+def _signed(x):
+    """Numbers of which one may be taken from another, which is larger."""
+    return ops.cast(x, "int32") if _dtype(x).startswith("uint") else x
+
+
+def _dtype(x):
+    return keras.backend.standardize_dtype(x.dtype)
 
 
 def take_roots(model, root_rank=0):
@@ -165,6 +173,8 @@ def _merge_of(layer, variable):
     merge = _merges.get(type(layer))
     if isinstance(merge, dict):
         merge = merge.get(variable.name)
+    if _dtype(variable) == "bool":
+        return "root" if merge is not None else None  # there are no sums of them
     aggregation = getattr(variable, "aggregation", None)
     if merge is None and aggregation != _default_aggregation():
         merge = _AGGREGATIONS.get(aggregation)

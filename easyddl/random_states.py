@@ -4,13 +4,14 @@ import random
 
 import numpy as np
 from keras.src.backend.common import global_state
-from keras.src.random.seed_generator import (
-    GLOBAL_SEED_GENERATOR,
-    global_seed_generator,
-    make_default_seed,
-)
+from keras.src.random.seed_generator import global_seed_generator, make_default_seed
 
 from easyddl import backends, objects, world
+
+# Of which early versions of Keras have no constant.
+_GLOBAL_GENERATOR = "global_seed_generator"
+
+_under_way = []  # of the fits
 
 
 def seed_generators(model):
@@ -88,7 +89,8 @@ class Parted:
     """States that differ by rank, for the length of a training, of generators that no layer owns.
 
     These are the framework's own, and Keras's global one. They follow from the root's. All ranks
-    must make it together.
+    must make it together. Within the context of another one, that of a fit whose callback trains
+    too, nothing changes.
 
     Args:
         root_rank: Integer. The rank whose numbers stay what they were.
@@ -96,9 +98,21 @@ class Parted:
 
     def __init__(self, root_rank):
         self._root_rank = root_rank
+        self._is_inner = bool(_under_way)
+        if not self._is_inner:
+            self._part()
+
+    def __enter__(self):
+        _under_way.append(self)
+        return self
+
+    def __exit__(self, *error):
+        _under_way.remove(self)
+
+    def _part(self):
         self._first_pair = _make_global_generator()
-        state, seeds, pair = objects.broadcast_object(_of_no_layer(), root_rank)
-        distance = (world.rank() - root_rank) % world.size()
+        state, seeds, pair = objects.broadcast_object(_of_no_layer(), self._root_rank)
+        distance = (world.rank() - self._root_rank) % world.size()
         door = backends.require()
         if state is not None:
             door.set_random_state(door.random_state_of_another_rank(state, distance))
@@ -112,6 +126,8 @@ class Parted:
         So what the script draws next is the same on all ranks, as it was before the training. All
         ranks must call it.
         """
+        if self._is_inner:
+            return
         was_used = self._first_pair not in (None, _of_no_layer()[2])
         theirs = objects.broadcast_object((*_of_no_layer(), was_used), self._root_rank)
         state, seeds, pair, was_used = theirs
@@ -149,7 +165,7 @@ def _make_global_generator():
     Returns:
         The state of the new generator, or `None` if there was one.
     """
-    if global_state.get_global_attribute(GLOBAL_SEED_GENERATOR) is not None:
+    if global_state.get_global_attribute(_GLOBAL_GENERATOR) is not None:
         return None
     before = random.getstate()
     made = global_seed_generator()
@@ -162,7 +178,7 @@ def _unmake_global_generator(was_used):
     if was_used:
         make_default_seed()  # the number that its seed took
     else:
-        global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, None)
+        global_state.set_global_attribute(_GLOBAL_GENERATOR, None)
 
 
 def _states(model):

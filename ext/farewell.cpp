@@ -23,7 +23,7 @@ constexpr std::chrono::seconds kBetweenQuestions{1};
 constexpr size_t kWords = 256;
 
 // How long a rank that has heard of all others waits for them to hear of it.
-constexpr std::chrono::milliseconds kUntilHeard{500};
+constexpr std::chrono::seconds kUntilHeard{5};
 
 // How long threads have to come out of collectives once all ranks have left.
 constexpr std::chrono::seconds kPatience{2};

@@ -29,7 +29,7 @@ framework, and it offers:
 - `builds_in_step(model)`: whether a model's optimizers get their variables in its first step.
 - `trace_step(model, spec)`: traces the model's step for a rank that has no batch.
 - `once_there_is_a_batch()`: a context in which a compiled step's updates wait for its batch.
-- `changing(train_step, model, variables, change)`: a `train_step` that gives some variables other
+- `changing(train_step, model, begin)`: a `train_step` that gives some variables other
   values than it has computed.
 - `outside_of_step()`: a context in which variables have values while a step is traced or taken;
   `None` where there is none.

@@ -178,25 +178,25 @@ def symbolic_batch(spec):
     return keras.tree.map_structure(symbol, spec)
 
 
-def changing(train_step, model, variables, change):
+def changing(train_step, model, begin):
     """A `train_step` that gives variables other values than it has computed.
 
     Args:
         train_step: As Keras's trainer has it.
         model: The model of the step.
-        variables: Function that returns a list of Keras variables that are not trainable.
-        change: Function of two lists of their values, before the step and after it, that returns
-            the values that they get.
+        begin: Function that is called before the step. It returns a list of Keras variables that
+            are not trainable, and a function of two lists of their values, before the step and
+            after it, that returns the values that they get.
     """
 
     @functools.wraps(train_step)
     def step(state, data):
+        variables, change = begin()
         result, after = train_step(state, data)
-        wanted = {id(variable) for variable in variables()}
-        held = model.non_trainable_variables
-        places = [i for i, variable in enumerate(held) if id(variable) in wanted]
-        if not places:
+        if not variables:
             return result, after
+        place_of = {id(v): i for i, v in enumerate(model.non_trainable_variables)}
+        places = [place_of[id(variable)] for variable in variables]
         trainable, values, *others = after
         changed = change([state[1][i] for i in places], [values[i] for i in places])
         values = list(values)

@@ -359,20 +359,20 @@ def once_there_is_a_batch():
     return tf.control_dependencies(_data_operations())
 
 
-def changing(train_step, model, variables, change):
+def changing(train_step, model, begin):
     """A `train_step` that gives variables other values than it has computed.
 
     Args:
         train_step: As Keras's trainer has it.
         model: The model of the step.
-        variables: Function that returns a list of Keras variables.
-        change: Function of two lists of their values, before the step and after it, that returns
-            the values that they get.
+        begin: Function that is called before the step. It returns a list of Keras variables, and a
+            function of two lists of their values, before the step and after it, that returns the
+            values that they get.
     """
 
     @functools.wraps(train_step)
     def step(data):
-        changed = variables()
+        changed, change = begin()
         before = [tf.identity(variable.value) for variable in changed]
         result = train_step(data)
         if changed:
@@ -445,8 +445,13 @@ def _library():
     return library
 
 
+_traced_for_xla = []  # models whose step is traced as if it were compiled
+
+
 def _is_compiled_by_xla():
     """Whether the graph that is traced is, or will be inside of, one with `jit_compile=True`."""
+    if _traced_for_xla:
+        return True
     return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
 
 
@@ -484,7 +489,11 @@ def on_first_batch(model, act):
 
     def first(iterator):
         model.train_function = step
-        act(iterator.element_spec)
+        # What is always None in a batch, such as sample weights, is an optional in its structure.
+        spec = tf.nest.map_structure(
+            lambda each: None if isinstance(each, tf.OptionalSpec) else each, iterator.element_spec
+        )
+        act(spec)
         return step(iterator)
 
     model.train_function = first
@@ -493,7 +502,7 @@ def on_first_batch(model, act):
 def symbolic_batch(spec):
     """A batch of a structure, in Keras's symbols."""
     return tf.nest.map_structure(
-        lambda each: keras.KerasTensor(tuple(each.shape), each.dtype.name), spec
+        lambda each: each and keras.KerasTensor(tuple(each.shape), each.dtype.name), spec
     )
 
 
@@ -527,7 +536,14 @@ def build(model, spec):
 
 def trace_step(model, spec):
     """Traces a model's step for batches of a structure, and computes nothing."""
-    tf.function(model.train_step, autograph=False).get_concrete_function(spec)
+    is_compiled = model.jit_compile and not model.run_eagerly
+    if is_compiled:  # which `tf.function` must not do here: it would make no variables
+        _traced_for_xla.append(model)
+    try:
+        tf.function(model.train_step, autograph=False).get_concrete_function(spec)
+    finally:
+        if is_compiled:
+            _traced_for_xla.remove(model)
 
 
 def differentiable(forward, backward):

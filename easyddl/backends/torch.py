@@ -217,20 +217,20 @@ def once_there_is_a_batch():
     return contextlib.nullcontext()
 
 
-def changing(train_step, model, variables, change):
+def changing(train_step, model, begin):
     """A `train_step` that gives variables other values than it has computed.
 
     Args:
         train_step: As Keras's trainer has it.
         model: The model of the step.
-        variables: Function that returns a list of Keras variables.
-        change: Function of two lists of their values, before the step and after it, that returns
-            the values that they get.
+        begin: Function that is called before the step. It returns a list of Keras variables, and a
+            function of two lists of their values, before the step and after it, that returns the
+            values that they get.
     """
 
     @functools.wraps(train_step)
     def step(data):
-        changed = variables()
+        changed, change = begin()
         before = [variable.value.detach().clone() for variable in changed]
         result = train_step(data)
         if changed:

@@ -272,6 +272,9 @@ class BackupAndRestore(keras.callbacks.Callback):
     def _restore_metrics(self, spec):
         if self._resumed["size"] != world.size():
             return  # they begin anew: each rank has had samples of other ranks
+        fit = fits.current(self.model)
+        if fit is not None:
+            fit.has_restored_metrics = True
         self.model._symbolic_build(data_batch=backends.require().symbolic_batch(spec))
         values = self._resumed["ranks"][world.rank()]["metrics"]
         for variable, value in zip(_metrics_of(self.model), values, strict=True):

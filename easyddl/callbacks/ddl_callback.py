@@ -251,7 +251,7 @@ class DDLCallback(keras.callbacks.Callback):
         """After this rank's last step of an epoch, and before its validation.
 
         Returns:
-            Boolean: whether it has taken any.
+            Boolean: whether its metrics hold samples.
         """
         backends.require().finish(fit.model)
         fit.meet_without_batch()
@@ -266,7 +266,7 @@ class DDLCallback(keras.callbacks.Callback):
         average_moving_statistics(self.model, weight=fit.steps)
         layer_state.take_roots(self.model, fit.step.root_rank or 0)
         self.model.stop_training = seen.stop
-        return fit.steps > 0
+        return fit.steps > 0 or fit.has_restored_metrics
 
     def _level_out(self, steps):
         """Brings together ranks that have taken different numbers of steps."""

@@ -77,7 +77,9 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
         if backends.require().build(self.model, spec):
             self._share_variables()
         else:
-            fits.current(self.model).after_first_step(self._share_late)
+            fit = fits.current(self.model)
+            _require_batches_on_all_ranks(fit)
+            fit.after_first_step(self._share_late)
 
     def _share_late(self):
         """Where only the first step could make the variables, and has changed them already."""
@@ -102,7 +104,7 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
     def _share_seeds(self):
         fit, parted = fits.current(self.model), random_states.Parted(self.root_rank)
         if fit is not None:
-            fit.at_success(parted.join)
+            fit.at_success(fit.at_end.enter_context(parted).join)
         pairs = [generator.state for generator in random_states.seed_generators(self.model)]
         variables.broadcast_variables(pairs, self.root_rank)
         for pair in pairs:
@@ -126,6 +128,16 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
         if world.size() > 1:
             stop = np.array(bool(self.model.stop_training))
             self.model.stop_training = bool(collectives.allreduce(stop, op="max"))
+
+
+def _require_batches_on_all_ranks(fit):
+    without = [r for r, has in enumerate(objects.allgather_object(fit.has_batches)) if not has]
+    if without:
+        raise RuntimeError(
+            "The model is not built, and its own train_step, which runs eagerly, makes its "
+            "variables by the first batch, which some ranks do not have. Call the model once on a "
+            f"batch before fit(), or give all ranks data. Received: ranks {without} without a batch"
+        )
 
 
 def _is_built(model):

@@ -1,6 +1,6 @@
 """What `fit` and `evaluate` report, in place of the metrics of this rank's samples."""
 
-from easyddl import evaluations, metrics
+from easyddl import evaluations, metrics, patches
 
 
 def hook(model, end_steps=None):
@@ -12,7 +12,7 @@ def hook(model, end_steps=None):
     Args:
         model: A compiled Keras model.
         end_steps: Function that is called after the last step of an epoch's training, if this is
-            for a fit. It returns whether this rank has taken any.
+            for a fit. It returns whether this rank's metrics hold samples.
 
     Returns:
         Function that takes the hook off again.
@@ -27,5 +27,4 @@ def hook(model, end_steps=None):
             return original(logs)  # an evaluation of the user's own, on this rank alone
         return metrics.shared_logs(model, logs, has_samples=bool(logs))
 
-    object.__setattr__(model, "_get_metrics_result_or_logs", results)
-    return lambda: object.__delattr__(model, "_get_metrics_result_or_logs")
+    return patches.replace(model, "_get_metrics_result_or_logs", results)

@@ -130,7 +130,7 @@ def results(request, backend, script):
         for item in request.session.items
         if item.path == request.path and "script" in getattr(item, "fixturenames", ())
     ]
-    chosen = tuple(each["script"] for each in others if each["backend"] == backend)
+    chosen = tuple(each["script"] for each in others if each.get("backend") == backend)
     alone, on_ranks = trained(backend, chosen)
     return alone[script], on_ranks.get(script, [])
 
