@@ -124,7 +124,8 @@ class Overlap:
         Raises:
             RuntimeError: If that is not what has been sent ahead.
         """
-        clean = _is_same_weight(weight, self._weight_then) and self._is_once_a_step()
+        is_once_a_step = self._is_once_a_step()
+        clean = is_once_a_step and _is_same_weight(weight, self._weight_then)
         for i in self._passes:
             is_same = self._passes[i] == 1 and _trace(gradients[i]) == self._left_by_backward[i]
             if not is_same and self._bucket_of[i] in self._gone:
