@@ -2,6 +2,8 @@
 
 import queue
 
+from easyddl import patches
+
 
 class EpochData:
     """The data that one fit takes its steps from."""
@@ -19,16 +21,19 @@ class EpochData:
             Function that takes that back.
         """
         name = next(n for n in ("_maybe_symbolic_build", "_symbolic_build") if hasattr(model, n))
-        own, original = vars(model).get(name), getattr(model, name)
+        original = getattr(model, name)
 
         def build(iterator=None, data_batch=None):
             self._iterator = self._iterator or iterator  # later ones are a validation's
             return original(iterator, data_batch)
 
-        object.__setattr__(model, name, build)
-        if own is None:
-            return lambda: object.__delattr__(model, name)
-        return lambda: object.__setattr__(model, name, own)
+        restore = patches.replace(model, name, build)
+
+        def take_back():
+            restore()
+            self._iterator = None  # which has threads
+
+        return take_back
 
     def end_epoch(self):
         """Ends an epoch in the middle of which Keras has left a `PyDataset`.

@@ -91,8 +91,8 @@ class Fit:
 
     def succeed(self):
         """Called when Keras's `fit` has returned."""
-        for act in self._last_acts:
-            act()
+        while self._last_acts:
+            self._last_acts.pop(0)()
 
     def at_first_batch(self, act):
         """Has `act` called before the first step, on all ranks together.
