@@ -244,7 +244,7 @@ def _attach(callbacks, model, **params):
     for callback in _callbacks(callbacks):
         if is_a(callback, "easyddl"):
             callback.set_model(model)
-            callback.set_params({**(callbacks.params or {}), **params})
+            callback.set_params({**(callback.params or {}), **params})
 
 
 def _is_shared(callbacks):
