@@ -15,7 +15,7 @@ TRAINING = (
     "split_data scale_lr DDLCallback DDLGlobalVariablesCallback DistributedOptimizer "
     "broadcast_variables RankZero LearningRateWarmup LearningRateWarmupCallback "
     "LearningRateScheduleCallback ProgressCallback ModelCheckpoint BackupAndRestore "
-    "SyncBatchNormalization sync_batch_norm register_metric"
+    "SyncBatchNormalization sync_batch_norm register_metric register_layer"
 )
 NAMES = " ".join((WORLD, COLLECTIVES, OBJECTS, TRAINING)).split()
 
