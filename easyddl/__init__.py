@@ -11,14 +11,10 @@ model.fit(..., callbacks=[ddl.DDLCallback(), *mine,              # 4
     mpirun -np 8 python train.py
 """
 
-from easyddl import quiet as _quiet  # noqa: F401 - it acts before a framework is imported
+from easyddl.runtime import startup_logs as _quiet  # noqa: F401 - it acts before a framework is imported
 
 # isort: split
 from easyddl import backends as _backends
-from easyddl import fits as _fits
-from easyddl import launcher as _launcher
-from easyddl import lifetime as _lifetime
-from easyddl import world as _world
 from easyddl.callbacks import (
     BackupAndRestore,
     DDLCallback,
@@ -29,17 +25,18 @@ from easyddl.callbacks import (
     ProgressCallback,
     RankZero,
 )
-from easyddl.collectives import allgather, allreduce, alltoall, broadcast, reduce_scatter
-from easyddl.data import split_data
-from easyddl.layer_state import register_layer
-from easyddl.metrics import register_metric
-from easyddl.objects import allgather_object, broadcast_object, root_first
-from easyddl.optimizer import DistributedOptimizer
-from easyddl.schedules import scale_lr
-from easyddl.sync_batch_normalization import SyncBatchNormalization, sync_batch_norm
-from easyddl.variables import broadcast_variables
-from easyddl.warmup import LearningRateWarmup
-from easyddl.world import (
+from easyddl.collectives.arrays import allgather, allreduce, alltoall, broadcast, reduce_scatter
+from easyddl.collectives.objects import allgather_object, broadcast_object, root_first
+from easyddl.collectives.variables import broadcast_variables
+from easyddl.data.split_data import split_data
+from easyddl.layers.sync_batch_normalization import SyncBatchNormalization, sync_batch_norm
+from easyddl.optimizers.distributed_optimizer import DistributedOptimizer
+from easyddl.optimizers.scale_lr import scale_lr
+from easyddl.optimizers.warmup import LearningRateWarmup
+from easyddl.runtime import job_exit as _lifetime
+from easyddl.runtime import launcher as _launcher
+from easyddl.runtime import world as _world
+from easyddl.runtime.world import (
     barrier,
     init,
     is_root,
@@ -50,6 +47,9 @@ from easyddl.world import (
     rank,
     size,
 )
+from easyddl.training import fit_context as _fits
+from easyddl.training.layer_state import register_layer
+from easyddl.training.metrics import register_metric
 
 __all__ = [
     "BackupAndRestore",

@@ -54,7 +54,7 @@ import importlib
 
 import keras
 
-from easyddl import launcher
+from easyddl.runtime import launcher
 
 _DOORS = ("tensorflow", "jax", "torch")
 

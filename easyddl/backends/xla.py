@@ -4,7 +4,7 @@ import ctypes
 import functools
 import pathlib
 
-from easyddl import world
+from easyddl.runtime import world
 
 CALL = "easyddl_exchange"
 

@@ -7,22 +7,16 @@ from fractions import Fraction
 import keras
 import numpy as np
 
-from easyddl import (
-    atomic,
-    backends,
-    console,
-    fits,
-    normalization,
-    objects,
-    random_states,
-    resizing,
-    variables,
-    world,
-)
+from easyddl import backends
 from easyddl.callbacks.model_checkpoint import check_save_freq
-from easyddl.collectives import as_bytes, contiguous
-from easyddl.schedules import factor_of
-from easyddl.state import is_built
+from easyddl.checkpoint import atomic_files, random_states
+from easyddl.collectives import objects, variables
+from easyddl.collectives.arrays import as_bytes, contiguous
+from easyddl.optimizers import rescaling
+from easyddl.optimizers.scale_lr import factor_of
+from easyddl.runtime import console, world
+from easyddl.training import fit_context, moving_statistics
+from easyddl.training.model_state import is_built
 
 _VARIABLES, _STATE = "variables.npz", "state.json"
 _UNREADABLE = (OSError, json.JSONDecodeError, zipfile.BadZipFile, KeyError)
@@ -98,7 +92,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         rescale="linear",
     ):
         super().__init__()
-        atomic.require_local("backup_dir", backup_dir)
+        atomic_files.require_local("backup_dir", backup_dir)
         if save_freq != "epoch":
             check_save_freq(save_freq)
         if rescale not in ("linear", "sqrt", "none"):
@@ -110,7 +104,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         self.double_checkpoint = double_checkpoint
         self.delete_checkpoint = delete_checkpoint
         self.rescale = rescale
-        self._backups = atomic.Generations(backup_dir, keep=2 if double_checkpoint else 1)
+        self._backups = atomic_files.Generations(backup_dir, keep=2 if double_checkpoint else 1)
         self._begin()
 
     def _begin(self):
@@ -153,7 +147,7 @@ class BackupAndRestore(keras.callbacks.Callback):
                 self._restore_variables()
                 self._restore_random_state()
             return
-        if not fits.everyone_trains(self.model):
+        if not fit_context.everyone_trains(self.model):
             return
         self._steps_since_backup += self.model.steps_per_execution
         if self.save_freq != "epoch" and self._steps_since_backup >= self.save_freq:
@@ -170,7 +164,7 @@ class BackupAndRestore(keras.callbacks.Callback):
     def _save(self, epoch, batch):
         # All ranks come together here, and nowhere else while they train.
         self._steps_since_backup = 0
-        normalization.average_moving_statistics(self.model)
+        moving_statistics.average_moving_statistics(self.model)
         mine = random_states.capture(self.model)
         if batch:
             mine["metrics"] = [np.asarray(v.numpy()).tolist() for v in _metrics_of(self.model)]
@@ -243,7 +237,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         before, now = self._resumed["size"], world.size()
         if before != now:
             factor = factor_of(self.rescale, now) / factor_of(self.rescale, before)
-            resizing.rescale(self.model.optimizer, factor, self._growth_of_steps())
+            rescaling.rescale(self.model.optimizer, factor, self._growth_of_steps())
 
     def _growth_of_steps(self):
         """How many times more steps an epoch has than that of the backup."""
@@ -255,7 +249,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         return Fraction(now, steps) if now and steps else Fraction(size, world.size())
 
     def _set_initial_epoch(self, epoch):
-        fit = fits.current(self.model)
+        fit = fit_context.current(self.model)
         if fit is not None:  # else a later fit would begin there too
             fit.at_end.callback(setattr, self.model, "_initial_epoch", self.model._initial_epoch)
         self.model._initial_epoch = epoch
@@ -263,7 +257,7 @@ class BackupAndRestore(keras.callbacks.Callback):
     def _pass_over_steps(self, steps):
         self._passed_over = steps
         if steps > 0:
-            door, fit = backends.require(), fits.current(self.model)
+            door, fit = backends.require(), fit_context.current(self.model)
             if fit is not None:
                 fit.at_end.callback(setattr, self.model, "train_function", None)
             door.skip_steps(self.model, steps)
@@ -272,7 +266,7 @@ class BackupAndRestore(keras.callbacks.Callback):
     def _restore_metrics(self, spec):
         if self._resumed["size"] != world.size():
             return  # they begin anew: each rank has had samples of other ranks
-        fit = fits.current(self.model)
+        fit = fit_context.current(self.model)
         if fit is not None:
             fit.has_restored_metrics = True
         self.model._symbolic_build(data_batch=backends.require().symbolic_batch(spec))

@@ -4,30 +4,29 @@ import contextlib
 
 import keras
 
-from easyddl import (
-    adapted,
-    backends,
-    batch_weight,
-    compiled_step,
-    console,
-    denominators,
-    evaluations,
-    exchange,
-    fits,
-    layer_state,
-    metrics,
-    objects,
-    optimizer_classes,
-    recording,
-    replicas,
-    state,
-    world,
-)
-from easyddl import scalar_losses as scalar
-from easyddl.callbacks import global_batch, hooks, order, reports, step_spans
+from easyddl import backends
+from easyddl.callbacks import global_batch, hooks, order, step_spans
 from easyddl.callbacks.global_variables_callback import DDLGlobalVariablesCallback
-from easyddl.datasets import epochs
-from easyddl.normalization import average_moving_statistics
+from easyddl.collectives import objects
+from easyddl.data import set_epoch
+from easyddl.profiling import trace_file
+from easyddl.reducer import batch_weight, gradient_reducer
+from easyddl.runtime import console, world
+from easyddl.training import (
+    adapted_layers,
+    compiled_step,
+    evaluation_context,
+    fit_context,
+    layer_state,
+    loss_weight,
+    metrics,
+    metrics_hook,
+    model_state,
+    optimizer_classes,
+    replica_check,
+)
+from easyddl.training import scalar_losses as scalar
+from easyddl.training.moving_statistics import average_moving_statistics
 
 _UNEVEN = ("join", "truncate", "error")
 
@@ -124,7 +123,7 @@ class DDLCallback(keras.callbacks.Callback):
         sparse_as_dense=False,
     ):
         super().__init__()
-        self.bucket_bytes = exchange.requested_bucket_bytes(bucket_bytes)
+        self.bucket_bytes = gradient_reducer.requested_bucket_bytes(bucket_bytes)
         if uneven not in _UNEVEN:
             raise ValueError(f"`uneven` must be one of {_UNEVEN}. Received: uneven={uneven!r}")
         self.uneven = uneven
@@ -135,12 +134,12 @@ class DDLCallback(keras.callbacks.Callback):
             )
         self.scalar_losses = scalar_losses
         self.check_replicas = _checked("check_replicas", check_replicas)
-        self.sparse_as_dense = exchange.requested_sparse_as_dense(sparse_as_dense)
+        self.sparse_as_dense = gradient_reducer.requested_sparse_as_dense(sparse_as_dense)
         self._validation = contextlib.ExitStack()
         self._has_validated = False
-        if recording.is_wanted():
+        if trace_file.is_wanted():
             step_spans.record(self)
-        if recording.is_wanted() or self.check_replicas:
+        if trace_file.is_wanted() or self.check_replicas:
             self.async_safe = False
 
     def set_params(self, params):
@@ -152,12 +151,12 @@ class DDLCallback(keras.callbacks.Callback):
     def set_model(self, model=None):
         order.require_instance(self, "DDLCallback")
         super().set_model(model)
-        evaluation, fit = evaluations.current(model), fits.current(model)
+        evaluation, fit = evaluation_context.current(model), fit_context.current(model)
         if evaluation is not None:
             weight = batch_weight.BatchWeight()  # of no use here
-            evaluation.at_end.callback(denominators.hook(model, weight, self.scalar_losses))
-            evaluation.at_end.callback(reports.hook(model))
-            if denominators.changes_tests_of(model):
+            evaluation.at_end.callback(loss_weight.hook(model, weight, self.scalar_losses))
+            evaluation.at_end.callback(metrics_hook.hook(model))
+            if loss_weight.changes_tests_of(model):
                 model.test_function = None
                 evaluation.at_end.callback(setattr, model, "test_function", None)
         elif fit is not None:
@@ -172,7 +171,7 @@ class DDLCallback(keras.callbacks.Callback):
         model = fit.model
         backends.require().check_model(model)
         roots = [c for c in fit.callbacks if isinstance(c, DDLGlobalVariablesCallback)]
-        if world.size() > 1 and roots and adapted.share(model, roots[0].root_rank):
+        if world.size() > 1 and roots and adapted_layers.share(model, roots[0].root_rank):
             compiled_step.drop(model)
         settings = compiled_step.Settings(
             self.bucket_bytes, self.sparse_as_dense, self.scalar_losses
@@ -180,11 +179,11 @@ class DDLCallback(keras.callbacks.Callback):
         fit.step = fit.at_end.enter_context(compiled_step.for_fit(model, settings))
         fit.attendance.goes_on = self.uneven == "join"
         optimizer_classes.watch()
-        for optimizer in state.optimizers(model):
+        for optimizer in model_state.optimizers(model):
             fit.step.hook(optimizer)
         if world.size() > 1:
             fit.at_success(lambda: self._end_fit(fit))
-            fit.at_end.callback(reports.hook(model, lambda: self._end_steps(fit)))
+            fit.at_end.callback(metrics_hook.hook(model, lambda: self._end_steps(fit)))
             fit.wrap_train_step(lambda train_step: layer_state.merge_in(train_step, model))
         fit.wrap_train_step(fit.attendance.attended)
         # On all ranks: the steps that they compile must be the same.
@@ -200,7 +199,7 @@ class DDLCallback(keras.callbacks.Callback):
                 "that none of the model's variables was averaged: every rank trained alone. Apply "
                 "them by a Keras optimizer within `train_step`."
             )
-        found = replicas.differences(model) if self.check_replicas is not False else None
+        found = replica_check.differences(model) if self.check_replicas is not False else None
         if found and is_root:
             console.say(
                 f"warning: the ranks' models differ after model.fit(): {found}. Something changes "
@@ -209,7 +208,7 @@ class DDLCallback(keras.callbacks.Callback):
             )
 
     def on_train_begin(self, logs=None):
-        fit = fits.current(self.model)
+        fit = fit_context.current(self.model)
         if fit is None:
             raise RuntimeError(
                 f"{type(self.model).__name__}.fit() does not call keras.Model.fit(), where "
@@ -234,18 +233,18 @@ class DDLCallback(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch, self._has_validated = epoch, False
-        fit = fits.current(self.model)
+        fit = fit_context.current(self.model)
         if fit is not None:
             fit.begin_epoch()
-            epochs.begin(fit.arguments.get("x"), epoch)
+            set_epoch.begin(fit.arguments.get("x"), epoch)
 
     def on_train_batch_end(self, batch, logs=None):
         if not self.check_replicas or world.size() == 1:
             return
         model = self.model  # which has JAX's variables hold their values
-        steps = fits.current(model).steps
-        if steps % self.check_replicas == 0 and fits.everyone_trains(model):
-            replicas.check(model, f"after step {steps} of epoch {self._epoch + 1} of fit()")
+        steps = fit_context.current(model).steps
+        if steps % self.check_replicas == 0 and fit_context.everyone_trains(model):
+            replica_check.check(model, f"after step {steps} of epoch {self._epoch + 1} of fit()")
 
     def _end_steps(self, fit):
         """After this rank's last step of an epoch, and before its validation.
@@ -259,7 +258,7 @@ class DDLCallback(keras.callbacks.Callback):
         if seen.uneven and self.uneven == "truncate":
             fit.data.end_epoch()
         # Steps that only accumulate exchange nothing, and so tell nothing of each other.
-        accumulated = state.accumulated_steps(self.model)
+        accumulated = model_state.accumulated_steps(self.model)
         if seen.uneven or accumulated is not None:
             mine = -seen.missed if accumulated is None else accumulated
             self._level_out(objects.allgather_object(mine))
@@ -280,10 +279,10 @@ class DDLCallback(keras.callbacks.Callback):
                 'Received: uneven="error"'
             )
         if short:
-            state.take_over(self.model, root_rank=steps.index(most))
+            model_state.take_over(self.model, root_rank=steps.index(most))
 
     def on_test_begin(self, logs=None):
-        evaluation, fit = evaluations.current(self.model), fits.current(self.model)
+        evaluation, fit = evaluation_context.current(self.model), fit_context.current(self.model)
         if evaluation is not None and world.size() > 1:
             evaluation.is_shared = self._has_validated = True
         # A rank that validates for long is not late; validation may be the root's alone.
@@ -295,7 +294,7 @@ class DDLCallback(keras.callbacks.Callback):
         self._validation.close()
 
     def on_epoch_end(self, epoch, logs=None):
-        fit = fits.current(self.model)
+        fit = fit_context.current(self.model)
         if world.size() == 1 or fit is None:
             return
         # Ranks that have no data to validate with hear what the others have found.

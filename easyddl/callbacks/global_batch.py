@@ -1,6 +1,7 @@
 """A warning where an update takes more samples than learning rates are known to scale to."""
 
-from easyddl import console, momentum, world
+from easyddl.optimizers import momentum_correction
+from easyddl.runtime import console, world
 
 LIMIT = 8192  # images, up to which Goyal et al., 2017, found the linear rule to hold
 
@@ -24,7 +25,7 @@ def watch(fit):
 def _warn(batch, optimizer):
     global _has_warned
     # A model may be compiled without one, for a step of its own.
-    inner = optimizer and momentum.innermost(optimizer)
+    inner = optimizer and momentum_correction.innermost(optimizer)
     times = getattr(inner, "gradient_accumulation_steps", None) or 1
     total = batch * world.size() * times
     if total <= LIMIT or _has_warned:

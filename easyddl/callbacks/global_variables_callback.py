@@ -3,20 +3,12 @@
 import keras
 import numpy as np
 
-from easyddl import (
-    backends,
-    collectives,
-    compiled_step,
-    console,
-    fits,
-    objects,
-    random_states,
-    replicas,
-    state,
-    variables,
-    world,
-)
+from easyddl import backends
 from easyddl.callbacks import order
+from easyddl.checkpoint import random_states
+from easyddl.collectives import arrays, objects, variables
+from easyddl.runtime import console, world
+from easyddl.training import compiled_step, fit_context, model_state, replica_check
 
 
 class DDLGlobalVariablesCallback(keras.callbacks.Callback):
@@ -49,14 +41,14 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
     def set_model(self, model=None):
         order.require_instance(self, "DDLGlobalVariablesCallback")
         super().set_model(model)
-        fit = fits.current(model)
+        fit = fit_context.current(model)
         if fit is not None:
             order.check(fit.callbacks, last=DDLGlobalVariablesCallback)
 
     def on_train_begin(self, logs=None):
-        collectives.check_root(self.root_rank)
+        arrays.check_root(self.root_rank)
         self._share_initial_epoch()
-        fit = fits.current(self.model)
+        fit = fit_context.current(self.model)
         if fit is not None and fit.step is not None:
             fit.step.root_rank = self.root_rank
         # Keras may have built it on the ranks that have batches, and not on others.
@@ -77,13 +69,13 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
         if backends.require().build(self.model, spec):
             self._share_variables()
         else:
-            fit = fits.current(self.model)
+            fit = fit_context.current(self.model)
             _require_batches_on_all_ranks(fit)
             fit.after_first_step(self._share_late)
 
     def _share_late(self):
         """Where only the first step could make the variables, and has changed them already."""
-        if replicas.differences(self.model) and world.is_root():
+        if replica_check.differences(self.model) and world.is_root():
             console.say(
                 "warning: each rank took the first step from its own initial weights, since the "
                 "model's own train_step makes them and runs eagerly. Now all have the root's. Call "
@@ -98,11 +90,11 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
         is_steps = backends.require().builds_in_step(self.model)
         if optimizer is not None and not optimizer.built and not is_steps:
             optimizer.build(self.model.trainable_variables)
-        variables.broadcast_variables(state.initial_variables(self.model), self.root_rank)
+        variables.broadcast_variables(model_state.initial_variables(self.model), self.root_rank)
         self._share_seeds()
 
     def _share_seeds(self):
-        fit, parted = fits.current(self.model), random_states.Parted(self.root_rank)
+        fit, parted = fit_context.current(self.model), random_states.Parted(self.root_rank)
         if fit is not None:
             fit.at_success(fit.at_end.enter_context(parted).join)
         pairs = [generator.state for generator in random_states.seed_generators(self.model)]
@@ -116,7 +108,7 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         # Not by `self.model`, which has all of JAX's variables take their values.
         model = self._model
-        fit = fits.current(model)
+        fit = fit_context.current(model)
         if fit is None or fit.attendance is None or world.size() == 1:
             return
         # Where Keras does not wait for its callbacks, the fit sees to it after the next step.
@@ -127,7 +119,7 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         if world.size() > 1:
             stop = np.array(bool(self.model.stop_training))
-            self.model.stop_training = bool(collectives.allreduce(stop, op="max"))
+            self.model.stop_training = bool(arrays.allreduce(stop, op="max"))
 
 
 def _require_batches_on_all_ranks(fit):
@@ -143,7 +135,7 @@ def _require_batches_on_all_ranks(fit):
 def _is_built(model):
     # A model without `call` never is, though its layers are once a step has been traced.
     step = compiled_step.of(model)
-    return state.is_built(model) or (step is not None and step.is_traced)
+    return model_state.is_built(model) or (step is not None and step.is_traced)
 
 
 def _require(fit, model):

@@ -4,7 +4,7 @@ import functools
 
 import keras
 
-from easyddl import world
+from easyddl.runtime import world
 
 
 def _names():

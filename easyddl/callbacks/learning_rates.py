@@ -5,8 +5,9 @@ import numbers
 
 import keras
 
-from easyddl import momentum, world
-from easyddl.schedules import factor_of, ramp
+from easyddl.optimizers import momentum_correction
+from easyddl.optimizers.scale_lr import factor_of, ramp
+from easyddl.runtime import world
 
 
 class LearningRateScheduleCallback(keras.callbacks.Callback):
@@ -71,7 +72,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         self._epoch = 0
 
     def on_train_begin(self, logs=None):
-        optimizer = momentum.innermost(self.model.optimizer)
+        optimizer = momentum_correction.innermost(self.model.optimizer)
         if isinstance(optimizer._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
             raise TypeError(
                 f"{type(self).__name__} sets the optimizer's learning rate, which must be a number "
@@ -107,7 +108,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
     def _scale_velocity(self, rate):
         before = self._rate()
         if before > 0 and rate != before:
-            momentum.scale(self.model.optimizer, rate / before)
+            momentum_correction.scale(self.model.optimizer, rate / before)
 
     def _rate(self):
         return float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))

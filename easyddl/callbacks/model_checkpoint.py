@@ -5,7 +5,10 @@ import os
 import keras
 import numpy as np
 
-from easyddl import atomic, fits, normalization, objects, world
+from easyddl.checkpoint import atomic_files
+from easyddl.collectives import objects
+from easyddl.runtime import world
+from easyddl.training import fit_context, moving_statistics
 
 
 class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
@@ -65,7 +68,7 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
         save_freq="epoch",
         initial_value_threshold=None,
     ):
-        atomic.require_local("filepath", filepath)
+        atomic_files.require_local("filepath", filepath)
         if save_freq != "epoch":
             check_save_freq(save_freq)
         super().__init__(
@@ -82,17 +85,17 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
     def on_train_begin(self, logs=None):
         world.agree(f"ModelCheckpoint with save_freq={self.save_freq!r}")
         objects.from_root(
-            lambda: atomic.remove_leftovers(self.filepath), "ModelCheckpoint.on_train_begin"
+            lambda: atomic_files.remove_leftovers(self.filepath), "ModelCheckpoint.on_train_begin"
         )
 
     def on_train_batch_end(self, batch, logs=None):
-        if fits.everyone_trains(self.model):
+        if fit_context.everyone_trains(self.model):
             super().on_train_batch_end(batch, logs)
 
     def _save_model(self, epoch, batch, logs):
         # Keras calls this when it is time to save, after a batch or an epoch, and decides in it
         # whether to. All ranks come together here, and nowhere else.
-        normalization.average_moving_statistics(self.model)
+        moving_statistics.average_moving_statistics(self.model)
         self.best = objects.from_root(
             lambda: self._save_on_root(epoch, batch, logs), f"ModelCheckpoint in epoch {epoch + 1}"
         )
@@ -135,4 +138,4 @@ class _SavedAtomically:
     def _write(self, filepath, write):
         variables = [*self._model.weights, *self._model.optimizer.variables]
         size = sum(np.asarray(variable.numpy()).nbytes for variable in variables)
-        atomic.write_file(os.fspath(filepath), write, size)
+        atomic_files.write_file(os.fspath(filepath), write, size)

@@ -6,9 +6,11 @@ import time
 
 import keras
 
-from easyddl import console, fits, objects, world
 from easyddl.callbacks import hooks, order
-from easyddl.callbacks.pace import Own, Pace, together
+from easyddl.callbacks.throughput import Own, Pace, together
+from easyddl.collectives import objects
+from easyddl.runtime import console, world
+from easyddl.training import fit_context
 
 _REFRESH = 0.1  # seconds
 
@@ -59,7 +61,7 @@ class ProgressCallback(keras.callbacks.Callback):
     def set_model(self, model=None):
         order.require_instance(self, "ProgressCallback")
         super().set_model(model)
-        self._fit = fits.current(model)
+        self._fit = fit_context.current(model)
         if self._fit is None:
             return  # evaluate or predict
         self._pace = Pace(self._fit.meter, self._fit.attendance)

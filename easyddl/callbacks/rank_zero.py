@@ -2,8 +2,8 @@
 
 import keras
 
-from easyddl import world
 from easyddl.callbacks import hooks
+from easyddl.runtime import world
 
 
 class RankZero(keras.callbacks.Callback):

@@ -3,7 +3,7 @@
 import itertools
 import time
 
-from easyddl import world
+from easyddl.runtime import world
 
 _numbers = itertools.count()  # of this process's steps, over all fits
 

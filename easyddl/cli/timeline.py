@@ -23,13 +23,13 @@ def run(options):
     Returns:
         The exit status.
     """
-    from easyddl import chrome_trace, exposure, timeline
+    from easyddl.profiling import chrome_trace, overlap, timeline
 
     output = options.output or pathlib.Path(options.directory, _FILE)
     try:
         ranks = timeline.read(options.directory)
         count = chrome_trace.write(output, ranks)
-        exposures = [exposure.expose(rank.spans()) for rank in ranks]
+        exposures = [overlap.expose(rank.spans()) for rank in ranks]
     except (OSError, ValueError) as error:
         print(f"easyddl timeline: error: {error}", file=sys.stderr)
         return 1
@@ -40,7 +40,7 @@ def run(options):
                 "short, or it still runs.",
                 file=sys.stderr,
             )
-    print("\n".join(_summary(ranks, exposures, exposure.lags(exposures))))
+    print("\n".join(_summary(ranks, exposures, overlap.lags(exposures))))
     print(f"\n{output}: {count} events. Open it at https://ui.perfetto.dev.")
     return 0
 

@@ -80,7 +80,7 @@ class Registrations:
     """Counts sums, and the seconds in which they are made."""
 
     def __init__(self):
-        from easyddl.step_sum import StepSum
+        from easyddl.reducer.in_step_sum import StepSum
 
         self.count, self.seconds = 0, 0.0
         original = StepSum.__init__
@@ -118,7 +118,7 @@ def train(layers, is_plain):
 def make_sums(count, leave_free):
     """So many sums, until something runs out: that, and what they hold."""
     import easyddl as ddl
-    from easyddl.step_sum import StepSum
+    from easyddl.reducer.in_step_sum import StepSum
 
     ddl.init()
     before, begin = held(), time.perf_counter()

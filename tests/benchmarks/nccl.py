@@ -24,7 +24,7 @@ import numpy as np
 from gpu_arrays import Array, Stream, take_gpu
 from mpi4py import MPI
 
-from easyddl import world
+from easyddl.runtime import world
 
 FLOAT32, SUM = 7, 0
 

@@ -1,4 +1,4 @@
-"""What `DDLCallback(check_replicas=N)` costs each time: mpirun -np 4 python replicas.py"""
+"""What `DDLCallback(check_replicas=N)` costs each time: mpirun -np 4 python replica_check.py"""
 
 import time
 
@@ -6,7 +6,7 @@ import keras
 import numpy as np
 
 import easyddl as ddl
-from easyddl import replicas
+from easyddl.training import replica_check
 
 
 def main():
@@ -19,7 +19,7 @@ def main():
         for _ in range(15):
             ddl.barrier()
             start = time.perf_counter()
-            replicas.check(model, "here")
+            replica_check.check(model, "here")
             times.append(time.perf_counter() - start)
         if ddl.is_root():
             print(f"{model.count_params():>9} parameters: {np.median(times) * 1e6:9.0f} us")

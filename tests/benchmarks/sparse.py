@@ -16,7 +16,7 @@ import numpy as np
 from epoch_clock import EpochClock
 
 import easyddl as ddl
-from easyddl import ways
+from easyddl.reducer import ways
 
 EPOCHS = 3  # and one before, which does not count
 OPTIMIZERS = {

@@ -18,7 +18,8 @@ from mpi import run_checks
 from mpi4py import MPI
 
 import easyddl as ddl
-from easyddl import atomic, gradients, normalization
+from easyddl.checkpoint import atomic_files
+from easyddl.training import moving_statistics, optimizer_hook
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -265,17 +266,17 @@ def check_moving_statistics_are_averaged():
             own[variable.path] = variable, [n.astype(variable.dtype) for n in numbers]
             variable.assign(own[variable.path][1][RANK])
     untouched = [weight.numpy().copy() for weight in model.trainable_weights]
-    normalization.average_moving_statistics(model)
+    moving_statistics.average_moving_statistics(model)
     assert len(own) == 4
     for variable, numbers in own.values():
         mean = np.mean(np.stack(numbers).astype("float64"), axis=0).astype(variable.dtype)
         np.testing.assert_array_equal(variable.numpy(), mean)
     before = [variable.numpy().tobytes() for variable, _ in own.values()]
-    normalization.average_moving_statistics(model)  # equal numbers stay just what they are
+    moving_statistics.average_moving_statistics(model)  # equal numbers stay just what they are
     assert [variable.numpy().tobytes() for variable, _ in own.values()] == before
     for weight, number in zip(model.trainable_weights, untouched, strict=True):
         np.testing.assert_array_equal(weight.numpy(), number)
-    normalization.average_moving_statistics(keras.Sequential([keras.layers.Dense(1)]))
+    moving_statistics.average_moving_statistics(keras.Sequential([keras.layers.Dense(1)]))
 
 
 @in_shared_folder
@@ -322,19 +323,19 @@ def check_files_of_all_kinds(folder):
         for name in names
     ]
     keras.utils.set_random_seed(RANK)
-    model, write = new_model(), atomic.write_file
+    model, write = new_model(), atomic_files.write_file
 
     def write_slowly(*arguments):
         time.sleep(0.3)
         write(*arguments)
 
-    atomic.write_file = write_slowly
+    atomic_files.write_file = write_slowly
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Keras's words on the format `.h5`
             fit(model, *checkpoints, AtItsEnd(), epochs=1)
     finally:
-        atomic.write_file = write
+        atomic_files.write_file = write
     COMM.Barrier()
     assert sorted(folder.glob("sub/*")) == sorted(paths) and not list(folder.glob("sub/.*"))
     want = model.predict(data()[0], verbose=0)
@@ -463,10 +464,10 @@ def check_a_loaded_model_goes_on_with_hooks_in_place(folder):
     fit(model, ddl.ModelCheckpoint(path), epochs=2)
     COMM.Barrier()
     loaded = keras.saving.load_model(path)
-    before = gradients.exchanged_steps()
+    before = optimizer_hook.exchanged_steps()
     fit(loaded, epochs=2)
     fit(model, epochs=2)
-    assert gradients.exchanged_steps() - before == (0 if SIZE == 1 else 4 * STEPS)
+    assert optimizer_hook.exchanged_steps() - before == (0 if SIZE == 1 else 4 * STEPS)
     assert int(loaded.optimizer.iterations.numpy()) == 4 * STEPS
     for value, expected in zip(loaded.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_array_equal(value, expected)

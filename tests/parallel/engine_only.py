@@ -9,7 +9,7 @@ if "easyddl" not in sys.modules:
     package.__path__ = importlib.util.find_spec("easyddl").submodule_search_locations
     sys.modules["easyddl"] = package
 
-    from easyddl import lifetime, world
+    from easyddl.runtime import job_exit, world
 
     package.init = world.init
-    lifetime.install()
+    job_exit.install()

@@ -14,7 +14,7 @@ import engine_only  # noqa: F401  (first)
 import numpy as np
 from telling import tell
 
-from easyddl import world
+from easyddl.runtime import world
 
 
 def add_up(number, what="the sum"):

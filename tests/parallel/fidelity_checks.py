@@ -14,7 +14,7 @@ from mpi import run_checks
 from steps import BACKEND, gradients_of, stateful
 
 import easyddl as ddl
-from easyddl import compiled_step, layer_state, scalar_losses
+from easyddl.training import compiled_step, layer_state, scalar_losses
 
 N, STEPS, EPOCHS = 4, 3, 2
 COUNT = N * SIZE * STEPS

@@ -15,7 +15,7 @@ from mpi import run_checks
 from mpi4py import MPI
 
 import easyddl as ddl
-from easyddl import gradients
+from easyddl.training import optimizer_hook
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -447,7 +447,7 @@ def check_hook_ends_with_the_fit():
     model = new_model()
     plain = model.optimizer.apply
     fit(model)
-    assert not gradients.is_hooked(model.optimizer)
+    assert not optimizer_hook.is_hooked(model.optimizer)
     assert model.optimizer.apply == plain
     if RANK == 0:  # alone: would wait for ever if anything of the hook were left
         model.fit(*data(), verbose=0)
@@ -461,7 +461,7 @@ def check_hook_ends_with_a_fit_that_raises():
 
     model = new_model()
     assert isinstance(fails(lambda: fit(model, Crash())), KeyError)
-    assert not gradients.is_hooked(model.optimizer)
+    assert not optimizer_hook.is_hooked(model.optimizer)
     if RANK == SIZE - 1:
         model.train_on_batch(*data())
         model.fit(*data(), verbose=0)
@@ -563,10 +563,10 @@ def check_run_eagerly_and_several_steps_per_execution():
         if BACKEND == "torch" and "steps_per_execution" in arguments:
             continue  # Keras refuses it
         keras.utils.set_random_seed(RANK)
-        before = gradients.exchanged_steps()
+        before = optimizer_hook.exchanged_steps()
         model = new_model(**arguments)
         fit(model)
-        assert gradients.exchanged_steps() - before == (3 if SIZE > 1 else 0)
+        assert optimizer_hook.exchanged_steps() - before == (3 if SIZE > 1 else 0)
         assert_replicas_are_equal(model)
 
 
@@ -630,11 +630,11 @@ def check_distributed_optimizer_takes_optimizers_only():
     assert ddl.DistributedOptimizer(optimizer) is optimizer
     assert ddl.DistributedOptimizer(optimizer) is optimizer
     model = new_model(optimizer=optimizer)
-    before = gradients.exchanged_steps()
+    before = optimizer_hook.exchanged_steps()
     fit(model)
     if SIZE > 1:
-        assert gradients.exchanged_steps() - before == 3  # once a step, hooked twice or not
-    assert gradients.is_hooked(optimizer)
+        assert optimizer_hook.exchanged_steps() - before == 3  # once a step, hooked twice or not
+    assert optimizer_hook.is_hooked(optimizer)
 
 
 def check_broadcast_variables_takes_variables_only():

@@ -9,7 +9,7 @@ if "--keras" not in sys.argv:
 import numpy as np
 from gpu_arrays import Array, Stream, take_gpu
 
-from easyddl import world
+from easyddl.runtime import world
 
 STEPS = 6
 kept = []

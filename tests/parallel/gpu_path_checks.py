@@ -14,7 +14,7 @@ import mpi
 import numpy as np
 from gpu_arrays import Array, NullStream, Stream, copied_to_host, counted, take_gpu
 
-from easyddl import world
+from easyddl.runtime import world
 
 world.init()
 

@@ -13,7 +13,7 @@ from mpi import run_checks
 from planted import Allocations
 
 import easyddl as ddl
-from easyddl import collectives
+from easyddl.collectives import arrays
 
 ALLOCATIONS = Allocations()
 RANK, SIZE = ddl.rank(), ddl.size()
@@ -103,7 +103,7 @@ def check_a_handler_that_runs_between_the_halves():
             heard.append(str(error))
 
     before = signal.signal(signal.SIGUSR1, save_now)
-    make_room = collectives.gathering
+    make_room = arrays.gathering
 
     def interrupted(*arguments):
         result, allocate = make_room(*arguments)
@@ -115,12 +115,12 @@ def check_a_handler_that_runs_between_the_halves():
         return result, allocate_after_signal
 
     if RANK == 0:
-        collectives.gathering = interrupted
+        arrays.gathering = interrupted
     try:
         for call in (allgather, alltoall):
             call()
     finally:
-        collectives.gathering = make_room
+        arrays.gathering = make_room
         signal.signal(signal.SIGUSR1, before)
     assert len(heard) == (2 if RANK == 0 else 0), heard
     assert all("A handler must not call collectives" in text for text in heard), heard

@@ -6,7 +6,7 @@ import os
 from ranks import noise
 
 import easyddl as ddl
-from easyddl import world
+from easyddl.runtime import world
 
 HOSTS = " a, b ,a,b"
 

@@ -11,7 +11,7 @@ from mpi import run_checks
 from steps import gradients_of
 
 import easyddl as ddl
-from easyddl import fits, gradients
+from easyddl.training import fit_context, optimizer_hook
 
 BATCH = 4
 
@@ -137,12 +137,12 @@ def check_a_callback_that_waits_for_its_step_stops_one_step_later():
 def check_steps_are_counted_though_callbacks_are_late():
     class Count(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
-            fit_of_mine = fits.current(self.model)
+            fit_of_mine = fit_context.current(self.model)
             counted.append((fit_of_mine.meter.samples, fit_of_mine.meter.steps))
 
         def set_model(self, model):
             super().set_model(model)
-            assert fits.current(model).meter.steps == 0
+            assert fit_context.current(model).meter.steps == 0
 
     counted = []
     fit(new_model(), Late(0.01), Count(), steps=6, epochs=2)
@@ -164,14 +164,14 @@ def check_stateless_apply_with_a_loss_scale():
     weights = [variable.value for variable in variables]
     state = [variable.value for variable in optimizer.variables]
     gradient = np.arange(3, dtype="float32") * (RANK + 1)
-    before = gradients.exchanged_steps()
+    before = optimizer_hook.exchanged_steps()
     weights, state = step(state, gradient, weights)
     # A step that is not finite on one rank is left out on all of them.
     bad = np.full(3, np.inf if RANK == SIZE - 1 else 1.0, "float32")
     weights, state = step(state, bad, weights)
     want = -np.arange(3) * np.mean([rank + 1 for rank in range(SIZE)]) / 4
     np.testing.assert_allclose(np.asarray(weights[0]), want, rtol=1e-6)
-    assert gradients.exchanged_steps() - before == (2 if SIZE > 1 else 0)
+    assert optimizer_hook.exchanged_steps() - before == (2 if SIZE > 1 else 0)
 
 
 def check_a_sum_in_a_jitted_step_has_gradients():

@@ -9,7 +9,7 @@ import time
 import engine_only  # noqa: F401  (first)
 import numpy as np
 
-from easyddl import world
+from easyddl.runtime import world
 
 
 def kill():

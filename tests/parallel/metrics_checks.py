@@ -17,7 +17,7 @@ from ranks import assert_same_on_all
 from steps import gradients_of, stateful
 
 import easyddl as ddl
-from easyddl import metrics
+from easyddl.training import metrics
 
 N = 4  # samples a rank takes in a step
 STEPS = 5

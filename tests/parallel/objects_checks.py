@@ -15,7 +15,7 @@ from ranks import (
 )
 
 import easyddl as ddl
-from easyddl import objects
+from easyddl.collectives import objects
 
 
 def check_allgather_object():

@@ -19,7 +19,7 @@ from mpi4py import MPI
 from steps import BACKEND, gradients_of, stateful
 
 import easyddl as ddl
-from easyddl import fits
+from easyddl.training import fit_context
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -81,7 +81,7 @@ class Watch(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         self.seconds.append(self.end - self.begin)
-        self.counted.append(fits.current(self.model).meter.samples)
+        self.counted.append(fit_context.current(self.model).meter.samples)
 
 
 def check_a_line_for_each_epoch_on_the_root():

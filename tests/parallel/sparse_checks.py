@@ -15,7 +15,8 @@ from mpi import run_checks
 from steps import gradients_of
 
 import easyddl as ddl
-from easyddl import gradients, row_cost
+from easyddl.reducer import row_cost
+from easyddl.training import optimizer_hook
 
 ROWS, WIDTH, WORDS = 20, 4, 6
 STEPS = 25
@@ -158,9 +159,9 @@ def check_a_model_of_an_embedding_alone():
         ]
 
     parts = [part[: 4 + rank] for rank, part in enumerate(parts_of([3] * SIZE, 8))]
-    before = gradients.exchanged_steps()
+    before = optimizer_hook.exchanged_steps()
     assert_trains_as_one_process(lambda: new_model(squaring(), layers), parts)
-    assert gradients.exchanged_steps() - before == (max(map(len, parts)) if SIZE > 1 else 0)
+    assert optimizer_hook.exchanged_steps() - before == (max(map(len, parts)) if SIZE > 1 else 0)
 
 
 def check_sums():
@@ -261,7 +262,7 @@ def everyones_rows(counts, step=0, **arguments):
 
 @contextlib.contextmanager
 def averaging(*arguments, **options):
-    average = gradients.Averager(*arguments, **options)
+    average = optimizer_hook.Averager(*arguments, **options)
     try:
         yield average
     finally:

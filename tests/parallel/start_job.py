@@ -42,7 +42,7 @@ if HOW not in ("module_is_missing", "interrupted_in_init", "late_in_init", "nest
     COMM.Barrier()
 
 import engine_only  # noqa: E402, F401, I001
-from easyddl import launcher, world  # noqa: E402
+from easyddl.runtime import launcher, world  # noqa: E402
 
 SYSTEM = ctypes.CDLL(None)
 

@@ -43,7 +43,7 @@ def test_racks_and_routes_of_rank_zero_count_on_all(tmp_path):
         "os.environ['EASYDDL_ROUTE'] = 'ring' if rank == 0 else 'whole'\n"
         "import numpy as np\n"
         "import easyddl as ddl\n"
-        "from easyddl import world\n"
+        "from easyddl.runtime import world\n"
         "assert world.engine().world.num_racks == 2\n"
         "total = ddl.allreduce(np.full(200_003, rank + 1.0, np.float32), 'sum')\n"
         "assert (total == 10).all()\n"

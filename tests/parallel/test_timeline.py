@@ -9,8 +9,8 @@ import re
 import mpi
 import pytest
 
-from easyddl import timeline
 from easyddl.cli import main
+from easyddl.profiling import timeline
 
 SCRIPT = pathlib.Path(__file__).with_name("timeline_job.py")
 STAGES = {"copy in", "wait in the host", "reduce", "copy out"}

@@ -16,7 +16,7 @@ import keras
 import numpy as np
 
 import easyddl as ddl
-from easyddl import launcher
+from easyddl.runtime import launcher
 
 
 def train():

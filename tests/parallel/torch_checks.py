@@ -15,8 +15,8 @@ from fit_checks import COMM, RANK, SIZE, assert_replicas_are_equal, both, fails
 from mpi import run_checks
 
 import easyddl as ddl
-from easyddl import world
-from easyddl.backends import torch_overlap
+from easyddl.backends.torch import overlap
+from easyddl.runtime import world
 
 WIDTH = 6
 
@@ -117,13 +117,13 @@ def synchronized():
 def check_with_and_without_the_same_bits():
     for make in (three_layers, synchronized):
         models = []
-        for overlap in "10":
-            with environment(EASYDDL_OVERLAP=overlap), noted_departures() as noted:
+        for is_ahead in "10":
+            with environment(EASYDDL_OVERLAP=is_ahead), noted_departures() as noted:
                 model = deep_model(layers=make)
                 fit(model, epochs=2)
             # The normalization's own exchange during the backward pass: once a step.
             own = 10 if make is synchronized else 0
-            assert (noted["ahead"] > own) == (overlap == "1" and SIZE > 1), noted
+            assert (noted["ahead"] > own) == (is_ahead == "1" and SIZE > 1), noted
             assert_replicas_are_equal(model)
             models.append(model)
         assert_same_bits(weights_of(models[0]), weights_of(models[1]))
@@ -161,14 +161,14 @@ def check_the_environment_says_0_or_1():
 
 def check_uneven_data():
     models = []
-    for overlap in "10":
+    for is_ahead in "10":
         model = deep_model()
         steps = 4 + 2 * RANK
-        with environment(EASYDDL_OVERLAP=overlap), noted_departures() as noted:
+        with environment(EASYDDL_OVERLAP=is_ahead), noted_departures() as noted:
             # The batches differ in size too, so that their weights do.
             part = data(steps, size=2 + RANK)
             fit(model, part=part, batch_size=2 + RANK, epochs=2)
-        if SIZE > 1 and overlap == "1":
+        if SIZE > 1 and is_ahead == "1":
             assert noted["ahead"] == 8 * (2 * steps - 2), noted
         assert_replicas_are_equal(model)
         models.append(model)
@@ -214,11 +214,11 @@ def new_gan():
 
 def check_a_gan():
     models = []
-    for overlap in "10":
-        with environment(EASYDDL_OVERLAP=overlap), noted_departures() as noted:
+    for is_ahead in "10":
+        with environment(EASYDDL_OVERLAP=is_ahead), noted_departures() as noted:
             model = new_gan()
             fit(model, epochs=2)
-        if SIZE > 1 and overlap == "1":
+        if SIZE > 1 and is_ahead == "1":
             # The generator's four, not the discriminator's.
             assert noted["ahead"] == 4 * 8, noted
         assert_replicas_are_equal(model)
@@ -276,10 +276,10 @@ def check_gradients_that_are_changed_at_every_step():
     # So it has always been: nothing is sent ahead, and all is as with one process.
     for how in ("again", "clipped", "others"):
         results = []
-        for overlap in "10":
+        for is_ahead in "10":
             model = deep_model(Fickle)
             model.how, model.taken = how, 10
-            with environment(EASYDDL_OVERLAP=overlap), noted_departures() as noted:
+            with environment(EASYDDL_OVERLAP=is_ahead), noted_departures() as noted:
                 fit(model)
             assert noted["ahead"] == 0, noted
             results.append(weights_of(model))
@@ -310,18 +310,18 @@ class Branches(keras.Model):
 
 def check_parameters_without_a_gradient():
     results = []
-    for overlap in "10":
+    for is_ahead in "10":
         keras.utils.set_random_seed(3)
         model = Branches()
         model.build((None, WIDTH))
         model.compile("sgd", "mse")
         before = weights_of(model)
-        with environment(EASYDDL_OVERLAP=overlap), warnings.catch_warnings():
+        with environment(EASYDDL_OVERLAP=is_ahead), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Gradients do not exist")
             with noted_departures() as noted:
                 fit(model)
         assert_replicas_are_equal(model)
-        if SIZE > 1 and overlap == "1":
+        if SIZE > 1 and is_ahead == "1":
             assert noted["ahead"] == (4 + 2 * (RANK == 0)) * 3, noted
         moved = [a.tobytes() != b.tobytes() for a, b in zip(before, weights_of(model), strict=True)]
         # By place: first, unused, frozen, some, last; kernel and bias each.
@@ -344,12 +344,12 @@ class Stream(torch.utils.data.IterableDataset):
 
 def check_a_rank_without_batches_in_a_later_fit():
     results = []
-    for overlap in "10":
+    for is_ahead in "10":
         model = deep_model()
         ddl.DistributedOptimizer(model.optimizer, bucket_bytes=1)
         x, y = map(torch.from_numpy, data())
         batches = [(x[i : i + 4], y[i : i + 4]) for i in range(0, 20, 4)]
-        with environment(EASYDDL_OVERLAP=overlap), warnings.catch_warnings():
+        with environment(EASYDDL_OVERLAP=is_ahead), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Your input ran out of data")
             fit(model)
             # This one's step is a rehearsal, while the parameters have their hooks.
@@ -376,13 +376,13 @@ def check_hooks_end_with_a_fit_that_raises():
     if RANK == 0:  # alone: would wait for others if anything were left
         model.fit(*data(), verbose=0)
     gc.collect()
-    assert not torch_overlap._watching
+    assert not overlap._watching
 
 
 def check_two_optimizers_of_the_same_parameters():
     results = []
-    for overlap in "10":
-        with environment(EASYDDL_OVERLAP=overlap):
+    for is_ahead in "10":
+        with environment(EASYDDL_OVERLAP=is_ahead):
             variables = [keras.Variable(np.ones(3, "float32"), name="v")]
             some, others = (ddl.DistributedOptimizer(keras.optimizers.SGD(0.01)) for _ in range(2))
             for step in range(4):

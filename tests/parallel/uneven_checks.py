@@ -10,7 +10,7 @@ from mpi import run_checks
 from steps import BACKEND, gradients_of, stateful
 
 import easyddl as ddl
-from easyddl import gradients
+from easyddl.training import optimizer_hook
 
 N = 3  # samples in a batch
 
@@ -388,7 +388,7 @@ def check_two_optimizers():
     assert_replicas_are_equal(model)
     for weight, want in zip(model.get_weights(), alone.get_weights(), strict=True):
         np.testing.assert_allclose(weight, want, rtol=1e-5, atol=1e-6)
-    assert not gradients.is_hooked(model.first) and not gradients.is_hooked(model.second)
+    assert not optimizer_hook.is_hooked(model.first) and not optimizer_hook.is_hooked(model.second)
 
 
 class Centred(keras.Sequential):

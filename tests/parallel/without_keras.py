@@ -40,10 +40,11 @@ class KerasFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def _install():
     sys.meta_path.insert(0, KerasFinder())
     import easyddl
-    from easyddl import collectives, objects, variables, world
+    from easyddl.collectives import arrays, objects, variables
+    from easyddl.runtime import world
 
     public = {
-        collectives: ("allgather", "allreduce", "alltoall", "broadcast", "reduce_scatter"),
+        arrays: ("allgather", "allreduce", "alltoall", "broadcast", "reduce_scatter"),
         objects: ("allgather_object", "broadcast_object"),
         variables: ("broadcast_variables",),
         world: ("barrier", "rank", "size"),

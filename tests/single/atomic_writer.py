@@ -16,7 +16,7 @@ _PIECE, _PIECES = 1 << 20, 8  # 8 MB a file
 
 def load_atomic():
     """The module alone, without the package, whose import takes seconds."""
-    path = pathlib.Path(__file__).parents[2] / "easyddl" / "atomic.py"
+    path = pathlib.Path(__file__).parents[2] / "easyddl" / "checkpoint" / "atomic_files.py"
     spec = importlib.util.spec_from_file_location("atomic", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -4,7 +4,8 @@ import inspect
 
 import pytest
 
-from easyddl import split_data, world
+from easyddl import split_data
+from easyddl.runtime import world
 
 
 @pytest.fixture

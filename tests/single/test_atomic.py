@@ -12,7 +12,7 @@ import time
 import atomic_writer
 import pytest
 
-from easyddl import atomic
+from easyddl.checkpoint import atomic_files
 
 WRITER = pathlib.Path(__file__).with_name("atomic_writer.py")
 KINDS = ["file", "directory", "double"]
@@ -43,7 +43,7 @@ def test_killed_at_random_points(kind, tmp_path):
     before = 0
     for _ in range(12):
         told, _ = run_writer(kind, path, wait=chance.uniform(0, 0.05))
-        found = atomic_writer.read(atomic, kind, path)
+        found = atomic_writer.read(atomic_files, kind, path)
         # What was told to be there is; the next one may be too.
         assert told > before and found in (told, told + 1)
         before = found
@@ -56,7 +56,7 @@ def test_killed_before_each_act_on_the_file_system(kind, tmp_path):
     number = 0
     for fatal in range(1, 100):
         told, ended = run_writer(kind, path, fatal)
-        found = atomic_writer.read(atomic, kind, path)
+        found = atomic_writer.read(atomic_files, kind, path)
         assert found in (number, number + 1)
         assert_no_leftovers(tmp_path)
         if told:
@@ -80,19 +80,19 @@ def test_an_error_leaves_what_was_there(tmp_path):
     for kind in KINDS:
         path = path_of(kind, tmp_path / kind)
         (tmp_path / kind).mkdir()
-        atomic_writer.write(atomic, kind, path, 1, pieces=1)
+        atomic_writer.write(atomic_files, kind, path, 1, pieces=1)
         with pytest.raises(OSError, match="no space"):
             if kind == "file":
-                atomic.write_file(path, lambda temporary: fail(pathlib.Path(temporary)))
+                atomic_files.write_file(path, lambda temporary: fail(pathlib.Path(temporary)))
             else:
-                atomic.Generations(path).add(fail)
+                atomic_files.Generations(path).add(fail)
         assert_no_leftovers(tmp_path)
-        assert atomic_writer.read(atomic, kind, path) == 1
+        assert atomic_writer.read(atomic_files, kind, path) == 1
 
 
 def test_as_many_states_are_kept_as_asked_for(tmp_path):
     for keep in (1, 2, 3):
-        states = atomic.Generations(tmp_path / str(keep), keep)
+        states = atomic_files.Generations(tmp_path / str(keep), keep)
         for number in range(1, 13):  # past 9: numbers are no text
             states.add(lambda folder, n=number: atomic_writer.fill(folder / "weights", n, 1))
         found = [atomic_writer.content(path / "weights") for path in states.find()]
@@ -100,7 +100,7 @@ def test_as_many_states_are_kept_as_asked_for(tmp_path):
 
 
 def test_only_states_are_removed(tmp_path):
-    states = atomic.Generations(tmp_path / "backup")
+    states = atomic_files.Generations(tmp_path / "backup")
     states.add(lambda folder: None)
     notes = tmp_path / "backup" / "backup-notes"
     notes.write_text("mine")
@@ -118,7 +118,7 @@ def test_leftovers_of_files_with_fields(tmp_path):
     mine = ["run-3/.new-model-07.keras", "run-3/.new-model-12.keras"]
     for name in (*mine, *others):
         (tmp_path / name).write_text("")
-    atomic.remove_leftovers(str(tmp_path / "run-{epoch}" / "model-{epoch:02d}.keras"))
+    atomic_files.remove_leftovers(str(tmp_path / "run-{epoch}" / "model-{epoch:02d}.keras"))
     assert [name for name in mine if (tmp_path / name).exists()] == []
     assert all((tmp_path / name).exists() for name in others)
 
@@ -126,4 +126,4 @@ def test_leftovers_of_files_with_fields(tmp_path):
 @pytest.mark.parametrize("wrong", ["gs://bucket/model.keras", "", None, b"model.keras", 3])
 def test_paths_that_are_none(wrong):
     with pytest.raises(ValueError, match="`filepath` must be a path on a local"):
-        atomic.require_local("filepath", wrong)
+        atomic_files.require_local("filepath", wrong)

@@ -6,9 +6,9 @@ import sys
 import numpy as np
 import pytest
 
-from easyddl import bench, cli
-from easyddl.cli import _bench_report as report
+from easyddl import cli
 from easyddl.cli import bench as command
+from easyddl.cli.bench import report, timing
 
 TWO_MPIS = pathlib.Path(__file__).parents[1] / "benchmarks" / "two_mpis.py"
 
@@ -185,20 +185,20 @@ def test_a_picture(sizes, wire, tmp_path):
 
 @pytest.mark.parametrize("count", [1, 4098, 4099, 4100, 10_000])
 def test_a_wrong_sum_is_found(count, monkeypatch):
-    monkeypatch.setattr(bench, "_of_all_ranks", lambda value: [1, value])
+    monkeypatch.setattr(timing, "_of_all_ranks", lambda value: [1, value])
     period = np.arange(4099, dtype=np.float32)
     right = np.resize(period, count)
-    bench._check("ring", 4 * count, right, period)
+    timing._check("ring", 4 * count, right, period)
     for index in {0, count // 2, count - 1}:
         wrong = right.copy()
         wrong[index] = np.nan
         with pytest.raises(RuntimeError, match=r"bytes by ring is wrong on rank\(s\) 1"):
-            bench._check("ring", 4 * count, wrong, period)
+            timing._check("ring", 4 * count, wrong, period)
 
 
 def test_the_algorithms_of_the_command_are_those_of_the_benchmark():
-    assert command._ALGORITHMS == bench.ALGORITHMS
-    assert all(name in report.LABELS for name in (*bench.ALGORITHMS, *bench.BOUNDS))
+    assert command._ALGORITHMS == timing.ALGORITHMS
+    assert all(name in report.LABELS for name in (*timing.ALGORITHMS, *timing.BOUNDS))
 
 
 def test_two_mpis_in_one_table():

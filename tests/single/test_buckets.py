@@ -1,6 +1,6 @@
 import pytest
 
-from easyddl import buckets
+from easyddl.reducer import buckets
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import easyddl as ddl
-from easyddl import random_states, resizing
+from easyddl.checkpoint import random_states
+from easyddl.optimizers import rescaling
 
 CALLBACKS = [lambda **kw: ddl.ModelCheckpoint("m.keras", **kw),
              lambda **kw: ddl.BackupAndRestore("backup", **kw)]  # fmt: skip
@@ -86,7 +87,7 @@ def built(optimizer):
 
 def test_a_plain_rate_and_its_velocity():
     optimizer = built(keras.optimizers.SGD(0.4, momentum=0.9))
-    resizing.rescale(keras.optimizers.LossScaleOptimizer(optimizer), 0.5, Fraction(2))
+    rescaling.rescale(keras.optimizers.LossScaleOptimizer(optimizer), 0.5, Fraction(2))
     np.testing.assert_allclose(optimizer.learning_rate.numpy(), 0.2)
     np.testing.assert_allclose(optimizer.momentums[0].numpy(), -0.2)
     assert int(optimizer._iterations.numpy()) == 1
@@ -101,6 +102,6 @@ def test_the_steps_of_a_schedule(each, count, steps, want):
     optimizer = built(keras.optimizers.SGD(schedule, 0.9, gradient_accumulation_steps=each))
     velocity = optimizer.momentums[0].numpy()
     optimizer._iterations.assign(count)
-    resizing.rescale(optimizer, 0.5, steps)
+    rescaling.rescale(optimizer, 0.5, steps)
     assert int(optimizer._iterations.numpy()) == want
     np.testing.assert_array_equal(optimizer.momentums[0].numpy(), velocity)

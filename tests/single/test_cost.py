@@ -1,6 +1,6 @@
 import pytest
 
-from easyddl import cost
+from easyddl.reducer import bucket_size
 
 MIB = 1 << 20
 
@@ -15,9 +15,11 @@ MIB = 1 << 20
     ],
 )
 def test_the_latency_is_a_twentieth_of_the_transfer(latency, bytes_per_second, expected):
-    assert cost.bucket_bytes(latency, 1 / bytes_per_second) == pytest.approx(expected, rel=1e-6)
+    assert bucket_size.bucket_bytes(latency, 1 / bytes_per_second) == pytest.approx(
+        expected, rel=1e-6
+    )
 
 
 @pytest.mark.parametrize("seconds_per_byte", [0.0, -1e-12])
 def test_a_large_collective_that_seems_to_cost_nothing_more(seconds_per_byte):
-    assert cost.bucket_bytes(1e-6, seconds_per_byte) == 32 * MIB
+    assert bucket_size.bucket_bytes(1e-6, seconds_per_byte) == 32 * MIB

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import easyddl
-from easyddl.data import split_data
-from easyddl.datasets import arrays
+from easyddl.data import arrays
+from easyddl.data.split_data import split_data
 
 SIZES = [1, 2, 3, 4, 8]
 SAMPLES = [8, 13, 24, 101]
@@ -306,10 +306,11 @@ def test_no_framework_is_imported():
         # Without the package's own __init__, which imports Keras.
         "sys.modules['easyddl'] = package = types.ModuleType('easyddl')\n"
         f"package.__path__ = [{str(folder)!r}]\n"
-        "from easyddl import data, world\n"
+        "from easyddl.data import split_data\n"
+        "from easyddl.runtime import world\n"
         "world.rank, world.size = lambda: 1, lambda: 2\n"
-        "assert data.split_data([5, 6, 7, 8]) == [6, 8]\n"
-        "assert list(data.split_data(iter([5, 6, 7, 8]))) == [6, 8]\n"
+        "assert split_data.split_data([5, 6, 7, 8]) == [6, 8]\n"
+        "assert list(split_data.split_data(iter([5, 6, 7, 8]))) == [6, 8]\n"
         "names = 'keras tensorflow torch grain jax pandas h5py scipy mpi4py'.split()\n"
         "print([name for name in names if name in sys.modules])\n"
     )

@@ -7,8 +7,9 @@ import keras
 import numpy as np
 import pytest
 
-from easyddl import fits, split_data
-from easyddl.datasets import epochs
+from easyddl import split_data
+from easyddl.data import set_epoch
+from easyddl.training import fit_context
 
 SIZES = [1, 2, 3]
 
@@ -140,7 +141,7 @@ def seen_in_fit(data, **arguments):
     record.seen.clear()
 
     def begin(epoch, logs):
-        epochs.begin(fits.current(model).arguments["x"], epoch)
+        set_epoch.begin(fit_context.current(model).arguments["x"], epoch)
 
     tell = keras.callbacks.LambdaCallback(on_epoch_begin=begin)
     model.fit(data, verbose=0, callbacks=[tell], **arguments)

@@ -300,7 +300,7 @@ def test_the_folder_of_nccl_is_none_of_the_drivers(tmp_path):
     script.write_text(
         "import ctypes, pathlib\n"
         "import engine_only\n"
-        "from easyddl import world\n"
+        "from easyddl.runtime import world\n"
         "core = world.engine().core\n"
         "try:\n"
         "    ctypes.CDLL('libcuda.so.1')\n"

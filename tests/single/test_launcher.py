@@ -3,7 +3,7 @@ import pathlib
 
 import pytest
 
-from easyddl import launcher, quiet
+from easyddl.runtime import launcher, startup_logs
 
 NAMES = [*launcher._SIZE, *launcher._RANK, *launcher._LOCAL_SIZE, *launcher._LOCAL_RANK,
          *launcher._LAUNCH]  # fmt: skip
@@ -151,8 +151,8 @@ def test_other_ranks_are_silent_unless_the_user_wants_them_not_to_be(
     monkeypatch, rank, chosen, level
 ):
     monkeypatch.setenv("PMI_RANK", rank)
-    monkeypatch.setenv(quiet._LEVEL, chosen or "")
+    monkeypatch.setenv(startup_logs._LEVEL, chosen or "")
     if chosen is None:
-        monkeypatch.delenv(quiet._LEVEL)
-    quiet.silence_other_ranks()
-    assert os.environ.get(quiet._LEVEL) == level
+        monkeypatch.delenv(startup_logs._LEVEL)
+    startup_logs.silence_other_ranks()
+    assert os.environ.get(startup_logs._LEVEL) == level

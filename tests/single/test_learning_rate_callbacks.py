@@ -5,12 +5,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from easyddl import momentum, world
 from easyddl.callbacks.learning_rates import (
     LearningRateScheduleCallback,
     LearningRateWarmupCallback,
 )
-from easyddl.warmup import LearningRateWarmup
+from easyddl.optimizers import momentum_correction
+from easyddl.optimizers.warmup import LearningRateWarmup
+from easyddl.runtime import world
 
 STEPS, BATCH = 5, 4  # of an epoch
 
@@ -100,7 +101,7 @@ def test_a_multiplier_by_step():
 
 def test_the_velocity_rises_with_the_rate():
     def weights(optimizer, *callbacks):
-        unhook = momentum.hook(optimizer)
+        unhook = momentum_correction.hook(optimizer)
         model, _, _ = fitted(callbacks, 3, optimizer)
         unhook()
         return model.get_weights()

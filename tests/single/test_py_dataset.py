@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from easyddl import split_data
-from easyddl.datasets import epochs
+from easyddl.data import set_epoch
 
 SIZES = [1, 2, 3]
 
@@ -121,7 +121,9 @@ def test_shuffled(split, shuffle):
 def test_a_fit_takes_the_order_of_each_epoch(at, workers):
     at(0, 2)
     part = split_data(Batches(8, workers=workers), shuffle="epoch")
-    tell = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, _: epochs.begin(part, epoch))
+    tell = keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda epoch, _: set_epoch.begin(part, epoch)
+    )
     # With Keras's own shuffle=True, which is the default.
     found = seen_in_fit(part, initial_epoch=5, epochs=8, callbacks=[tell])
     want = [np.random.default_rng([0, epoch]).permutation(8)[::2] for epoch in (5, 6, 7)]

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from keras.optimizers import schedules
 
-from easyddl import world
-from easyddl.schedules import scale_lr
-from easyddl.warmup import LearningRateWarmup
+from easyddl.optimizers.scale_lr import scale_lr
+from easyddl.optimizers.warmup import LearningRateWarmup
+from easyddl.runtime import world
 
 SIZES = [1, 2, 3, 4, 8]
 FACTORS = {"linear": lambda k: k, "sqrt": lambda k: k**0.5, "none": lambda k: 1}

@@ -3,8 +3,8 @@ import os
 import pytest
 import tensorflow as tf
 
-from easyddl import cores, launcher
 from easyddl.backends import tensorflow as door
+from easyddl.runtime import affinity, launcher
 
 
 @pytest.fixture
@@ -75,6 +75,6 @@ def test_cores_are_shared_unless_the_launcher_has_done_it(monkeypatch):
     monkeypatch.setenv("MPI_LOCALNRANKS", "4")
     own, launchers = set(range(8)), set(range(8))
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: own if pid == 0 else launchers)
-    assert cores.compute_threads() == 2
+    assert affinity.compute_threads() == 2
     own = {0, 1, 2}  # bound
-    assert cores.compute_threads() == 3
+    assert affinity.compute_threads() == 3

@@ -128,7 +128,7 @@ def test_a_shuffle_without_a_seed_is_refused(at, shuffled):
 
 
 def test_without_that_check_parts_would_overlap(split, monkeypatch):
-    from easyddl.datasets import tf_dataset
+    from easyddl.data import tf_dataset
 
     monkeypatch.setattr(tf_dataset, "_check_order", lambda dataset: None)
     parts = split(2, lambda: tf.data.Dataset.range(100).shuffle(100))
@@ -142,7 +142,7 @@ def test_a_global_seed_is_a_seed(at):
 
 
 def test_a_global_seed_that_differs_is_told_to_the_other_ranks(at, monkeypatch):
-    from easyddl import world
+    from easyddl.runtime import world
 
     told = []
     monkeypatch.setattr(world, "agree", told.append)

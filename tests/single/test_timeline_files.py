@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from easyddl import exposure, recording, timeline
 from easyddl.cli import main
+from easyddl.profiling import overlap, timeline, trace_file
 
 MS = 1_000_000
 
@@ -84,12 +84,12 @@ def test_spans_are_in_the_time_of_the_root(folder):
     [([], 0), ([(0, 5)], 5), ([(3, 9), (0, 5)], 9), ([(0, 9), (2, 3)], 9), ([(0, 1), (5, 6)], 2)],
 )
 def test_length_of_a_union(intervals, length):
-    assert exposure.length(intervals) == length
+    assert overlap.length(intervals) == length
 
 
 def test_exposed_and_hidden(folder):
     ranks = timeline.read(folder)
-    found = exposure.expose(ranks[0].spans())
+    found = overlap.expose(ranks[0].spans())
     # From 1010 a bucket is under way, from 1013 the step waits, at 1020 all is back.
     assert found.steps == 1
     assert (found.communication, found.exposed, found.hidden) == (10 * MS, 7 * MS, 3 * MS)
@@ -99,8 +99,8 @@ def test_exposed_and_hidden(folder):
 
 
 def test_the_last_rank_is_the_slowest(folder):
-    exposures = [exposure.expose(rank.spans()) for rank in timeline.read(folder)]
-    lags = exposure.lags(exposures)
+    exposures = [overlap.expose(rank.spans()) for rank in timeline.read(folder)]
+    lags = overlap.lags(exposures)
     assert [(lag.last, lag.steps) for lag in lags] == [(0, 1), (1, 1)]
     assert lags[0].mean == 0 and lags[1].mean == pytest.approx(1.14 * MS)
 
@@ -225,12 +225,12 @@ class OneRank:
 
 def test_the_variable(tmp_path, monkeypatch):
     monkeypatch.delenv("EASYDDL_TIMELINE", raising=False)
-    assert not recording.is_wanted() and recording.open_file(OneRank()) is None
+    assert not trace_file.is_wanted() and trace_file.open_file(OneRank()) is None
     monkeypatch.setenv("EASYDDL_TIMELINE", " ")
-    assert not recording.is_wanted() and recording.open_file(OneRank()) is None
+    assert not trace_file.is_wanted() and trace_file.open_file(OneRank()) is None
     monkeypatch.setenv("EASYDDL_TIMELINE", str(tmp_path / "new" / "one"))
-    assert recording.is_wanted()
-    file = recording.open_file(OneRank())
+    assert trace_file.is_wanted()
+    file = trace_file.open_file(OneRank())
     file.begin(1, 'a "host"')
     rank = timeline.Rank(tmp_path / "new" / "one" / "rank-0.jsonl")
     assert (rank.rank, rank.size, rank.host, rank.job) == (0, 1, 'a "host"', file.job)
@@ -239,7 +239,7 @@ def test_the_variable(tmp_path, monkeypatch):
 
 def start_file(folder, monkeypatch):
     monkeypatch.setenv("EASYDDL_TIMELINE", str(folder))
-    file = recording.open_file(OneRank())
+    file = trace_file.open_file(OneRank())
     file.begin(1, "host")
     os.close(file.descriptor)
 

@@ -8,12 +8,13 @@ import mpi
 import numpy as np
 import pytest
 
-from easyddl import backends, launcher
+from easyddl import backends
+from easyddl.runtime import launcher
 
 torch = pytest.importorskip("torch")
 
 from easyddl.backends import torch as door  # noqa: E402
-from easyddl.backends import torch_overlap  # noqa: E402
+from easyddl.backends.torch import overlap  # noqa: E402
 
 
 def python(*lines, **environment):
@@ -141,7 +142,7 @@ class Sent:
         self.buckets = []
         self.weight = 2.0
         plan = buckets or [[i] for i in range(len(sizes))]
-        self.overlap = torch_overlap.Overlap.of(plan, self.parameters, self, lambda: self.weight)
+        self.overlap = overlap.Overlap.of(plan, self.parameters, self, lambda: self.weight)
 
     def arrive(self):
         pass
@@ -206,7 +207,7 @@ def test_a_stopped_one_leaves_no_hooks():
     sent.overlap.stop()
     assert sent.step(0) == [] and sent.step(0) == []
     assert not sent.parameters[0]._post_accumulate_grad_hooks
-    assert id(sent.parameters[0]) not in torch_overlap._watching
+    assert id(sent.parameters[0]) not in overlap._watching
 
 
 def test_a_model_that_reduces_by_itself(monkeypatch):

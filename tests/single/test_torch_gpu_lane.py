@@ -7,8 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from easyddl.backends import torch_gpu_lane  # noqa: E402
-from easyddl.backends.torch_parcel import Parcel  # noqa: E402
+from easyddl.backends.torch import gpu_lane  # noqa: E402
+from easyddl.backends.torch.parcel import Parcel  # noqa: E402
 
 
 class Stream:
@@ -33,7 +33,7 @@ class Gpu:
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self.current)
         monkeypatch.setattr(torch.cuda, "stream", self.made_current)
         engine = types.SimpleNamespace(core=self)
-        monkeypatch.setattr(torch_gpu_lane.world, "engine", lambda: engine)
+        monkeypatch.setattr(gpu_lane.world, "engine", lambda: engine)
 
     @contextlib.contextmanager
     def made_current(self, stream):
@@ -67,7 +67,7 @@ class Step:
         self.buckets = buckets
         self.gone = []  # in this step
         # Any device will do for one: the host's here.
-        self.lane = torch_gpu_lane.GpuLane(7, buckets, torch.device("cpu"))
+        self.lane = gpu_lane.GpuLane(7, buckets, torch.device("cpu"))
         self.gradients = [torch.full([i + 1], float(i)) for i in range(sum(map(len, buckets)))]
 
     def leave(self, *numbers):

@@ -3,7 +3,7 @@
 import pytest
 
 from easyddl import split_data
-from easyddl.datasets import epochs
+from easyddl.data import set_epoch
 
 torch = pytest.importorskip("torch")
 from torch.utils import data  # noqa: E402 - after the check that it is there
@@ -65,7 +65,7 @@ def test_a_random_order_is_one_over_all_ranks_in_each_epoch(split, options):
 def test_the_order_follows_from_seed_and_epoch(split):
     def order(seed, epoch):
         (_, part) = split(2, loader(40, shuffle=True), seed=seed)
-        epochs.begin(part, epoch)
+        set_epoch.begin(part, epoch)
         return flat(part)
 
     orders = {(seed, epoch): order(seed, epoch) for seed in (0, 1) for epoch in (0, 1, 2)}
@@ -157,7 +157,7 @@ def test_a_sampler_of_pytorchs_own_hears_of_the_epoch():
     given = data.DataLoader(dataset, sampler=sampler)
     orders = []
     for epoch in (0, 1, 0):
-        epochs.begin(given, epoch)
+        set_epoch.begin(given, epoch)
         orders.append(flat(given))
     assert orders[0] == orders[2] != orders[1]
 

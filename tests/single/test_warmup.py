@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from keras.optimizers import schedules
 
-from easyddl import momentum, world
-from easyddl.warmup import LearningRateWarmup
+from easyddl.optimizers import momentum_correction
+from easyddl.optimizers.warmup import LearningRateWarmup
+from easyddl.runtime import world
 
 
 def rates(schedule, steps):
@@ -95,7 +96,7 @@ GRADIENTS = np.random.default_rng(0).standard_normal((12, 5)).astype("float32")
 def trained(optimizer, gradients=GRADIENTS):
     """What an optimizer makes of a variable of zeros."""
     variable = keras.Variable(np.zeros(5, "float32"))
-    unhook = momentum.hook(optimizer)
+    unhook = momentum_correction.hook(optimizer)
     for gradient in gradients:
         optimizer.apply([keras.ops.convert_to_tensor(gradient)], [variable])
     unhook()
@@ -132,13 +133,13 @@ def test_only_the_rise_is_corrected():
 
 
 def test_velocities_are_left_alone_after_the_rise(monkeypatch):
-    growths, scale = [], momentum.scale
+    growths, scale = [], momentum_correction.scale
 
     def counted(optimizer, growth):
         growths.append(float(growth))
         scale(optimizer, growth)
 
-    monkeypatch.setattr(momentum, "scale", counted)
+    monkeypatch.setattr(momentum_correction, "scale", counted)
     trained(keras.optimizers.SGD(LearningRateWarmup(0.1, 4, size=5), momentum=0.9))
     if keras.backend.backend() == "jax":  # where XLA multiplies them by 1
         growths = [growth for growth in growths if growth != 1]
@@ -191,4 +192,4 @@ def test_optimizers_that_hold_no_rate_in_a_velocity_are_left_alone():
     schedule = LearningRateWarmup(0.1, 8, size=5)
     for optimizer in (keras.optimizers.SGD(schedule), keras.optimizers.Adam(schedule)):
         optimizer.build([keras.Variable(np.zeros(5))])
-        assert momentum.velocities(optimizer) == []
+        assert momentum_correction.velocities(optimizer) == []

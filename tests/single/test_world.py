@@ -4,7 +4,7 @@ import pathlib
 import mpi
 import pytest
 
-from easyddl import world
+from easyddl.runtime import world
 
 CHECKS = pathlib.Path(__file__).parents[1] / "parallel" / "world_checks.py"
 MPICH = "MPICH Version:      5.0.2\nMPICH Release date: some day\n"

@@ -1,0 +1,203 @@
+"""Times allreduce on these ranks: easyddl's beside MPI's, a flat ring and gloo.
+
+Start it under `mpirun`, as a training job. All sum float32 numbers out of place. They take
+turns, round by round, and a round's time is that of its slowest rank; shown are the median, the
+best and the worst round. Each is checked against NumPy first. Two bounds are measured in the
+same run: copying the data once into other memory and once out of it, on all ranks at once; and,
+with several hosts, sending what must cross the wire, from all hosts at once.
+"""
+
+import argparse
+import json
+import pathlib
+import re
+import sys
+
+SUMMARY = "times allreduce on these ranks, beside MPI's and what memory and wire allow"
+
+_ALGORITHMS = ("easyddl", "mpi", "ring", "gloo")
+_SIZES = "4 1Ki 16Ki 256Ki 4Mi 32Mi 100M"
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+
+
+def parse_size(text):
+    """The bytes that a text such as `"64Ki"`, `"100M"` or `"4096"` means."""
+    found = re.fullmatch(r"(\d+)([kmg]?i?)b?", text.strip().lower())
+    if not found or found[2] not in _UNITS:
+        raise argparse.ArgumentTypeError(
+            "must be a number of bytes, which may end in k, M or G (thousands) or in Ki, Mi or Gi "
+            f"(1024s), as in 100M. Received: {text!r}"
+        )
+    size = int(found[1]) * _UNITS[found[2]]
+    if size == 0 or size % 4:
+        raise argparse.ArgumentTypeError(
+            f"must be a multiple of 4 bytes, the size of a float32, and not 0. Received: {text!r}"
+        )
+    return size
+
+
+def _parse_rounds(text):
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"must be a number from 1. Received: {text!r}")
+    return int(text)
+
+
+def _parse_picture(text):
+    if not text.lower().endswith(".png"):
+        raise argparse.ArgumentTypeError(f"must end in .png. Received: {text!r}")
+    return text
+
+
+def add_arguments(parser):
+    """Adds this command's options."""
+    parser.add_argument(
+        "--sizes",
+        type=parse_size,
+        nargs="+",
+        default=[parse_size(size) for size in _SIZES.split()],
+        metavar="BYTES",
+        help=f"of float32 data on each rank, as 64Ki or 100M (default: {_SIZES})",
+    )
+    parser.add_argument(
+        "--algorithms",
+        nargs="+",
+        choices=_ALGORITHMS,
+        default=list(_ALGORITHMS),
+        metavar="NAME",
+        help=f"some of {', '.join(_ALGORITHMS)} (default: all; gloo comes with torch)",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=_parse_rounds,
+        default=15,
+        metavar="N",
+        help="how often each is timed (default: 15)",
+    )
+    parser.add_argument("--busy", action="store_true", help="keep every core busy meanwhile")
+    parser.add_argument(
+        "--json", metavar="FILE", help="write all times there; - for standard output, no table then"
+    )
+    parser.add_argument(
+        "--plot",
+        type=_parse_picture,
+        metavar="FILE.png",
+        help="draw a picture (needs matplotlib: pip install easyddl[plot])",
+    )
+    parser.set_defaults(fail=parser.error)
+
+
+def run(options):
+    """Measures, and shows it on rank 0.
+
+    Args:
+        options: What `argparse` found.
+
+    Returns:
+        The exit status.
+    """
+    from easyddl.cli.bench import timing
+    from easyddl.collectives import objects
+    from easyddl.runtime import world
+
+    # Rank 0 alone writes. Its word goes for all, so that all end in the same way.
+    problem = objects.broadcast_object(_cannot_write(options) if world.is_root() else None)
+    if problem is None:
+        missing = timing.memory_missing(max(options.sizes))
+        problem = missing and f"argument --sizes: {missing}"
+    if problem is not None:
+        options.fail(problem)
+
+    algorithms = list(dict.fromkeys(options.algorithms))
+    with timing.Bench(algorithms) as benchmark:
+        report = {
+            "ranks": world.size(),
+            "hosts": world.num_nodes(),
+            "cores": len(timing.cores()),
+            "busy": options.busy,
+            "mpi": _short(world.engine().core.mpi_library_version()),
+            "dtype": "float32",
+            "op": "sum",
+            "algorithms": benchmark.algorithms,
+            "bounds": benchmark.bounds,
+            "skipped": benchmark.skipped,
+            "results": [],
+        }
+        with timing.busy_cores(options.busy):
+            _measure(benchmark, report, options)
+    if world.is_root():
+        _write(report, options)
+    return 0
+
+
+def _cannot_write(options):
+    """Why the options' files cannot be written; `None` if they can."""
+    for name in ("json", "plot"):
+        path = getattr(options, name)
+        if path is None or (name == "json" and path == "-"):
+            continue
+        path = pathlib.Path(path)
+        if path.is_dir():
+            return f"argument --{name}: there is a directory of this name: {str(path)!r}"
+        if not path.parent.is_dir():
+            return f"argument --{name}: there is no directory {str(path.parent)!r}"
+    if options.plot is not None:
+        try:
+            import matplotlib.figure  # noqa: F401 - only whether it can be had
+        except ImportError as error:
+            return (
+                "argument --plot: needs matplotlib: `pip install matplotlib`, or the extra "
+                f"`easyddl[plot]` ({error})"
+            )
+    return None
+
+
+def _short(version):
+    """The first words of what an MPI library says of itself: `"MPICH 5.0.2"`."""
+    line = version.strip("\0 \n").splitlines()[0].split(",")[0]
+    return " ".join(line.replace("Version:", "").split())
+
+
+def _measure(benchmark, report, options):
+    """Fills in the results, size by size, and shows each as it comes."""
+    from tqdm import tqdm
+
+    from easyddl.cli.bench import report
+    from easyddl.runtime import console, world
+
+    shows = world.is_root()
+    table = report.Table(report["algorithms"])
+    bar = tqdm(
+        total=len(options.sizes) * options.rounds * len(benchmark.ways()),
+        disable=not (shows and console.is_watched()),
+        leave=False,
+        unit="round",
+    )
+
+    def say(line):
+        if shows and options.json != "-":
+            bar.clear()
+            print(line, flush=True)
+
+    with bar:
+        say(report.title(report))
+        for name, reason in report["skipped"].items():
+            say(f"{name} is left out: {reason}")
+        say(table.header())
+        for size in options.sizes:
+            bar.set_description(report.format_bytes(size))
+            result = benchmark.compare(size, options.rounds, advance=lambda way: bar.update())
+            report["results"].append(result)
+            say(table.rows(result))
+
+
+def _write(report, options):
+    from easyddl.cli.bench import report
+
+    if options.json is not None:
+        text = json.dumps(report, indent=1) + "\n"
+        if options.json == "-":
+            sys.stdout.write(text)
+        else:
+            pathlib.Path(options.json).write_text(text)
+    if options.plot is not None:
+        report.plot(report, options.plot)

@@ -1,0 +1,1 @@
+"""Collectives on arrays, objects and variables, outside of a step."""

@@ -1,0 +1,99 @@
+"""Giving all ranks one rank's variables."""
+
+import zlib
+
+import numpy as np
+
+from easyddl import backends
+from easyddl.collectives import arrays
+from easyddl.runtime import world
+
+
+def broadcast_variables(variables, root_rank=0):
+    """Assigns one rank's values to the variables of all ranks.
+
+    For custom loops: call it before the first step, once the model and the optimizer are
+    built. `DDLGlobalVariablesCallback` does this for `model.fit()`.
+
+    Args:
+        variables: List of Keras or backend variables, of the same shapes and dtypes, in the
+            same order, on all ranks.
+        root_rank: Integer. The rank whose values all get.
+
+    Raises:
+        TypeError, ValueError: If an argument is none of these.
+        RuntimeError: On all ranks, if they disagree in the variables or the root.
+
+    Example:
+    ```python
+    optimizer.build(model.trainable_variables)
+    ddl.broadcast_variables(model.weights + optimizer.variables)
+    ```
+    """
+    text = f"broadcast_variables(root_rank={arrays.plain(root_rank)!r})"
+    with world.taking_part(text):
+        try:
+            arrays.check_root(root_rank)
+            variables = list(variables)
+            values = [_value(variable) for variable in variables]
+        except Exception as problem:
+            world.agree(f"{text} with a bad argument [{problem}]")
+            raise
+        parts = [
+            f"{i} {getattr(variable, 'name', '')} {value.dtype.name}{value.shape}"
+            for i, (variable, value) in enumerate(zip(variables, values, strict=True))
+        ]
+        text = f"{text} of ({', '.join(parts)})"
+        received = arrays.broadcast_arrays(values, root_rank, text)
+    if world.rank() != root_rank:
+        for variable, value in zip(variables, received, strict=True):
+            _assign(variable, value)
+
+
+def average_variables(variables, what, weight=1.0):
+    """Gives variables the weighted mean of all ranks' values.
+
+    Args:
+        variables: List of floating-point variables, of the same shapes on all ranks.
+        what: What they are, in words.
+        weight: Float. What this rank's values count for. If no rank's count, all stay as they are.
+    """
+    if world.size() == 1 or not variables:
+        return
+    values = [np.asarray(variable.numpy()) for variable in variables]
+    # In one array, and in float64, in which the mean of equal float32 numbers is just that number.
+    flat = np.concatenate([[1.0], *(value.ravel().astype(np.float64) for value in values)])
+    text = f"the mean of {what}: {[value.shape for value in values]}"
+    with world.taking_part(text):
+        (total,) = arrays.reduce_arrays([flat * weight], "float64", "sum", text)
+    if total[0] == 0:
+        return
+    ends = np.cumsum([value.size for value in values])[:-1]
+    means = np.split(total[1:] / total[0], ends)
+    for variable, value, mean in zip(variables, values, means, strict=True):
+        variable.assign(mean.reshape(value.shape).astype(value.dtype))
+
+
+def checksum(variable):
+    """The CRC-32 of a variable's bytes."""
+    return zlib.crc32(np.ascontiguousarray(variable.numpy()).view(np.uint8).reshape(-1))
+
+
+def _value(variable):
+    door = backends.door_of(variable)
+    if door is not None and door.is_variable(variable):
+        return door.to_numpy(variable)
+    if not hasattr(variable, "assign") or not hasattr(variable, "numpy"):
+        raise TypeError(
+            "`variables` must be a list of variables, as `model.weights` is. "
+            f"Received an item of type {type(variable).__name__}"
+        )
+    return np.asarray(variable.numpy())
+
+
+def _assign(variable, value):
+    door = backends.door_of(variable)
+    if door is not None and door.is_variable(variable):
+        door.assign(variable, value)
+    else:
+        variable.assign(value)

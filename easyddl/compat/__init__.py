@@ -1,0 +1,1 @@
+"""What easyddl needs of Keras's insides."""

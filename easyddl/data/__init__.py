@@ -1,0 +1,1 @@
+"""Splitting data among the ranks: one file a kind of data."""

@@ -1,0 +1,1 @@
+"""Layers that use all ranks' batches."""

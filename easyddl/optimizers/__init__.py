@@ -1,0 +1,1 @@
+"""Learning rates, momentum correction, and the optimizer of a custom loop."""

@@ -1,0 +1,48 @@
+"""The optimizer of a custom training loop."""
+
+import keras
+
+from easyddl.optimizers import momentum_correction
+from easyddl.reducer import gradient_reducer
+from easyddl.training import optimizer_hook
+
+
+def DistributedOptimizer(optimizer, bucket_bytes=None, sparse_as_dense=False):
+    """Makes an optimizer average gradients over all ranks before it applies them.
+
+    For custom training loops, and models with several optimizers. `DDLCallback` does the same
+    for as long as a `model.fit()` lasts. Every rank must call `apply` equally often.
+
+    Args:
+        optimizer: A Keras optimizer instance. It is changed.
+        bucket_bytes: Integer. How many bytes of gradients travel together: see `DDLCallback`.
+        sparse_as_dense: Boolean. Whether sparse gradients are exchanged as dense ones: see
+            `DDLCallback`. Defaults to `False`.
+
+    Returns:
+        The same instance.
+
+    Raises:
+        TypeError: If `optimizer` is no Keras optimizer instance.
+        ValueError: If `bucket_bytes` is no positive integer, or `sparse_as_dense` no boolean.
+
+    Example:
+    ```python
+    optimizer = ddl.DistributedOptimizer(keras.optimizers.Adam(ddl.scale_lr(1e-3)))
+    optimizer.build(model.trainable_variables)
+    ddl.broadcast_variables(model.weights + optimizer.variables)
+    ```
+    """
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise TypeError(
+            "`optimizer` must be an instance of a Keras optimizer, such as "
+            f"`keras.optimizers.Adam(1e-3)`. Received: {optimizer!r}"
+        )
+    averager = optimizer_hook.averager(
+        optimizer,
+        bucket_bytes=gradient_reducer.requested_bucket_bytes(bucket_bytes),
+        sparse_as_dense=gradient_reducer.requested_sparse_as_dense(sparse_as_dense),
+    )
+    optimizer_hook.hook(optimizer, averager)
+    momentum_correction.hook(optimizer)
+    return optimizer

@@ -1,0 +1,1 @@
+"""Timelines: their files, and what they tell of overlap."""

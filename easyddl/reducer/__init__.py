@@ -1,0 +1,1 @@
+"""The gradient reducer, its buckets, and all-reduce inside of a step."""

@@ -1,0 +1,1 @@
+"""The ranks of the job: how it starts, waits and ends."""

@@ -1,0 +1,1 @@
+"""What happens within one `fit` or `evaluate`."""

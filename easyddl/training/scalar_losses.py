@@ -1,0 +1,103 @@
+"""Losses that come as one number, of which nobody knows whether it is a mean or a sum.
+
+A layer adds such a loss with `add_loss`, and a loss function of the user's own may return one. The
+mean over the ranks is right for means over samples. Sums must be multiplied by the number of ranks.
+"""
+
+import contextlib
+
+import keras
+
+from easyddl.runtime import console, world
+
+KINDS = ("mean", "sum")
+
+_told = set()  # what was warned of
+
+
+@contextlib.contextmanager
+def added_scaled(model, kind):
+    """Has the losses that a model's layers have added count as a kind.
+
+    Args:
+        model: A model that has been called.
+        kind: `"mean"`, `"sum"`, or `None` for means, with a warning.
+    """
+    losses = model.losses
+    added = [_is_added(model, loss) for loss in losses]
+    if not any(added):
+        yield
+        return
+    if kind is None:
+        warn_of_unknown("a layer adds a loss by add_loss()")
+    override = model._losses_override
+    if kind == "sum":
+        pairs = zip(losses, added, strict=True)
+        losses = [loss * world.size() if is_added else loss for loss, is_added in pairs]
+        # Past Keras's attribute tracking, which would copy the list.
+        object.__setattr__(model, "_losses_override", losses)
+    try:
+        yield
+    finally:
+        object.__setattr__(model, "_losses_override", override)
+
+
+def _is_added(model, loss):
+    """Whether a layer of the user's own has added a loss.
+
+    What Keras's layers add is divided by the batch's size: their `activity_regularizer`. The
+    regularizers of weights belong to no layer, and are the same on all ranks.
+    """
+    return any(
+        id(loss) in layer._loss_ids or any(loss is each for each in layer._losses)
+        for layer in model._flatten_layers()
+        if isinstance(layer, keras.Model) or not type(layer).__module__.startswith("keras.")
+    )
+
+
+def warn_of_unknown(what):
+    """Says once that a loss is taken for a mean over the batch."""
+    _warn(
+        f"{what}, which is taken for a mean over the samples of the batch. If it is one, pass "
+        'ddl.DDLCallback(scalar_losses="mean") to leave this warning out; if it is a sum, '
+        'ddl.DDLCallback(scalar_losses="sum").'
+    )
+
+
+def has_none_of_samples(model):
+    """Whether a loss of a model is one of Keras's that are no means over samples: says so once."""
+    found = False
+    for loss in keras.tree.flatten(getattr(model, "loss", None)):
+        name = _of_whole_batch(loss)
+        if name is not None:
+            found = True
+            _warn(
+                f"the loss {name} is one number of a whole batch, and no mean over its samples. So "
+                "the mean over the ranks is not what one process would compute with all their "
+                "samples. Pass an `axis` without 0, such as "
+                f"keras.losses.{name}(axis=(1, 2, 3)), to have one of each sample."
+            )
+    return found
+
+
+def _of_whole_batch(loss):
+    if isinstance(loss, str):
+        names = {"dice": "Dice", "tversky": "Tversky"}
+        return names.get(loss.lower())
+    for name in ("Dice", "Tversky"):
+        cls = getattr(keras.losses, name, None)
+        function = getattr(keras.losses, name.lower(), None)
+        if loss is not None and loss in (cls, function):
+            return name
+        if cls is not None and isinstance(loss, cls):
+            axis = getattr(loss, "axis", None)
+            axes = keras.tree.flatten(axis)
+            return name if axis is None or 0 in axes else None
+    return None
+
+
+def _warn(text):
+    if text not in _told:
+        _told.add(text)
+        if world.is_root():
+            console.say(f"warning: {text}")
