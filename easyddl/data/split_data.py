@@ -6,7 +6,7 @@ import numpy as np
 
 from easyddl.data import arrays as whole
 from easyddl.data import kinds
-from easyddl.data.shard import EPOCH, Part
+from easyddl.data.shard import EPOCH, Shard
 from easyddl.runtime import world
 
 
@@ -120,20 +120,20 @@ def split_data(*arrays, shuffle=False, seed=0, remainder="drop", batch_size=None
       Training ImageNet in 1 Hour, section 2.3: one shuffle an epoch, divided among the workers.
     """
     _check_options(shuffle, seed, remainder)
-    part = Part(world.rank(), world.size(), shuffle, int(seed), remainder)
+    shard = Shard(world.rank(), world.size(), shuffle, int(seed), remainder)
     kind = kinds.module_of(arrays[0]) if len(arrays) == 1 else None
     _check_batch_size(batch_size, is_taken=kind is None and shuffle == EPOCH)
     if kind is not None:
-        return kind.split(arrays[0], part)
+        return kind.split(arrays[0], shard)
     if shuffle == EPOCH:
-        return _epoch_batches(arrays, part, 32 if batch_size is None else int(batch_size))
-    parts = whole.split(arrays, part)
+        return _epoch_batches(arrays, shard, 32 if batch_size is None else int(batch_size))
+    parts = whole.split(arrays, shard)
     return parts[0] if len(parts) == 1 else parts
 
 
-def _epoch_batches(arrays, part, batch_size):
+def _epoch_batches(arrays, shard, batch_size):
     leaves, arrays = whole.leaves_of(arrays)
-    samples = whole.count_samples(leaves, part)
+    samples = whole.count_samples(leaves, shard)
     if len(arrays) > 3 or arrays[0] is None:
         raise ValueError(
             'With shuffle="epoch" pass what `fit` takes: x, or x and y, or x, y and '
@@ -144,7 +144,7 @@ def _epoch_batches(arrays, part, batch_size):
         arrays = arrays[:-1]
     from easyddl.data.epoch_batches import EpochBatches  # which imports Keras
 
-    return EpochBatches(arrays, samples, part, batch_size)
+    return EpochBatches(arrays, samples, shard, batch_size)
 
 
 def _check_options(shuffle, seed, remainder):
