@@ -13,8 +13,12 @@ _FILE = "timeline.json"
 
 def add_arguments(parser):
     """Adds the arguments of `easyddl timeline`."""
-    parser.add_argument("directory", help="the directory that EASYDDL_TIMELINE named", metavar="DIR")
-    parser.add_argument("--output", help=f"the merged file to write (default: DIR/{_FILE})", metavar="FILE")
+    parser.add_argument(
+        "directory", help="the directory that EASYDDL_TIMELINE named", metavar="DIR"
+    )
+    parser.add_argument(
+        "--output", help=f"the merged file to write (default: DIR/{_FILE})", metavar="FILE"
+    )
 
 
 def run(options):

@@ -152,8 +152,8 @@ def _refuse_dataset(path, leaf):
         )
     if is_a(leaf, "torch", "Dataset"):
         raise TypeError(
-            "`split_data` does not accept a PyTorch dataset: pass a `torch.utils.data.DataLoader` of "
-            "it. "
+            "`split_data` does not accept a PyTorch dataset: pass a "
+            "`torch.utils.data.DataLoader` of it. "
             f"Received: {path} of type {type_name(leaf)}"
         )
 

@@ -65,7 +65,7 @@ class RankSampler(data.Sampler):
 
     Raises:
         TypeError: If `sampler` has no length.
-        ValueError: If there are fewer items than ranks.
+        ValueError: If there are too few items for the number of ranks.
     """
 
     def __init__(self, sampler, shard, what):
