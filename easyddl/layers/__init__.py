@@ -1,1 +1,1 @@
-"""Layers that use all ranks' batches."""
+"""Layers that compute with the batches of all ranks."""

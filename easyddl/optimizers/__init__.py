@@ -1,1 +1,1 @@
-"""Learning rates, momentum correction, and the optimizer of a custom loop."""
+"""Learning rates, momentum correction, and the optimizer for custom training loops."""
