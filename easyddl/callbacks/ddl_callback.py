@@ -9,8 +9,10 @@ from easyddl.callbacks import global_batch, hooks, order, step_spans
 from easyddl.callbacks.global_variables_callback import DDLGlobalVariablesCallback
 from easyddl.collectives import objects
 from easyddl.data import set_epoch
+from easyddl.optimizers import momentum_correction
 from easyddl.profiling import trace_file
-from easyddl.reducer import batch_weight, gradient_reducer
+from easyddl.reducer import bucket_size
+from easyddl.reducer.batch_weight import BatchWeight
 from easyddl.runtime import console, world
 from easyddl.training import (
     adapted_layers,
@@ -23,6 +25,7 @@ from easyddl.training import (
     metrics_hook,
     model_state,
     optimizer_classes,
+    optimizer_hook,
     replica_check,
 )
 from easyddl.training import scalar_losses as scalar
@@ -123,7 +126,7 @@ class DDLCallback(keras.callbacks.Callback):
         sparse_as_dense=False,
     ):
         super().__init__()
-        self.bucket_bytes = gradient_reducer.requested_bucket_bytes(bucket_bytes)
+        self.bucket_bytes = bucket_size.requested(bucket_bytes)
         if uneven not in _UNEVEN:
             raise ValueError(f"`uneven` must be one of {_UNEVEN}. Received: uneven={uneven!r}")
         self.uneven = uneven
@@ -134,7 +137,7 @@ class DDLCallback(keras.callbacks.Callback):
             )
         self.scalar_losses = scalar_losses
         self.check_replicas = _checked("check_replicas", check_replicas)
-        self.sparse_as_dense = gradient_reducer.requested_sparse_as_dense(sparse_as_dense)
+        self.sparse_as_dense = optimizer_hook.checked_sparse_as_dense(sparse_as_dense)
         self._validation = contextlib.ExitStack()
         self._has_validated = False
         if trace_file.is_wanted():
@@ -153,7 +156,7 @@ class DDLCallback(keras.callbacks.Callback):
         super().set_model(model)
         evaluation, fit = evaluation_context.current(model), fit_context.current(model)
         if evaluation is not None:
-            weight = batch_weight.BatchWeight()  # of no use here
+            weight = BatchWeight()  # of no use here
             evaluation.at_end.callback(loss_weight.hook(model, weight, self.scalar_losses))
             evaluation.at_end.callback(metrics_hook.hook(model))
             if loss_weight.changes_tests_of(model):
@@ -176,16 +179,18 @@ class DDLCallback(keras.callbacks.Callback):
         settings = compiled_step.Settings(
             self.bucket_bytes, self.sparse_as_dense, self.scalar_losses
         )
-        fit.step = fit.at_end.enter_context(compiled_step.for_fit(model, settings))
-        fit.attendance.goes_on = self.uneven == "join"
+        step = compiled_step.for_fit(model, settings, (momentum_correction.hook,))
+        fit.step = fit.at_end.enter_context(step)
+        fit.join.goes_on = self.uneven == "join"
         optimizer_classes.watch()
         for optimizer in model_state.optimizers(model):
             fit.step.hook(optimizer)
         if world.size() > 1:
             fit.at_success(lambda: self._end_fit(fit))
-            fit.at_end.callback(metrics_hook.hook(model, lambda: self._end_steps(fit)))
+            fit.at_steps_end(lambda: self._end_steps(fit))
+            fit.at_end.callback(metrics_hook.hook(model))
             fit.wrap_train_step(lambda train_step: layer_state.merge_in(train_step, model))
-        fit.wrap_train_step(fit.attendance.attended)
+        fit.wrap_train_step(fit.join.announcing)
         # On all ranks: the steps that they compile must be the same.
         _ = fit.meter
         global_batch.watch(fit)
@@ -193,7 +198,7 @@ class DDLCallback(keras.callbacks.Callback):
     def _end_fit(self, fit):
         """After all epochs, where no rank has met an error."""
         model, is_root = fit.model, world.is_root()
-        if is_root and fit.has_steps and not fit.attendance.has_gradients:
+        if is_root and fit.has_steps and not fit.join.has_gradients:
             console.say(
                 "warning: no Keras optimizer applied gradients in the steps of model.fit(), so "
                 "that none of the model's variables was averaged: every rank trained alone. Apply "
@@ -247,25 +252,20 @@ class DDLCallback(keras.callbacks.Callback):
             replica_check.check(model, f"after step {steps} of epoch {self._epoch + 1} of fit()")
 
     def _end_steps(self, fit):
-        """After this rank's last step of an epoch, and before its validation.
-
-        Returns:
-            Boolean: whether its metrics hold samples.
-        """
+        """After this rank's last step of an epoch, and before its validation."""
         backends.require().finish(fit.model)
         fit.meet_without_batch()
-        seen = fit.attendance.join(stop=self.model.stop_training)
-        if seen.uneven and self.uneven == "truncate":
+        state = fit.join.join_others(stop=self.model.stop_training)
+        if state.uneven and self.uneven == "truncate":
             fit.data.end_epoch()
         # Steps that only accumulate exchange nothing, and so tell nothing of each other.
         accumulated = model_state.accumulated_steps(self.model)
-        if seen.uneven or accumulated is not None:
-            mine = -seen.missed if accumulated is None else accumulated
+        if state.uneven or accumulated is not None:
+            mine = -state.missed if accumulated is None else accumulated
             self._level_out(objects.allgather_object(mine))
         average_moving_statistics(self.model, weight=fit.steps)
         layer_state.take_roots(self.model, fit.step.root_rank or 0)
-        self.model.stop_training = seen.stop
-        return fit.steps > 0 or fit.has_restored_metrics
+        self.model.stop_training = state.stop
 
     def _level_out(self, steps):
         """Brings together ranks that have taken different numbers of steps."""

@@ -13,8 +13,6 @@ from easyddl.runtime import world
 # Of which early versions of Keras have no constant.
 _GLOBAL_GENERATOR = "global_seed_generator"
 
-_under_way = []  # of the fits
-
 
 def seed_generators(model):
     """The seed generators of a model's layers, such as those of its `Dropout` layers."""
@@ -91,8 +89,7 @@ class Parted:
     """States that differ by rank, for the length of a training, of generators that no layer owns.
 
     These are the framework's own, and Keras's global one. They follow from the root's. All ranks
-    must make it together. Within the context of another one, that of a fit whose callback trains
-    too, nothing changes.
+    must make it together.
 
     Args:
         root_rank: Integer. The rank whose numbers stay what they were.
@@ -100,18 +97,6 @@ class Parted:
 
     def __init__(self, root_rank):
         self._root_rank = root_rank
-        self._is_inner = bool(_under_way)
-        if not self._is_inner:
-            self._part()
-
-    def __enter__(self):
-        _under_way.append(self)
-        return self
-
-    def __exit__(self, *error):
-        _under_way.remove(self)
-
-    def _part(self):
         self._first_pair = _make_global_generator()
         state, seeds, pair = objects.broadcast_object(_of_no_layer(), self._root_rank)
         distance = (world.rank() - self._root_rank) % world.size()
@@ -128,8 +113,6 @@ class Parted:
         So what the script draws next is the same on all ranks, as it was before the training. All
         ranks must call it.
         """
-        if self._is_inner:
-            return
         was_used = self._first_pair not in (None, _of_no_layer()[2])
         theirs = objects.broadcast_object((*_of_no_layer(), was_used), self._root_rank)
         state, seeds, pair, was_used = theirs

@@ -13,7 +13,7 @@ from keras import ops
 
 from easyddl import backends
 from easyddl.collectives import arrays, variables
-from easyddl.reducer import in_step
+from easyddl.reducer import allreduce
 from easyddl.runtime import console, world
 from easyddl.training.moving_statistics import moving_statistics
 
@@ -101,7 +101,7 @@ def _merged(merges, before, after):
     ends = np.cumsum([math.prod(value.shape) for value in before]).tolist()
     # The sum of the ones is the number of ranks that have a batch.
     mine = ops.concatenate([*changes, ops.ones((1,), "float32")])
-    *totals, ranks = ops.split(in_step.allreduce(mine, "sum"), ends)
+    *totals, ranks = ops.split(allreduce.in_step(mine, "sum"), ends)
     result = []
     for merge, old, total in zip(merges, before, totals, strict=True):
         change = total / ranks if merge == "mean" else total

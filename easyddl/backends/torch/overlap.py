@@ -7,7 +7,7 @@ import weakref
 import torch
 
 from easyddl.backends.torch import rehearsal
-from easyddl.runtime import join
+from easyddl.runtime import context
 
 _VARIABLE = "EASYDDL_OVERLAP"
 
@@ -150,9 +150,9 @@ class Overlap:
 
         Between two calls within one step there may be one backward pass, and others after.
         """
-        fit = join.current()
-        before, self._step = self._step, None if fit is None else fit.steps
-        return fit is None or (before is not None and self._step == before + 1)
+        join = context.join()
+        before, self._step = self._step, None if join is None else join.steps
+        return join is None or (before is not None and self._step == before + 1)
 
     def stop(self):
         """Sends nothing ahead any more."""
