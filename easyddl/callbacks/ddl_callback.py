@@ -13,7 +13,7 @@ from easyddl.optimizers import momentum_correction
 from easyddl.profiling import trace_file
 from easyddl.reducer import bucket_size
 from easyddl.reducer.batch_weight import BatchWeight
-from easyddl.runtime import console, world
+from easyddl.runtime import notices, validators, world
 from easyddl.training import (
     adapted_layers,
     compiled_step,
@@ -136,7 +136,10 @@ class DDLCallback(keras.callbacks.Callback):
                 f"Received: scalar_losses={scalar_losses!r}"
             )
         self.scalar_losses = scalar_losses
-        self.check_replicas = _checked("check_replicas", check_replicas)
+        if check_replicas is not None and check_replicas is not False:
+            otherwise = ", None for the end of fit(), or False for never"
+            validators.positive_integer("check_replicas", check_replicas, otherwise)
+        self.check_replicas = check_replicas
         self.sparse_as_dense = optimizer_hook.checked_sparse_as_dense(sparse_as_dense)
         self._validation = contextlib.ExitStack()
         self._has_validated = False
@@ -197,16 +200,16 @@ class DDLCallback(keras.callbacks.Callback):
 
     def _end_fit(self, fit):
         """After all epochs, where no rank has met an error."""
-        model, is_root = fit.model, world.is_root()
-        if is_root and fit.has_steps and not fit.join.has_gradients:
-            console.say(
+        model = fit.model
+        if fit.has_steps and not fit.join.has_gradients:
+            notices.tell(
                 "warning: no Keras optimizer applied gradients in the steps of model.fit(), so "
                 "that none of the model's variables was averaged: every rank trained alone. Apply "
                 "them by a Keras optimizer within `train_step`."
             )
         found = replica_check.differences(model) if self.check_replicas is not False else None
-        if found and is_root:
-            console.say(
+        if found:
+            notices.tell(
                 f"warning: the ranks' models differ after model.fit(): {found}. Something changes "
                 "them on some ranks alone, such as a callback. DDLCallback(check_replicas=1) finds "
                 "the step; check_replicas=False leaves this comparison out."
@@ -230,8 +233,8 @@ class DDLCallback(keras.callbacks.Callback):
         if world.size() > 1:
             fit.watch_steps()
         broadcasts = any(isinstance(c, DDLGlobalVariablesCallback) for c in fit.callbacks)
-        if not broadcasts and world.size() > 1 and world.is_root():
-            console.say(
+        if not broadcasts and world.size() > 1:
+            notices.tell(
                 "warning: there is no DDLGlobalVariablesCallback, so that each rank starts from "
                 "its own weights. Pass ddl.DDLGlobalVariablesCallback() as the last callback."
             )
@@ -302,13 +305,3 @@ class DDLCallback(keras.callbacks.Callback):
             found = metrics.shared_logs(self.model, {}, has_samples=False)
             if logs is not None:
                 logs.update({f"val_{key}": value for key, value in found.items()})
-
-
-def _checked(name, value):
-    is_positive = isinstance(value, int) and not isinstance(value, bool) and value > 0
-    if value is not None and value is not False and not is_positive:
-        raise ValueError(
-            f"`{name}` must be a positive integer, None for the end of fit(), or False for never. "
-            f"Received: {name}={value!r}"
-        )
-    return value

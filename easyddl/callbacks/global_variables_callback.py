@@ -7,7 +7,7 @@ from easyddl import backends
 from easyddl.callbacks import order
 from easyddl.checkpoint import random_states
 from easyddl.collectives import arrays, objects, variables
-from easyddl.runtime import console, context, world
+from easyddl.runtime import context, notices, world
 from easyddl.training import compiled_step, fit_context, model_state, replica_check
 from easyddl.training.fit_context import FitContext
 
@@ -76,8 +76,8 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
 
     def _share_late(self):
         """Where only the first step could make the variables, and has changed them already."""
-        if replica_check.differences(self.model) and world.is_root():
-            console.say(
+        if replica_check.differences(self.model):
+            notices.tell(
                 "warning: each rank took the first step from its own initial weights, since the "
                 "model's own train_step makes them and runs eagerly. Now all have the root's. Call "
                 "keras.utils.set_random_seed on all ranks before the model is made, or call the "

@@ -6,7 +6,7 @@ import numbers
 import numpy as np
 
 from easyddl import backends
-from easyddl.runtime import context, world
+from easyddl.runtime import context, validators, world
 
 OPS = ("mean", "sum", "min", "max", "prod")
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -90,7 +90,7 @@ def _check_op(dtype, op):
 
 def check_root(root_rank):
     """Raises an error unless `root_rank` is one."""
-    if isinstance(root_rank, bool) or not isinstance(root_rank, numbers.Integral):
+    if not validators.is_integer(root_rank):
         raise TypeError(f"`root_rank` must be an integer. Received: root_rank={root_rank!r}")
     if not 0 <= root_rank < world.size():
         raise ValueError(

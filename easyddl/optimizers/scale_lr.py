@@ -2,12 +2,11 @@
 
 import copy
 import math
-import numbers
 
 import keras
 from keras.optimizers import schedules
 
-from easyddl.runtime import world
+from easyddl.runtime import validators, world
 
 _RULES = {
     "linear": lambda size: size,
@@ -124,7 +123,7 @@ def ramp(done, factor):
 
 def checked_rate(value, name):
     """A number as a float, if it can be a learning rate."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+    if not validators.is_number(value):
         raise TypeError(
             f"`{name}` must be a number, or one of Keras's learning rate schedules. "
             f"{_advice(value)} "

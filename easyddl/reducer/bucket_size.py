@@ -7,6 +7,7 @@ import time
 import numpy as np
 
 from easyddl.collectives import arrays
+from easyddl.runtime import validators
 
 _VARIABLE = "EASYDDL_BUCKET_BYTES"
 
@@ -41,12 +42,8 @@ def bucket_bytes(latency, seconds_per_byte):
 def requested(bucket_bytes):
     """What the user asks for: an argument, else the environment's, else `None`."""
     if bucket_bytes is not None:
-        if isinstance(bucket_bytes, bool) or not isinstance(bucket_bytes, int) or bucket_bytes < 1:
-            raise ValueError(
-                "`bucket_bytes` must be a positive integer, or None for a size that easyddl "
-                f"measures. Received: bucket_bytes={bucket_bytes!r}"
-            )
-        return bucket_bytes
+        otherwise = ", or None for a size that easyddl measures"
+        return validators.positive_integer("bucket_bytes", bucket_bytes, otherwise)
     text = os.environ.get(_VARIABLE, "").strip()
     if not text:
         return None
