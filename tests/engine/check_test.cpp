@@ -1,14 +1,14 @@
 // What fails is named: by ranks, since it takes MPI.
-#include "../../ext/check.h"
+#include "common/check.h"
 
 #include <mpi.h>
 #include <unistd.h>
 
 #include <cerrno>
 
-#include "../../ext/layout.h"
-#include "../../ext/shared_segment.h"
 #include "ranks.h"
+#include "runtime/shared_segment.h"
+#include "runtime/topology.h"
 #include "trial.h"
 
 using namespace easyddl;

@@ -9,8 +9,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "../../ext/channel.h"
-#include "../../ext/half.h"
+#include "arrays/half.h"
+#include "collectives/communicator.h"
 #include "ranks.h"
 #include "trial.h"
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "../../ext/channel.h"
+#include "collectives/communicator.h"
 #include "ranks.h"
 #include "trial.h"
 

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "../../ext/channel.h"
+#include "collectives/communicator.h"
 #include "ranks.h"
 #include "trial.h"
 

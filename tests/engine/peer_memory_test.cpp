@@ -1,4 +1,4 @@
-#include "../../ext/peer_memory.h"
+#include "levels/peer_memory.h"
 
 #include <signal.h>
 #include <sys/mman.h>

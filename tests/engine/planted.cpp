@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "../../ext/pieces.h"
+#include "arrays/segment_list.h"
 
 namespace {
 

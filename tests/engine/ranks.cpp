@@ -12,8 +12,8 @@
 #include <cstring>
 #include <sstream>
 
-#include "../../ext/check.h"
-#include "../../ext/process.h"
+#include "common/check.h"
+#include "runtime/process_exit.h"
 #include "trial.h"
 
 namespace ranks {

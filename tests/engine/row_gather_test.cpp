@@ -1,5 +1,5 @@
 // Rows of sparse gradients, behind the buckets of an exchange and without any.
-#include "../../ext/row_gather.h"
+#include "collectives/row_gather.h"
 
 #include <chrono>
 #include <cmath>
@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "../../ext/exchange.h"
 #include "outcome.h"
 #include "ranks.h"
+#include "reducer/reducer.h"
 #include "trial.h"
 
 namespace {

@@ -1,5 +1,5 @@
 // Sums inside of steps, of which ranks may have many under way, in any order.
-#include "../../ext/step_sum.h"
+#include "reducer/step_sum.h"
 
 #include <algorithm>
 #include <chrono>

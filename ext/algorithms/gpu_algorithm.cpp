@@ -1,0 +1,70 @@
+#include "algorithms/gpu_algorithm.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "common/check.h"
+
+namespace easyddl {
+namespace {
+
+// Bytes a second, roughly: between hosts, both ways of 100 Gbit/s; between the GPUs of a host;
+// between a GPU and the host's memory; and through the cores, which copy and sum what crosses.
+constexpr double kWire = 12.5e9, kLink = 100e9, kBus = 20e9, kCore = 4e9;
+// Seconds: to launch work on a GPU and learn that it is done; for a message between hosts.
+constexpr double kLaunch = 20e-6, kMessage = 20e-6;
+
+double rounds(int members) { return members > 1 ? 2 * std::ceil(std::log2(members)) : 0; }
+
+// What one of n members sends round a ring, or by any way that sends no more, for each byte.
+double ring(int members) { return 2.0 * (members - 1) / members; }
+
+double cost(GpuWay way, double bytes, const GpuPlaces& p) {
+  const double across = rounds(p.hosts) * kMessage;
+  const double between_hosts = ring(p.hosts) * bytes / kWire;
+  switch (way) {
+    case GpuWay::nccl:
+      // One ring over all, laid host by host: every byte that a rank sends on leaves a host once.
+      if (p.hosts == 1) return kLaunch + ring(p.ranks) * bytes / kLink;
+      return kLaunch + across + ring(p.ranks) * bytes / kWire;
+    case GpuWay::hierarchical: {
+      const double shard = bytes / p.carriers;
+      const double pipelined = std::max({between_hosts, 2 * shard / kBus, shard / kCore});
+      return 4 * kLaunch + across + ring(p.most_on_a_host) * bytes / kLink + pipelined;
+    }
+    case GpuWay::host:
+      // All ranks of a host share its memory, and reduce a shard each.
+      return 2 * kLaunch + across + 2 * bytes / kBus + 3 * bytes / kCore + between_hosts;
+  }
+  throw Error("Unknown way.");
+}
+
+}  // namespace
+
+std::optional<GpuWay> gpu_way_named(const std::string& name) {
+  if (name.empty()) return std::nullopt;
+  if (name == "nccl") return GpuWay::nccl;
+  if (name == "hierarchical") return GpuWay::hierarchical;
+  if (name == "host") return GpuWay::host;
+  throw Error("EASYDDL_GPU must be one of nccl, hierarchical and host. Received: '" + name + "'");
+}
+
+GpuPlaces gpu_places(const Layout& layout) {
+  std::vector<int> on_host(static_cast<size_t>(layout.num_nodes), 0);
+  for (int host : layout.node_of) ++on_host[static_cast<size_t>(host)];
+  return {layout.size, layout.num_nodes, *std::max_element(on_host.begin(), on_host.end()),
+          layout.num_carriers};
+}
+
+GpuWay cheapest_gpu_way(size_t bytes, const GpuPlaces& places) {
+  GpuWay best = GpuWay::nccl;
+  for (GpuWay way : {GpuWay::hierarchical, GpuWay::host}) {
+    if (way == GpuWay::hierarchical && places.hosts == 1) continue;
+    const double size = static_cast<double>(bytes);
+    if (cost(way, size, places) < cost(best, size, places)) best = way;
+  }
+  return best;
+}
+
+}  // namespace easyddl

@@ -1,0 +1,57 @@
+// The level inside a host: a board in shared memory that its ranks write on in turns.
+#pragma once
+
+#include <cstdint>
+
+#include "common/wait.h"
+#include "runtime/shared_segment.h"
+#include "runtime/topology.h"
+
+namespace easyddl {
+
+// Time on the board is counted in turns. In turn t each member may write in its own slot of
+// that turn, then waits until all have ended turn t - 1, may read what was written in the
+// turns before, and ends its turn. So no member is ever more than one turn ahead of another.
+//
+// There are S slots a member, used in rotation. Slot t is written again in turn t + S, before
+// that turn's wait; by then all have ended turn t + S - 2. What was written in turn t may
+// therefore be read and written, by whom it concerns, until the end of turn t + S - 2.
+class SharedMemoryLevel {
+ public:
+  static constexpr uint32_t kMostSlots = 8;
+
+  // What a member says of itself in a turn.
+  struct Note {
+    uint64_t signature;  // of the collective that begins in this turn
+    uint32_t verdict;    // whether all hosts agree; told by carriers
+  };
+
+  // Collective over layout.host. `slots` is what S is above.
+  SharedMemoryLevel(const Layout& layout, size_t slot_bytes, uint32_t slots);
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  size_t slot_bytes() const { return slot_bytes_; }
+  uint32_t turn() const { return turn_; }
+
+  uint8_t* slot(int member, uint32_t turn);
+  Note& note(int member, uint32_t turn);
+
+  void end_turn();
+  // Waits until all members have ended `turn`.
+  void wait(uint32_t turn, const Idle& idle);
+  bool have_all_ended(uint32_t turn);
+
+ private:
+  struct Board;
+  Board* board();
+
+  int rank_, size_;
+  bool cores_are_shared_;
+  size_t slot_bytes_;
+  uint32_t slots_;
+  uint32_t turn_ = 1;
+  SharedSegment segment_;
+};
+
+}  // namespace easyddl

@@ -1,0 +1,90 @@
+#include "reducer/step_sum_thread.h"
+
+#include <algorithm>
+
+#include "common/check.h"
+#include "common/thread.h"
+#include "profiling/trace.h"
+#include "reducer/step_sum.h"
+#include "runtime/world.h"
+
+namespace easyddl {
+
+StepSums::StepSums(World& world)
+    : layout_(world.layout()),
+      segment_(layout_.host.get(), sizeof(Bell) * static_cast<size_t>(layout_.local_size)),
+      bells_(static_cast<Bell*>(segment_.data())) {
+  if (bells_ == nullptr) {
+    throw Error("Shared memory of rank " + std::to_string(layout_.rank) +
+                "'s host could not be opened by all of its ranks.");
+  }
+  start_thread("easyddl sums", "that adds up inside of steps", [this] { run(); }).detach();
+}
+
+void StepSums::add(StepSum* sum) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  sums_.push_back(sum);
+}
+
+void StepSums::remove(StepSum* sum) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  sums_.erase(std::remove(sums_.begin(), sums_.end(), sum), sums_.end());
+}
+
+void StepSums::ring_own() { bells_[layout_.local_rank].gate.ring(); }
+
+void StepSums::ring_all() {
+  for (int member = 0; member < layout_.local_size; ++member) bells_[member].gate.ring();
+}
+
+void StepSums::run() {
+  if (Trace* trace = Trace::on()) trace->name_thread("sums in steps");
+  Gate& bell = bells_[layout_.local_rank].gate;
+  const Idle check = [this] { check_all(); };
+  for (;;) {
+    const uint32_t rung = bell.count();
+    if (advance_all()) continue;
+    if (is_any_crossing_) {
+      // MPI wakes nobody, and makes progress only while it is asked.
+      poll([&] { return bell.count() != rung || advance_all(); }, layout_.cores_are_shared, check);
+    } else {
+      bell.wait(rung + 1, layout_.cores_are_shared, check);
+    }
+  }
+}
+
+// True if any sum has got anywhere.
+bool StepSums::advance_all() {
+  StepSum::Finished finished;
+  bool has_moved = false;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_any_crossing_ = is_any_under_way_ = false;
+    for (StepSum* sum : sums_) {
+      has_moved = sum->advance(finished) || has_moved;
+      is_any_crossing_ = is_any_crossing_ || sum->is_crossing();
+      is_any_under_way_ = is_any_under_way_ || sum->is_under_way();
+    }
+  }
+  for (const auto& [done, error] : finished) done(error);
+  return has_moved;
+}
+
+void StepSums::check_all() {
+  if (!is_any_under_way_) return;
+  StepSum::Finished finished;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    // Of those that only go along with the others' steps one tells as much as all: what the other
+    // ranks do. Hundreds would each ask them.
+    bool has_checked_joined = false;
+    for (StepSum* sum : sums_) {
+      const bool has_joined = sum->has_joined_step();
+      if (!has_joined || !has_checked_joined) sum->check(finished);
+      has_checked_joined = has_checked_joined || has_joined;
+    }
+  }
+  for (const auto& [done, error] : finished) done(error);
+}
+
+}  // namespace easyddl
