@@ -50,13 +50,6 @@ std::optional<GpuWay> gpu_way_named(const std::string& name) {
   throw Error("EASYDDL_GPU must be one of nccl, hierarchical and host. Received: '" + name + "'");
 }
 
-GpuPlaces gpu_places(const Layout& layout) {
-  std::vector<int> on_host(static_cast<size_t>(layout.num_nodes), 0);
-  for (int host : layout.node_of) ++on_host[static_cast<size_t>(host)];
-  return {layout.size, layout.num_nodes, *std::max_element(on_host.begin(), on_host.end()),
-          layout.num_carriers};
-}
-
 GpuWay cheapest_gpu_way(size_t bytes, const GpuPlaces& places) {
   GpuWay best = GpuWay::nccl;
   for (GpuWay way : {GpuWay::hierarchical, GpuWay::host}) {

@@ -5,8 +5,6 @@
 #include <optional>
 #include <string>
 
-#include "runtime/topology.h"
-
 namespace easyddl {
 
 enum class GpuWay {
@@ -18,13 +16,12 @@ enum class GpuWay {
 // Throws for an unknown name. An empty one leaves the choice to `cheapest_gpu_way`.
 std::optional<GpuWay> gpu_way_named(const std::string& name);
 
-// What of a layout matters to the cost.
+// What of a job's topology matters to the cost.
 struct GpuPlaces {
   int ranks, hosts;
   int most_on_a_host;  // ranks
   int carriers;        // ranks of a host that take a shard each across hosts
 };
-GpuPlaces gpu_places(const Layout& layout);
 
 // By how many bytes leave a host each way, and what copying them costs. It depends on nothing
 // else, so that the bits of a result are the same in every run.

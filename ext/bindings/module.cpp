@@ -25,6 +25,7 @@
 #include "reducer/reducer.h"
 #include "reducer/step_sum.h"
 #include "reducer/work_handle.h"
+#include "runtime/job_abort.h"
 #include "runtime/process_exit.h"
 #include "runtime/startup_monitor.h"
 #include "runtime/world.h"
@@ -526,9 +527,13 @@ void define_submit(py::module_& m) {
 }
 
 void define_trace(py::module_& m) {
-  m.def("start_timeline", &start_timeline, py::arg("world"), py::arg("file"),
-        py::call_guard<WithoutPythonLock>(),
-        "Collective. Writes what this process does to a file, by its descriptor.");
+  m.def(
+      "start_timeline",
+      [](World& world, int file) {
+        start_timeline(world.comm(), world.layout().cores_are_shared, file);
+      },
+      py::arg("world"), py::arg("file"), py::call_guard<WithoutPythonLock>(),
+      "Collective. Writes what this process does to a file, by its descriptor.");
   m.def(
       "add_step",
       [](int64_t begin, int64_t end, int64_t step) {

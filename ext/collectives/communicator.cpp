@@ -201,10 +201,6 @@ void Channel::collective(const char* name, size_t bytes, const Signature& signat
   call.done();
 }
 
-std::string Channel::name_of(size_t rank) const {
-  return "Rank " + std::to_string(rank) + " on host " + layout_.host_of[rank];
-}
-
 void Channel::idle() {
   if (user_idle_) {
     const Interruption interruption(signature_->text);

@@ -59,8 +59,6 @@ class Channel {
   // The number of ranks.
   int size() const { return layout_.size; }
   const Layout& layout() const { return layout_; }
-  // A rank in words, with its host.
-  std::string name_of(size_t rank) const;
 
   void allreduce(const Pieces& data, DType dtype, Op op, const Signature& signature);
   void broadcast(const Pieces& data, int root, const Signature& signature);

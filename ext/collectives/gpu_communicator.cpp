@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <fstream>
@@ -13,8 +12,9 @@
 #include "arrays/arithmetic.h"
 #include "collectives/communicator.h"
 #include "common/check.h"
+#include "common/console.h"
+#include "common/environment.h"
 #include "profiling/trace.h"
-#include "runtime/process_exit.h"
 #include "runtime/world.h"
 
 namespace easyddl {
@@ -34,9 +34,11 @@ void store(std::array<char, N>& room, const std::string& text) {
   std::memcpy(room.data(), text.data(), std::min(text.size(), N - 1));
 }
 
-std::string variable(const char* name) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? "" : text;
+GpuPlaces gpu_places(const Layout& layout) {
+  std::vector<int> on_host(static_cast<size_t>(layout.num_nodes), 0);
+  for (int host : layout.node_of) ++on_host[static_cast<size_t>(host)];
+  return {layout.size, layout.num_nodes, *std::max_element(on_host.begin(), on_host.end()),
+          layout.num_carriers};
 }
 
 size_t sum(const std::vector<size_t>& bytes) {
@@ -101,14 +103,18 @@ GpuLevel::GpuLevel(World& world)
       mpi_takes_gpu_memory_(world.cuda_aware_mpi()),
       watch_(world, [this] { check(); }) {}
 
+GpuLevel& GpuLevel::of(World& world) {
+  return world.shared<GpuLevel>([&] {
+    auto made = std::make_unique<GpuLevel>(world);
+    world.add_to_finish([level = made.get()] { level->watch().drain(); });
+    return made;
+  });
+}
+
 GpuLevel::~GpuLevel() {
   if (gpu_ < 0) return;
   watch_.drain();
   cuda().CtxSetCurrent(context_of(gpu_));
-}
-
-std::string GpuLevel::name_of(size_t rank) const {
-  return "Rank " + std::to_string(rank) + " on host " + layout_.host_of[rank];
 }
 
 GpuWay GpuLevel::way_of(const GpuLoad& load) const {
@@ -193,11 +199,13 @@ GpuLevel::Introduction GpuLevel::introduce(const Needs& needs, int gpu) const {
     mine.lacks_world = world_ == nullptr ? 1 : 0;
     mine.lacks_host = hosts_are_connected_ ? 0 : 1;
     store(mine.machine, machine());
-    store(mine.host_id, variable("NCCL_HOSTID"));
+    store(mine.host_id, environment_variable("NCCL_HOSTID"));
     if (!needs.nccl()) return mine;
     mine.version = nccl().version;
     mine.may_share_gpu =
-        mine.version >= kSharesGpus && variable("NCCL_MULTI_RANK_GPU_ENABLE") == "1" ? 1 : 0;
+        mine.version >= kSharesGpus && environment_variable("NCCL_MULTI_RANK_GPU_ENABLE") == "1"
+            ? 1
+            : 0;
   } catch (const std::exception& error) {
     store(mine.failure, error.what());
   }
@@ -211,7 +219,8 @@ void GpuLevel::compare(const std::vector<Introduction>& all, const Needs& needs)
     const std::string failure = all[rank].failure.data();
     if (failure.empty()) continue;
     if (text.empty()) {
-      text = name_of(rank) + " cannot exchange gradients on its GPU: " + failure;
+      text =
+          layout_.capitalized_name_of(rank) + " cannot exchange gradients on its GPU: " + failure;
     } else {
       ++others;
     }
@@ -221,9 +230,10 @@ void GpuLevel::compare(const std::vector<Introduction>& all, const Needs& needs)
   if (!needs.nccl()) return;
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank].version == all[0].version) continue;
-    throw Error("The ranks have different versions of NCCL: " + name_of(0) + " has " +
-                nccl_version_text(all[0].version) + ", " + name_of(rank) + " has " +
-                nccl_version_text(all[rank].version) + ". Install the same everywhere.");
+    throw Error("The ranks have different versions of NCCL: " + layout_.capitalized_name_of(0) +
+                " has " + nccl_version_text(all[0].version) + ", " +
+                layout_.capitalized_name_of(rank) + " has " + nccl_version_text(all[rank].version) +
+                ". Install the same everywhere.");
   }
   refuse_shared_gpus(all);
 }
@@ -236,7 +246,8 @@ void GpuLevel::refuse_shared_gpus(const std::vector<Introduction>& all) const {
     for (size_t a = 0; a < b; ++a) {
       if (!all[a].is_on_gpu_of(all[b])) continue;
       const bool are_instances = std::memcmp(&all[a].uuid, &all[b].uuid, sizeof(CudaUuid)) != 0;
-      const std::string text = name_of(a) + " and " + name_of(b) + " share one GPU" +
+      const std::string text = layout_.capitalized_name_of(a) + " and " +
+                               layout_.capitalized_name_of(b) + " share one GPU" +
                                (are_instances ? ", of which each has an instance (MIG)" : "");
       const bool is_allowed = (all[a].may_share_gpu != 0 && all[b].may_share_gpu != 0) ||
                               all[a].host_id != all[b].host_id;
@@ -269,7 +280,8 @@ std::vector<GpuLevel::Ids> GpuLevel::make_ids(Channel& channel, const Needs& mis
   for (size_t rank = 0; rank < all.size(); ++rank) {
     const std::string failure = all[rank].failure.data();
     if (failure.empty()) continue;
-    throw Error(name_of(rank) + " cannot exchange gradients on its GPU: " + failure);
+    throw Error(layout_.capitalized_name_of(rank) +
+                " cannot exchange gradients on its GPU: " + failure);
   }
   return all;
 }

@@ -16,6 +16,7 @@
 #include "gpu/memory.h"
 #include "gpu/step_order.h"
 #include "levels/nccl_level.h"
+#include "runtime/topology.h"
 
 namespace easyddl {
 
@@ -40,6 +41,9 @@ struct GpuLoad {
 // each step of an exchange has its turn, and whoever calls here holds it.
 class GpuLevel {
  public:
+  // That of a world. Made at the first call.
+  static GpuLevel& of(World& world);
+
   explicit GpuLevel(World& world);
   ~GpuLevel();
   GpuLevel(const GpuLevel&) = delete;
@@ -90,7 +94,6 @@ class GpuLevel {
 
   Needs needs_of(const std::vector<GpuLoad>& loads) const;
   int gpu_or_mine(std::optional<int> gpu) const;
-  std::string name_of(size_t rank) const;
   void set_up(int gpu);
   Introduction introduce(const Needs& needs, int gpu) const;
   void compare(const std::vector<Introduction>& all, const Needs& needs) const;

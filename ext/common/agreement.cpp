@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "common/rank_name.h"
+
 namespace easyddl {
 
 void agree_on_failure(MPI_Comm comm, const std::optional<std::string>& problem) {
@@ -26,7 +28,7 @@ std::string of_this_rank(const std::string& problem) {
   EASYDDL_MPI(MPI_Comm_rank, MPI_COMM_WORLD, &rank);
   char host[256] = {};
   if (gethostname(host, sizeof host - 1) != 0) host[0] = '\0';
-  return "Rank " + std::to_string(rank) + " on host " + host + " failed: " + problem;
+  return capitalized(rank_on_host(rank, host)) + " failed: " + problem;
 }
 
 }  // namespace easyddl

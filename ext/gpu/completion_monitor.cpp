@@ -6,10 +6,11 @@
 #include <utility>
 
 #include "common/check.h"
+#include "common/console.h"
 #include "common/thread.h"
 #include "profiling/trace.h"
 #include "runtime/exit_protocol.h"
-#include "runtime/process_exit.h"
+#include "runtime/job_abort.h"
 #include "runtime/world.h"
 
 namespace easyddl {
@@ -113,8 +114,7 @@ void GpuWatch::wait_for(const Mark& mark) {
 
 void end_job_for_gpu(const World& world, const std::string& failure) {
   const Layout& layout = world.layout();
-  write_line("easyddl: rank " + std::to_string(layout.rank) + " on host " +
-             layout.host_of[static_cast<size_t>(layout.rank)] +
+  write_line("easyddl: " + layout.name_of(layout.rank) +
              " failed in an exchange of gradients on GPUs: " + failure);
   end_job(1);
 }

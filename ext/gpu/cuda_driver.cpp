@@ -3,12 +3,12 @@
 #include <dlfcn.h>
 #include <sys/stat.h>
 
-#include <cstdlib>
 #include <mutex>
 #include <optional>
 #include <utility>
 
 #include "common/check.h"
+#include "common/environment.h"
 
 namespace easyddl {
 namespace {
@@ -24,11 +24,6 @@ constexpr const char* kInstallNccl =
 
 std::mutex g_mutex;
 std::vector<std::string> g_nccl_folders;
-
-std::string variable(const char* name) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? "" : text;
-}
 
 // The file itself, or the one of that name in a folder; empty if there is none.
 std::string file_at(const std::string& path, const char* file) {
@@ -80,7 +75,7 @@ std::string text_of_cuda(const CudaDriver& driver, int code) {
 
 CudaDriver open_cuda() {
   Library library("The CUDA driver");
-  const std::string wish = variable("EASYDDL_CUDA_PATH");
+  const std::string wish = environment_variable("EASYDDL_CUDA_PATH");
   if (!wish.empty() && !library.open(file_at(wish, kCudaFile))) {
     throw Error("EASYDDL_CUDA_PATH must name the CUDA driver's library or its folder. " +
                 library.complaint() + " Received: '" + wish + "'");
@@ -130,7 +125,7 @@ CudaDriver open_cuda() {
 }
 
 void find_nccl(Library& library) {
-  const std::string wish = variable("EASYDDL_NCCL_PATH");
+  const std::string wish = environment_variable("EASYDDL_NCCL_PATH");
   if (!wish.empty()) {
     if (library.open(file_at(wish, kNcclFile))) return;
     throw Error("EASYDDL_NCCL_PATH must name NCCL's library (" + std::string(kNcclFile) +

@@ -10,8 +10,9 @@
 
 #include "arrays/arithmetic.h"
 #include "common/check.h"
+#include "common/console.h"
 #include "profiling/trace.h"
-#include "runtime/process_exit.h"
+#include "runtime/job_abort.h"
 
 namespace easyddl {
 namespace {

@@ -12,7 +12,7 @@
 #include <cstring>
 #include <thread>
 
-#include "runtime/process_exit.h"
+#include "common/console.h"
 
 namespace easyddl {
 namespace {

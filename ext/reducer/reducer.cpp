@@ -205,7 +205,7 @@ void Exchange::run() {
 void Exchange::agree_on_place(Place mine, std::optional<int> gpu) {
   constexpr int64_t kPlaces = 4;
   const uint64_t turn =
-      mine == Place::gpu ? channel_.world().gpu_level().turns().claim(owner()) : 0;
+      mine == Place::gpu ? GpuLevel::of(channel_.world()).turns().claim(owner()) : 0;
   const std::vector<int64_t> all =
       channel_.gather_values(static_cast<int64_t>(mine) + kPlaces * static_cast<int64_t>(turn),
                              Signature("the first step of " + what_));
@@ -216,9 +216,9 @@ void Exchange::agree_on_place(Place mine, std::optional<int> gpu) {
   };
   const auto on_host = first_with(Place::host), on_gpu = first_with(Place::gpu);
   if (on_host != all.end() && on_gpu != all.end()) {
-    throw Error(channel_.name_of(static_cast<size_t>(on_gpu - all.begin())) +
+    throw Error(channel_.layout().capitalized_name_of(on_gpu - all.begin()) +
                 " hands in arrays that lie on a GPU, " +
-                channel_.name_of(static_cast<size_t>(on_host - all.begin())) +
+                channel_.layout().capitalized_name_of(on_host - all.begin()) +
                 " arrays that lie on the host, in the first step of " + what_ +
                 ". All ranks must train on the same kind of device.");
   }

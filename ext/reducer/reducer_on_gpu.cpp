@@ -85,7 +85,7 @@ std::string Exchange::submit_on_gpu(size_t first, std::vector<Piece> arrays,
 
 // Other ranks may wait for this one, on the host. None waits for what it has queued on the GPU.
 void Exchange::fail(const std::string& failure) {
-  channel_.world().gpu_level().turns().end(owner());
+  GpuLevel::of(channel_.world()).turns().end(owner());
   give_up(failure);
 }
 
@@ -135,7 +135,7 @@ bool Exchange::only_queues() {
 
 void Exchange::prepare_gpu(const std::vector<int64_t>& turns, std::optional<int> gpu,
                            const uint64_t* claimed) {
-  GpuLevel& level = channel_.world().gpu_level();
+  GpuLevel& level = GpuLevel::of(channel_.world());
   double sum = 0;
   for (int64_t each : turns) sum += GpuTurns::to_float(static_cast<uint64_t>(each));
   const auto ranks = static_cast<double>(turns.size());

@@ -33,7 +33,7 @@ constexpr size_t kLine = 128;
 StepSum::StepSum(World& world, std::string what, size_t count)
     : world_(world),
       layout_(world.layout()),
-      all_(world.step_sums()),
+      all_(StepSums::of(world)),
       what_(std::move(what)),
       bytes_(count * sizeof(float)),
       line_(world.farewell().add_channel()),

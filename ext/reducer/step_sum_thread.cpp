@@ -1,14 +1,32 @@
 #include "reducer/step_sum_thread.h"
 
 #include <algorithm>
+#include <memory>
+#include <utility>
 
+#include "common/agreement.h"
 #include "common/check.h"
+#include "common/keep_forever.h"
 #include "common/thread.h"
 #include "profiling/trace.h"
 #include "reducer/step_sum.h"
 #include "runtime/world.h"
 
 namespace easyddl {
+
+StepSums& StepSums::of(World& world) {
+  return world.shared<StepSums>([&] {
+    world.meet("the first sum inside of a step");
+    std::unique_ptr<StepSums> made;
+    try {
+      all_or_none(world.comm(), [&] { made = std::make_unique<StepSums>(world); });
+    } catch (...) {
+      keep_forever(std::move(made));  // its thread sleeps in it
+      throw;
+    }
+    return made;
+  });
+}
 
 StepSums::StepSums(World& world)
     : layout_(world.layout()),

@@ -19,6 +19,9 @@ class World;
 // rank whose arrival completes a turn of any of them rings the bells of its host.
 class StepSums {
  public:
+  // That of a world. Made at the first call, by all ranks together.
+  static StepSums& of(World& world);
+
   // Collective over the world. Never destroyed: its thread serves for as long as the process lives.
   explicit StepSums(World& world);
 

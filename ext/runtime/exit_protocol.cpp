@@ -70,19 +70,16 @@ uint64_t Farewell::begun(size_t channel) {
 void Farewell::check(size_t channel, uint64_t number, const std::string& what,
                      const Layout& layout) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto place_of = [&](int rank) {
-    return std::to_string(rank) + " on host " + layout.host_of[static_cast<size_t>(rank)];
-  };
   if (all_have_left_) {
-    throw Error("All ranks have ended their scripts, while a thread of rank " +
-                place_of(layout.rank) + " waits in " + what +
+    throw Error("All ranks have ended their scripts, while a thread of " +
+                layout.name_of(layout.rank) + " waits in " + what +
                 ". Join the threads that call collectives.");
   }
   Wait& wait = waits_[channel];
   if (wait.number != number) wait = {number, Clock::now() + kTogether, -1};
   if (wait.gone < 0) return;
-  throw Error("Rank " + place_of(wait.gone) + " has ended its script, while rank " +
-              place_of(layout.rank) + " waits for it in " + what +
+  throw Error(layout.capitalized_name_of(wait.gone) + " has ended its script, while " +
+              layout.name_of(layout.rank) + " waits for it in " + what +
               ". All ranks must take the same number of steps and call the same collectives.");
 }
 

@@ -13,8 +13,9 @@
 
 #include "common/agreement.h"
 #include "common/check.h"
+#include "common/console.h"
 #include "common/thread.h"
-#include "runtime/process_exit.h"
+#include "runtime/job_abort.h"
 
 namespace easyddl {
 namespace {
@@ -57,9 +58,7 @@ PeerWatch::PeerWatch(const Layout& layout)
   const std::vector<int64_t> ranks = gather(layout.machine, layout.rank);
   if (layout.machine.size() == 1 || board_ == nullptr) return;
   const size_t next = static_cast<size_t>(next_);
-  description_ = "rank " + std::to_string(ranks[next]) + " on host " +
-                 layout.host_of[static_cast<size_t>(ranks[next])] + " (process " +
-                 std::to_string(pids[next]) + ")";
+  description_ = layout.name_of(ranks[next]) + " (process " + std::to_string(pids[next]) + ")";
   start(layout);
 }
 

@@ -4,14 +4,13 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <chrono>
 #include <cstdlib>
 #include <exception>
-#include <thread>
 
 #include "common/check.h"
+#include "common/console.h"
 #include "profiling/timeline.h"
-#include "profiling/trace.h"
+#include "runtime/job_abort.h"
 #include "runtime/mpich_shared_files.h"
 #include "runtime/world.h"
 
@@ -23,17 +22,12 @@ std::atomic<World*> g_world{nullptr};
 std::atomic<pid_t> g_pid{0};
 std::string g_warning;  // written by the interpreter's thread, read after it has ended
 
-std::string who(const Layout& layout) {
-  return "rank " + std::to_string(layout.rank) + " on host " +
-         layout.host_of[static_cast<size_t>(layout.rank)];
-}
-
 void part_from_the_others() {
   World& world = *g_world;
   world.finish();
   const bool all_warn = world.farewell().leave(!g_warning.empty());
   if (all_warn && world.layout().rank == 0) write_line(g_warning);
-  end_timeline(world);
+  end_timeline(world.comm(), world.layout().cores_are_shared);
   world.stalls().stop();
   world.peers().announce_end();
 }
@@ -59,39 +53,26 @@ void at_exit(int status, void*) {
   if (getpid() != g_pid || finalized != 0) return;
   const Layout& layout = g_world.load()->layout();
   if (status != 0 && layout.size > 1) {
-    write_line("easyddl: " + who(layout) + " exited with status " + std::to_string(status) +
-               ". Ending the job.");
+    write_line("easyddl: " + layout.name_of(layout.rank) + " exited with status " +
+               std::to_string(status) + ". Ending the job.");
     end_job(status);
   }
   MPI_Finalize();
 }
 
-}  // namespace
-
-void write_line(const std::string& line) {
-  const std::string text = line + '\n';
-  size_t written = 0;
-  while (written < text.size()) {
-    const ssize_t count = write(STDERR_FILENO, text.data() + written, text.size() - written);
-    if (count <= 0) return;
-    written += static_cast<size_t>(count);
-  }
-}
-
-void end_job(int status) {
-  if (Trace* trace = Trace::on()) trace->flush();
-  if (World* world = g_world) world->peers().announce_end_of_all();
+// Before MPI_Abort: no end of a process is a surprise any more.
+void prepare_end_of_job() {
+  g_world.load()->peers().announce_end_of_all();
   g_pid = 0;  // MPI_Abort may call exit, which has nothing left to do
-  // A launcher may drop what it has not yet passed on of this rank's output: the reason.
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));
-  MPI_Abort(MPI_COMM_WORLD, status);
-  _exit(status);
 }
+
+}  // namespace
 
 void watch_exit(World* world) {
   delete_shared_files(world->layout().machine.get());
   g_world = world;
   g_pid = getpid();
+  set_before_end_of_job(prepare_end_of_job);
   int key = MPI_KEYVAL_INVALID;
   EASYDDL_MPI(MPI_Comm_create_keyval, MPI_COMM_NULL_COPY_FN, at_finalize, &key, nullptr);
   EASYDDL_MPI(MPI_Comm_set_attr, MPI_COMM_SELF, key, nullptr);

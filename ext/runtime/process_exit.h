@@ -7,12 +7,6 @@ namespace easyddl {
 
 class World;
 
-// Writes a line to standard error in one system call, so that lines of ranks do not mix.
-void write_line(const std::string& line);
-
-// Ends all ranks. Does not return.
-[[noreturn]] void end_job(int status);
-
 // Collective. From now on an exit of this process with status 0 waits for the other ranks and
 // finalizes MPI; any other status ends the job. Exits of forked children do neither.
 void watch_exit(World* world);

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "common/check.h"
+#include "common/console.h"
 #include "common/thread.h"
-#include "runtime/process_exit.h"
 
 namespace easyddl {
 namespace {
@@ -225,8 +225,8 @@ bool StallWatch::note_failure(size_t channel, const std::string& text) {
 void StallWatch::announce_failure(size_t channel, const std::string& reason) noexcept {
   if (layout_.size == 1) return;
   try {
-    const std::string text = "A collective failed half-way on " +
-                             name(static_cast<size_t>(layout_.rank)) + ": " + reason;
+    const std::string text =
+        "A collective failed half-way on " + layout_.name_of(layout_.rank) + ": " + reason;
     if (!note_failure(channel, text)) return;
     const std::lock_guard<std::mutex> lock(failures_mutex_);
     to_spread_.push_back(channel);
@@ -363,21 +363,18 @@ bool StallWatch::all_have_answered(const Inquiry& inquiry) const {
   return true;
 }
 
-std::string StallWatch::name(size_t rank) const {
-  return "rank " + std::to_string(rank) + " on host " + layout_.host_of[rank];
-}
-
 std::string StallWatch::describe(const Inquiry& inquiry, const std::string& what,
                                  double seconds) const {
-  std::string text = name(static_cast<size_t>(layout_.rank)) + " has waited for " +
-                     rounded(seconds) + " s in " + what + ".";
+  std::string text =
+      layout_.name_of(layout_.rank) + " has waited for " + rounded(seconds) + " s in " + what + ".";
   for (size_t rank = 0; rank < inquiry.answers.size(); ++rank) {
     if (rank == static_cast<size_t>(layout_.rank)) continue;
     const std::optional<Message>& answer = inquiry.answers[rank];
     if (!answer) {
-      text += "\n  " + name(rank) + " does not answer: it is stopped, or cannot be reached.";
+      text +=
+          "\n  " + layout_.name_of(rank) + " does not answer: it is stopped, or cannot be reached.";
     } else if (answer->has_come == 0) {
-      text += "\n  " + name(rank) + " has not come";
+      text += "\n  " + layout_.name_of(rank) + " has not come";
       if (answer->activity[0] != '\0') text += ": it is busy with " + std::string(answer->activity);
       if (answer->waits != 0) {
         text +=

@@ -90,7 +90,6 @@ class StallWatch {
   bool is_excused(const Inquiry& inquiry) const;
   bool have_all_come(const Inquiry& inquiry) const;
   bool is_spokesman(const Inquiry& inquiry) const;
-  std::string name(size_t rank) const;
 
   Comm comm_;
   const Layout& layout_;

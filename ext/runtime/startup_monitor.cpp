@@ -7,8 +7,10 @@
 #include <csignal>
 #include <optional>
 
+#include "common/console.h"
+#include "common/rank_name.h"
 #include "common/thread.h"
-#include "runtime/process_exit.h"
+#include "runtime/job_abort.h"
 
 namespace easyddl {
 namespace {
@@ -72,7 +74,7 @@ void forget_interrupt() {
 }  // namespace
 
 StartWatch::StartWatch(int rank, const std::string& host, Deadlines deadlines)
-    : who_("rank " + std::to_string(rank) + " on host " + host), deadlines_(deadlines) {
+    : who_(rank_on_host(rank, host)), deadlines_(deadlines) {
   thread_ = start_thread("easyddl start", "that watches over the start", [this] { run(); });
   watch_interrupt();
 }

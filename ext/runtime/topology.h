@@ -6,29 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "common/mpi_comm.h"
+#include "common/rank_name.h"
+
 namespace easyddl {
-
-// An MPI communicator, freed at the end of its scope; its errors are returned, not fatal.
-class Comm {
- public:
-  Comm() = default;
-  explicit Comm(MPI_Comm comm);
-  ~Comm();
-  Comm(Comm&& other) noexcept;
-  Comm& operator=(Comm&& other) noexcept;
-  Comm(const Comm&) = delete;
-  Comm& operator=(const Comm&) = delete;
-
-  static Comm duplicate(MPI_Comm comm);
-  static Comm split(MPI_Comm comm, int color, int key);
-
-  MPI_Comm get() const { return comm_; }
-  int rank() const;
-  int size() const;
-
- private:
-  MPI_Comm comm_ = MPI_COMM_NULL;
-};
 
 // Where a rank is in its user's eyes, who asks for it to share out GPUs, cores and files: the ranks
 // that one kernel runs under one host name are on one machine, also where they cannot open each
@@ -62,6 +43,16 @@ struct Layout {
   Comm in_rack;       // those of them in this rack
   Comm across_racks;  // those of them that have this one's place in their racks; null if this has
                       // none among a rack's carriers
+
+  // A rank in words, such as "rank 3 on host node7"; and at the beginning of a sentence.
+  template <class Integer>
+  std::string name_of(Integer of) const {
+    return rank_on_host(static_cast<int>(of), host_of[static_cast<size_t>(of)]);
+  }
+  template <class Integer>
+  std::string capitalized_name_of(Integer of) const {
+    return capitalized(name_of(of));
+  }
 
  private:
   void name_hosts(MPI_Comm world, const std::string& host);

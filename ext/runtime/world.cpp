@@ -1,11 +1,10 @@
 #include "runtime/world.h"
 
 #include <chrono>
+#include <utility>
 
-#include "collectives/gpu_communicator.h"
 #include "common/agreement.h"
 #include "common/check.h"
-#include "common/keep_forever.h"
 #include "common/mpi_requests.h"
 
 namespace easyddl {
@@ -67,20 +66,6 @@ World::World(const std::string& host, Deadlines deadlines, const Wires& wires)
       peers_(watch_peers(comm_.get(), layout_)),
       stalls_(comm_.get(), layout_, farewell_, deadlines) {}
 
-StepSums& World::step_sums() {
-  if (step_sums_ != nullptr) return *step_sums_;
-  meet("the first sum inside of a step");
-  std::unique_ptr<StepSums> made;
-  try {
-    all_or_none(comm_.get(), [&] { made = std::make_unique<StepSums>(*this); });
-  } catch (...) {
-    keep_forever(std::move(made));  // its thread sleeps in it
-    throw;
-  }
-  step_sums_ = std::move(made);
-  return *step_sums_;
-}
-
 void World::meet(const std::string& what) {
   const std::string failure = stalls_.failure_of(Farewell::kMeetings);
   if (!failure.empty()) throw Error(failure);
@@ -104,17 +89,23 @@ void World::meet(const std::string& what) {
   stalls_.forget(Farewell::kMeetings);
 }
 
-void World::finish() {
+World::SharedObject& World::shared_object(std::type_index type) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (gpu_level_ != nullptr) gpu_level_->watch().drain();
+  return shared_objects_[type];  // a map moves none of its elements
 }
 
-World::~World() = default;
-
-GpuLevel& World::gpu_level() {
+void World::add_to_finish(std::function<void()> wait) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (gpu_level_ == nullptr) gpu_level_ = std::make_unique<GpuLevel>(*this);
-  return *gpu_level_;
+  to_finish_.push_back(std::move(wait));
+}
+
+void World::finish() {
+  std::vector<std::function<void()>> waits;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    waits = to_finish_;
+  }
+  for (const auto& wait : waits) wait();
 }
 
 }  // namespace easyddl

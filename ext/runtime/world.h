@@ -1,14 +1,17 @@
 // The job: all ranks, and what they share.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <typeindex>
+#include <vector>
 
 #include "algorithms/gpu_algorithm.h"
 #include "algorithms/inter_host_algorithm.h"
-#include "reducer/step_sum_thread.h"
 #include "runtime/exit_protocol.h"
 #include "runtime/liveness_monitor.h"
 #include "runtime/stall_inspector.h"
@@ -24,13 +27,10 @@ struct Wires {
   std::string cuda_aware = {};  // whether MPI takes memory of GPUs: 1, 0, or none
 };
 
-class GpuLevel;
-
 class World {
  public:
   // Collective over MPI_COMM_WORLD, which must be initialised with MPI_THREAD_MULTIPLE.
   World(const std::string& host, Deadlines deadlines, const Wires& wires);
-  ~World();
 
   MPI_Comm comm() const { return comm_.get(); }
   const Layout& layout() const { return layout_; }
@@ -43,14 +43,30 @@ class World {
   // Collective: returns once all ranks have come here. To be called before what all make together
   // by MPI's own collectives, which know no deadlines. `what` is for errors.
   void meet(const std::string& what);
-  // To be called before the end of the script: waits for what this rank has queued on its GPU.
+
+  // The one object of class T that belongs to this world, which users of the world share, such as a
+  // thread. The first call makes it by `make`, which returns a std::unique_ptr<T>; the world
+  // destroys it. So the world need not know the classes that are built on top of it.
+  template <class T, class Make>
+  T& shared(Make make) {
+    SharedObject& place = shared_object(typeid(T));
+    const std::lock_guard<std::mutex> lock(place.mutex);
+    if (place.object == nullptr) place.object = std::shared_ptr<T>(make());
+    return *static_cast<T*>(place.object.get());
+  }
+
+  // `wait` waits for work of this rank that must be done before the end of the script.
+  void add_to_finish(std::function<void()> wait);
+  // To be called before the end of the script: calls all functions of `add_to_finish`.
   void finish();
-  // Made at the first call, by all ranks together.
-  StepSums& step_sums();
-  // What all exchanges share on this rank's GPU. Made at the first call.
-  GpuLevel& gpu_level();
 
  private:
+  struct SharedObject {
+    std::mutex mutex;
+    std::shared_ptr<void> object;
+  };
+  SharedObject& shared_object(std::type_index type);
+
   Comm comm_;
   Layout layout_;
   std::optional<Route> route_;
@@ -59,9 +75,9 @@ class World {
   Farewell farewell_;
   PeerWatch* peers_;  // never destroyed: its thread sleeps on its memory until the process ends
   StallWatch stalls_;
-  std::unique_ptr<StepSums> step_sums_;
   std::mutex mutex_;
-  std::unique_ptr<GpuLevel> gpu_level_;
+  std::vector<std::function<void()>> to_finish_;
+  std::map<std::type_index, SharedObject> shared_objects_;  // last: they use the rest
 };
 
 }  // namespace easyddl

@@ -1,4 +1,4 @@
-"""What ext/bindings/xla_ffi_api.h declares is what XLA's own headers do, where a framework brings them."""
+"""The structs of ext/bindings/xla_ffi_api.h are those of XLA's own headers, if a framework has them."""
 
 import importlib.util
 import pathlib
