@@ -20,20 +20,20 @@ double rounds(int members) { return members > 1 ? 2 * std::ceil(std::log2(member
 // What one of n members sends round a ring, or by any way that sends no more, for each byte.
 double ring(int members) { return 2.0 * (members - 1) / members; }
 
-double cost(GpuWay way, double bytes, const GpuPlaces& p) {
+double cost(GpuAlgorithm algorithm, double bytes, const GpuTopology& p) {
   const double across = rounds(p.hosts) * kMessage;
   const double between_hosts = ring(p.hosts) * bytes / kWire;
-  switch (way) {
-    case GpuWay::nccl:
+  switch (algorithm) {
+    case GpuAlgorithm::nccl:
       // One ring over all, laid host by host: every byte that a rank sends on leaves a host once.
       if (p.hosts == 1) return kLaunch + ring(p.ranks) * bytes / kLink;
       return kLaunch + across + ring(p.ranks) * bytes / kWire;
-    case GpuWay::hierarchical: {
-      const double shard = bytes / p.carriers;
+    case GpuAlgorithm::hierarchical: {
+      const double shard = bytes / p.leaders;
       const double pipelined = std::max({between_hosts, 2 * shard / kBus, shard / kCore});
       return 4 * kLaunch + across + ring(p.most_on_a_host) * bytes / kLink + pipelined;
     }
-    case GpuWay::host:
+    case GpuAlgorithm::host:
       // All ranks of a host share its memory, and reduce a shard each.
       return 2 * kLaunch + across + 2 * bytes / kBus + 3 * bytes / kCore + between_hosts;
   }
@@ -42,20 +42,20 @@ double cost(GpuWay way, double bytes, const GpuPlaces& p) {
 
 }  // namespace
 
-std::optional<GpuWay> gpu_way_named(const std::string& name) {
+std::optional<GpuAlgorithm> parse_gpu_algorithm(const std::string& name) {
   if (name.empty()) return std::nullopt;
-  if (name == "nccl") return GpuWay::nccl;
-  if (name == "hierarchical") return GpuWay::hierarchical;
-  if (name == "host") return GpuWay::host;
+  if (name == "nccl") return GpuAlgorithm::nccl;
+  if (name == "hierarchical") return GpuAlgorithm::hierarchical;
+  if (name == "host") return GpuAlgorithm::host;
   throw Error("EASYDDL_GPU must be one of nccl, hierarchical and host. Received: '" + name + "'");
 }
 
-GpuWay cheapest_gpu_way(size_t bytes, const GpuPlaces& places) {
-  GpuWay best = GpuWay::nccl;
-  for (GpuWay way : {GpuWay::hierarchical, GpuWay::host}) {
-    if (way == GpuWay::hierarchical && places.hosts == 1) continue;
+GpuAlgorithm cheapest_gpu_algorithm(size_t bytes, const GpuTopology& gpu_topology) {
+  GpuAlgorithm best = GpuAlgorithm::nccl;
+  for (GpuAlgorithm algorithm : {GpuAlgorithm::hierarchical, GpuAlgorithm::host}) {
+    if (algorithm == GpuAlgorithm::hierarchical && gpu_topology.hosts == 1) continue;
     const double size = static_cast<double>(bytes);
-    if (cost(way, size, places) < cost(best, size, places)) best = way;
+    if (cost(algorithm, size, gpu_topology) < cost(best, size, gpu_topology)) best = algorithm;
   }
   return best;
 }

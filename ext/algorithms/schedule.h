@@ -14,14 +14,14 @@ namespace easyddl {
 // A row of steps, each of which may start messages: the next one is taken when these have come.
 // It moves on only while somebody asks it to, so that several can be under way at a time and the
 // wire has work while this rank has other.
-class Crossing {
+class Schedule {
  public:
   using Step = std::function<void()>;
 
   // Messages of different tags never meet. Those of one tag meet in the order of the steps.
-  explicit Crossing(int tag) : tag_(tag) {}
-  Crossing(const Crossing&) = delete;
-  Crossing& operator=(const Crossing&) = delete;
+  explicit Schedule(int tag) : tag_(tag) {}
+  Schedule(const Schedule&) = delete;
+  Schedule& operator=(const Schedule&) = delete;
 
   std::vector<uint8_t> data;  // this carrier's, in accumulators; in the end the result
   size_t count = 0;           // of elements

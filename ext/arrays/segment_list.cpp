@@ -6,29 +6,29 @@
 
 namespace easyddl {
 
-size_t total_bytes(const std::vector<Piece>& arrays) {
+size_t total_bytes(const std::vector<Segment>& arrays) {
   size_t total = 0;
-  for (const Piece& array : arrays) total += array.bytes;
+  for (const Segment& array : arrays) total += array.bytes;
   return total;
 }
 
-Pieces::Pieces(std::vector<Piece> pieces) : pieces_(std::move(pieces)) {
+SegmentList::SegmentList(std::vector<Segment> segments) : segments_(std::move(segments)) {
   size_t end = 0;
-  ends_.reserve(pieces_.size());
-  for (const Piece& piece : pieces_) ends_.push_back(end += piece.bytes);
+  ends_.reserve(segments_.size());
+  for (const Segment& segment : segments_) ends_.push_back(end += segment.bytes);
 }
 
-size_t Pieces::index_at(size_t offset) const {
+size_t SegmentList::index_at(size_t offset) const {
   return static_cast<size_t>(std::upper_bound(ends_.begin(), ends_.end(), offset) - ends_.begin());
 }
 
-void Pieces::copy_in(size_t begin, size_t end, uint8_t* to) const {
+void SegmentList::copy_in(size_t begin, size_t end, uint8_t* to) const {
   for_each(begin, end, [to](const uint8_t* in, uint8_t*, size_t offset, size_t bytes) {
     std::memcpy(to + offset, in, bytes);
   });
 }
 
-void Pieces::copy_out(size_t begin, size_t end, const uint8_t* from) const {
+void SegmentList::copy_out(size_t begin, size_t end, const uint8_t* from) const {
   for_each(begin, end, [from](const uint8_t*, uint8_t* out, size_t offset, size_t bytes) {
     std::memcpy(out, from + offset, bytes);
   });

@@ -8,19 +8,19 @@
 namespace easyddl {
 
 // One array: where it is read and where its result goes (they may be the same memory).
-struct Piece {
+struct Segment {
   const uint8_t* in;
   uint8_t* out;
   size_t bytes;
 };
 
-size_t total_bytes(const std::vector<Piece>& arrays);
+size_t total_bytes(const std::vector<Segment>& arrays);
 
 // The arrays of a list, laid end to end. Copying between this view and shared memory is the
 // first and the last step of a collective, so that nothing is packed into a buffer before.
-class Pieces {
+class SegmentList {
  public:
-  explicit Pieces(std::vector<Piece> pieces);
+  explicit SegmentList(std::vector<Segment> segments);
 
   size_t bytes() const { return ends_.empty() ? 0 : ends_.back(); }
 
@@ -34,11 +34,11 @@ class Pieces {
   void for_each(size_t begin, size_t end, Visit visit) const {
     size_t i = index_at(begin);
     for (size_t at = begin; at < end; ++i) {
-      const size_t start = ends_[i] - pieces_[i].bytes;
+      const size_t start = ends_[i] - segments_[i].bytes;
       const size_t stop = ends_[i] < end ? ends_[i] : end;
       if (stop == at) continue;
-      uint8_t* out = pieces_[i].out == nullptr ? nullptr : pieces_[i].out + (at - start);
-      visit(pieces_[i].in + (at - start), out, at - begin, stop - at);
+      uint8_t* out = segments_[i].out == nullptr ? nullptr : segments_[i].out + (at - start);
+      visit(segments_[i].in + (at - start), out, at - begin, stop - at);
       at = stop;
     }
   }
@@ -46,7 +46,7 @@ class Pieces {
  private:
   size_t index_at(size_t offset) const;
 
-  std::vector<Piece> pieces_;
+  std::vector<Segment> segments_;
   std::vector<size_t> ends_;
 };
 

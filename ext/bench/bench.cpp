@@ -69,12 +69,13 @@ class Messages {
 
 }  // namespace
 
-Bench::Bench(World& world, Channel& channel)
-    : layout_(world.layout()),
-      channel_(channel),
-      comm_(Comm::duplicate(world.comm())),
-      across_(layout_.across.get() == MPI_COMM_NULL ? Comm()
-                                                    : Comm::duplicate(layout_.across.get())) {}
+Bench::Bench(World& world, Communicator& communicator)
+    : topology_(world.topology()),
+      communicator_(communicator),
+      comm_(MpiComm::duplicate(world.comm())),
+      across_(topology_.across.get() == MPI_COMM_NULL
+                  ? MpiComm()
+                  : MpiComm::duplicate(topology_.across.get())) {}
 
 template <class Call>
 double Bench::timed(int calls, Call call) {
@@ -84,19 +85,20 @@ double Bench::timed(int calls, Call call) {
   return std::chrono::duration<double>(Clock::now() - start).count() / calls;
 }
 
-double Bench::time(const std::string& way, const BenchData& data, int calls) {
-  if (way == "easyddl") {
-    const Pieces pieces({{reinterpret_cast<const uint8_t*>(data.in),
-                          reinterpret_cast<uint8_t*>(data.out), data.bytes()}});
-    const Signature signature("a benchmark with " + std::to_string(data.bytes()) + " bytes");
-    return timed(calls, [&] { channel_.allreduce(pieces, DType::float32, Op::sum, signature); });
+double Bench::time(const std::string& method, const BenchData& data, int calls) {
+  if (method == "easyddl") {
+    const SegmentList segments({{reinterpret_cast<const uint8_t*>(data.in),
+                                 reinterpret_cast<uint8_t*>(data.out), data.bytes()}});
+    const Fingerprint fingerprint("a benchmark with " + std::to_string(data.bytes()) + " bytes");
+    return timed(calls,
+                 [&] { communicator_.allreduce(segments, DType::float32, Op::sum, fingerprint); });
   }
-  if (way == "mpi") return timed(calls, [&] { allreduce(data); });
-  if (way == "ring") return timed(calls, [&] { ring(data); });
-  if (way == "copy") return timed(calls, [&] { copy(data); });
-  if (way == "wire_of_one") return timed(calls, [&] { stream(data, 1); });
-  if (way == "wire_of_all") return timed(calls, [&] { stream(data, layout_.num_carriers); });
-  throw Error("There is no way " + way + " to time.");
+  if (method == "mpi") return timed(calls, [&] { allreduce(data); });
+  if (method == "ring") return timed(calls, [&] { ring(data); });
+  if (method == "copy") return timed(calls, [&] { copy(data); });
+  if (method == "wire_of_one") return timed(calls, [&] { stream(data, 1); });
+  if (method == "wire_of_all") return timed(calls, [&] { stream(data, topology_.num_leaders); });
+  throw Error("There is no way " + method + " to time.");
 }
 
 void Bench::allreduce(const BenchData& data) {
@@ -110,7 +112,7 @@ void Bench::allreduce(const BenchData& data) {
 // its own numbers to that of the part before. After it a rank holds the sum of part `rank + 1`,
 // and in as many steps again all sums go round.
 void Bench::ring(const BenchData& data) {
-  const int n = layout_.size, rank = layout_.rank;
+  const int n = topology_.size, rank = topology_.rank;
   const int next = (rank + 1) % n, previous = (rank + n - 1) % n;
   const auto part = [&](int index) { return part_of(data.count, (index + 2 * n) % n, n); };
   if (n == 1) std::memcpy(data.out, data.in, data.bytes());
@@ -141,11 +143,11 @@ void Bench::copy(const BenchData& data) {
 // With n hosts, (n-1)/n of the data must leave each for the others to reduce, and as much must
 // come back as sums. Here both halves go to the next host, all at once.
 void Bench::stream(const BenchData& data, int senders) {
-  if (across_.get() == MPI_COMM_NULL || layout_.local_rank >= senders) return;
-  const int n = layout_.num_nodes;
+  if (across_.get() == MPI_COMM_NULL || topology_.local_rank >= senders) return;
+  const int n = topology_.num_nodes;
   const size_t half = data.bytes() - data.bytes() / static_cast<size_t>(n);
-  const Range mine = part_of(half, layout_.local_rank, senders);
-  const int next = (layout_.node_rank + 1) % n, previous = (layout_.node_rank + n - 1) % n;
+  const Range mine = part_of(half, topology_.local_rank, senders);
+  const int next = (topology_.node_rank + 1) % n, previous = (topology_.node_rank + n - 1) % n;
   const auto* in = reinterpret_cast<const uint8_t*>(data.in) + mine.begin;
   Messages messages(across_.get());
   for (float* to : {data.out, data.scratch}) {

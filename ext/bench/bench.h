@@ -33,12 +33,12 @@ struct BenchData {
 //   wire_of_all  the same, by as many ranks as each host has
 class Bench {
  public:
-  // Collective over the world. `channel` is the one that easyddl's own way takes.
-  Bench(World& world, Channel& channel);
+  // Collective over the world. `communicator` is the one that easyddl's own way takes.
+  Bench(World& world, Communicator& communicator);
 
   // Collective. Goes one way `calls` times, all ranks beginning at once; the seconds that a
   // call took on this rank.
-  double time(const std::string& way, const BenchData& data, int calls);
+  double time(const std::string& method, const BenchData& data, int calls);
 
  private:
   template <class Call>
@@ -49,10 +49,10 @@ class Bench {
   void copy(const BenchData& data);
   void stream(const BenchData& data, int senders);
 
-  const Layout& layout_;
-  Channel& channel_;
-  Comm comm_;
-  Comm across_;  // null if this rank is no carrier
+  const Topology& topology_;
+  Communicator& communicator_;
+  MpiComm comm_;
+  MpiComm across_;  // null if this rank is no carrier
 };
 
 }  // namespace easyddl

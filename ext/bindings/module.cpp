@@ -97,18 +97,18 @@ void Keeper::done_with(int64_t number) {
       nullptr);
 }
 
-Pieces to_pieces(const std::vector<Bytes>& inputs, std::vector<Bytes>& outputs) {
+SegmentList to_segments(const std::vector<Bytes>& inputs, std::vector<Bytes>& outputs) {
   if (inputs.size() != outputs.size()) throw Error("As many outputs as inputs are needed.");
-  std::vector<Piece> pieces;
+  std::vector<Segment> segments;
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].nbytes() != outputs[i].nbytes()) {
       throw Error("Output " + std::to_string(i) + " has " + std::to_string(outputs[i].nbytes()) +
                   " bytes, its input " + std::to_string(inputs[i].nbytes()) + ".");
     }
-    pieces.push_back(
+    segments.push_back(
         {inputs[i].data(), outputs[i].mutable_data(), static_cast<size_t>(inputs[i].nbytes())});
   }
-  return Pieces(std::move(pieces));
+  return SegmentList(std::move(segments));
 }
 
 void require_bytes(const Bytes& array, size_t bytes, const char* name) {
@@ -136,7 +136,7 @@ class Allocation {
   Allocation(py::function allocate, size_t unit_bytes)
       : allocate_(std::move(allocate)), unit_bytes_(unit_bytes) {}
 
-  Channel::Allocate function() const {
+  Communicator::Allocate function() const {
     return [this](const std::vector<int64_t>& counts) -> void* {
       void* memory = nullptr;
       visits().make([&] { memory = make(counts); });
@@ -189,15 +189,16 @@ template <class T>
 using Immortal = std::unique_ptr<T, py::nodelete>;
 
 void define_start_watch(py::module_& m) {
-  py::class_<StartWatch>(m, "StartWatch", "Deadlines and Ctrl-C while easyddl starts.")
+  py::class_<StartupMonitor>(m, "StartWatch", "Deadlines and Ctrl-C while easyddl starts.")
       .def(py::init([](int rank, const std::string& host, double stall_warn, double stall_abort) {
-             return std::make_unique<StartWatch>(rank, host, Deadlines{stall_warn, stall_abort});
+             return std::make_unique<StartupMonitor>(rank, host,
+                                                     Deadlines{stall_warn, stall_abort});
            }),
            py::arg("rank"), py::arg("host"), py::arg("stall_warn"), py::arg("stall_abort"),
            "Begins. `rank` and `host` are those that the launcher and the system tell.")
-      .def("enter", &StartWatch::enter, py::arg("step"), py::arg("has_mpi"),
+      .def("enter", &StartupMonitor::enter, py::arg("step"), py::arg("has_mpi"),
            "This rank enters a step of the start; `has_mpi`: MPI has started.")
-      .def("stop", &StartWatch::stop, py::call_guard<WithoutPythonLock>(),
+      .def("stop", &StartupMonitor::stop, py::call_guard<WithoutPythonLock>(),
            "The start has ended, well or not.");
 }
 
@@ -207,8 +208,8 @@ void define_world(py::module_& m) {
                        const std::string& racks, const std::string& route, const std::string& gpu,
                        const std::string& cuda_aware) {
              const WithoutPythonLock nogil;
-             return Immortal<World>(
-                 new World(host, {stall_warn, stall_abort}, Wires{racks, route, gpu, cuda_aware}));
+             return Immortal<World>(new World(host, {stall_warn, stall_abort},
+                                              NetworkOptions{racks, route, gpu, cuda_aware}));
            }),
            py::arg("host"), py::arg("stall_warn"), py::arg("stall_abort"), py::arg("racks") = "",
            py::arg("route") = "", py::arg("gpu") = "", py::arg("cuda_aware") = "",
@@ -222,7 +223,7 @@ void define_world(py::module_& m) {
           [](World& w, const py::function& stack) {
             // Never destroyed: there may be no interpreter left to do so.
             auto* const function = new py::function(stack);
-            w.stalls().set_stack([function]() -> std::string {
+            w.stall_inspector().set_stack([function]() -> std::string {
               std::string text;
               visits().make([&] {
                 try {
@@ -237,77 +238,81 @@ void define_world(py::module_& m) {
           py::arg("stack"), "What says where this rank's script stands, if another rank asks.")
       .def(
           "set_activity",
-          [](World& w, const std::string& activity) { w.stalls().set_activity(activity); },
+          [](World& w, const std::string& activity) { w.stall_inspector().set_activity(activity); },
           py::arg("activity"), "What this rank does that may take long; empty for nothing.")
       .def("finish", &World::finish, py::call_guard<WithoutPythonLock>(),
            "Waits for what this rank has queued on its GPU.")
-      .def_property_readonly("rank", [](const World& w) { return w.layout().rank; })
-      .def_property_readonly("size", [](const World& w) { return w.layout().size; })
+      .def_property_readonly("rank", [](const World& w) { return w.topology().rank; })
+      .def_property_readonly("size", [](const World& w) { return w.topology().size; })
       .def_property_readonly("local_rank",
-                             [](const World& w) { return w.layout().place.local_rank; })
+                             [](const World& w) { return w.topology().place.local_rank; })
       .def_property_readonly("local_size",
-                             [](const World& w) { return w.layout().place.local_size; })
-      .def_property_readonly("node_rank", [](const World& w) { return w.layout().place.node_rank; })
-      .def_property_readonly("num_nodes", [](const World& w) { return w.layout().place.num_nodes; })
-      .def_property_readonly("num_racks", [](const World& w) { return w.layout().num_racks; })
-      .def_property_readonly("hosts", [](const World& w) { return w.layout().host_of; });
+                             [](const World& w) { return w.topology().place.local_size; })
+      .def_property_readonly("node_rank",
+                             [](const World& w) { return w.topology().place.node_rank; })
+      .def_property_readonly("num_nodes",
+                             [](const World& w) { return w.topology().place.num_nodes; })
+      .def_property_readonly("num_racks", [](const World& w) { return w.topology().num_racks; })
+      .def_property_readonly("hosts", [](const World& w) { return w.topology().host_of; });
 }
 
 void define_channel(py::module_& m) {
-  py::class_<Channel, Immortal<Channel>>(
+  py::class_<Communicator, Immortal<Communicator>>(
       m, "Channel", "One line of collectives, called in the same order by all ranks.")
       .def(py::init([](World& world, bool watch_signals) {
              const WithoutPythonLock nogil;
-             Immortal<Channel> channel(Channel::open(world).release());
-             if (watch_signals) channel->set_idle(check_signals);
-             return channel;
+             Immortal<Communicator> communicator(Communicator::open(world).release());
+             if (watch_signals) communicator->set_idle(check_signals);
+             return communicator;
            }),
            py::arg("world"), py::arg("watch_signals"), py::keep_alive<1, 2>(),
            "Collective. With `watch_signals` Ctrl-C ends a wait of Python's main thread.")
       .def(
           "allreduce",
-          [](Channel& channel, const std::vector<Bytes>& inputs, std::vector<Bytes> outputs,
-             const std::string& dtype, const std::string& op, const Signature& signature) {
-            const Pieces pieces = to_pieces(inputs, outputs);
+          [](Communicator& communicator, const std::vector<Bytes>& inputs,
+             std::vector<Bytes> outputs, const std::string& dtype, const std::string& op,
+             const Fingerprint& fingerprint) {
+            const SegmentList segments = to_segments(inputs, outputs);
             const DType type = parse_dtype(dtype);
             const Op function = parse_op(op);
             const WithoutPythonLock nogil;
-            channel.allreduce(pieces, type, function, signature);
+            communicator.allreduce(segments, type, function, fingerprint);
           },
           py::arg("inputs"), py::arg("outputs"), py::arg("dtype"), py::arg("op"),
           py::arg("signature"), "Reduces a list of arrays over all ranks, element by element.")
       .def(
           "broadcast",
-          [](Channel& channel, const std::vector<Bytes>& inputs, std::vector<Bytes> outputs,
-             int root, const Signature& signature) {
-            const Pieces pieces = to_pieces(inputs, outputs);
+          [](Communicator& communicator, const std::vector<Bytes>& inputs,
+             std::vector<Bytes> outputs, int root, const Fingerprint& fingerprint) {
+            const SegmentList segments = to_segments(inputs, outputs);
             const WithoutPythonLock nogil;
-            channel.broadcast(pieces, root, signature);
+            communicator.broadcast(segments, root, fingerprint);
           },
           py::arg("inputs"), py::arg("outputs"), py::arg("root"), py::arg("signature"),
           "Writes the root's inputs to the outputs of all other ranks.")
       .def(
           "barrier",
-          [](Channel& channel, const Signature& signature) {
+          [](Communicator& communicator, const Fingerprint& fingerprint) {
             const WithoutPythonLock nogil;
-            channel.barrier(signature);
+            communicator.barrier(fingerprint);
           },
           py::arg("signature"), "Returns once all ranks have called it.")
       .def(
           "gather_values",
-          [](Channel& channel, int64_t value, const Signature& signature) {
+          [](Communicator& communicator, int64_t value, const Fingerprint& fingerprint) {
             const WithoutPythonLock nogil;
-            return channel.gather_values(value, signature);
+            return communicator.gather_values(value, fingerprint);
           },
           py::arg("value"), py::arg("signature"), "The value of each rank, in their order.")
       .def(
           "all_gather",
-          [](Channel& channel, const Bytes& input, int64_t count, size_t unit_bytes,
-             const Signature& signature, const py::function& allocate) {
+          [](Communicator& communicator, const Bytes& input, int64_t count, size_t unit_bytes,
+             const Fingerprint& fingerprint, const py::function& allocate) {
             require_bytes(input, static_cast<size_t>(count) * unit_bytes, "input");
             const Allocation result(allocate, unit_bytes);
             const WithoutPythonLock nogil;
-            channel.all_gather(input.data(), count, unit_bytes, signature, result.function());
+            communicator.all_gather(input.data(), count, unit_bytes, fingerprint,
+                                    result.function());
           },
           py::arg("input"), py::arg("count"), py::arg("unit_bytes"), py::arg("signature"),
           py::arg("allocate"),
@@ -315,13 +320,14 @@ void define_channel(py::module_& m) {
           "counts of all ranks, and returns the array for the result.")
       .def(
           "all_to_all",
-          [](Channel& channel, const Bytes& input, const std::vector<int64_t>& sends,
-             size_t unit_bytes, const Signature& signature, const py::function& allocate) {
-            const size_t bytes = total(sends, channel.size(), "sends") * unit_bytes;
+          [](Communicator& communicator, const Bytes& input, const std::vector<int64_t>& sends,
+             size_t unit_bytes, const Fingerprint& fingerprint, const py::function& allocate) {
+            const size_t bytes = total(sends, communicator.size(), "sends") * unit_bytes;
             require_bytes(input, bytes, "input");
             const Allocation result(allocate, unit_bytes);
             const WithoutPythonLock nogil;
-            channel.all_to_all(input.data(), sends, unit_bytes, signature, result.function());
+            communicator.all_to_all(input.data(), sends, unit_bytes, fingerprint,
+                                    result.function());
           },
           py::arg("input"), py::arg("sends"), py::arg("unit_bytes"), py::arg("signature"),
           py::arg("allocate"),
@@ -329,22 +335,22 @@ void define_channel(py::module_& m) {
           "returns the array for them.")
       .def(
           "broadcast_unknown",
-          [](Channel& channel, const Bytes& input, int root, const Signature& signature,
-             const py::function& allocate) {
+          [](Communicator& communicator, const Bytes& input, int root,
+             const Fingerprint& fingerprint, const py::function& allocate) {
             const Allocation result(allocate, 1);
             const WithoutPythonLock nogil;
-            channel.broadcast_unknown(input.data(), input.nbytes(), root, signature,
-                                      result.function());
+            communicator.broadcast_unknown(input.data(), input.nbytes(), root, fingerprint,
+                                           result.function());
           },
           py::arg("input"), py::arg("root"), py::arg("signature"), py::arg("allocate"),
           "Writes the root's input, whose length the others do not know, to the arrays of all. "
           "`allocate` is passed a list of that length, and returns this rank's.")
-      .def("give_up", &Channel::give_up, py::arg("why"), py::call_guard<WithoutPythonLock>(),
+      .def("give_up", &Communicator::give_up, py::arg("why"), py::call_guard<WithoutPythonLock>(),
            "Breaks the channel on all ranks: this one gives up a collective that others may be in.")
       .def(
           "reduce_scatter",
-          [](Channel& channel, const Bytes& input, Bytes output, size_t count, int size,
-             const std::string& dtype, const std::string& op, const Signature& signature) {
+          [](Communicator& communicator, const Bytes& input, Bytes output, size_t count, int size,
+             const std::string& dtype, const std::string& op, const Fingerprint& fingerprint) {
             const DType type = parse_dtype(dtype);
             const Op function = parse_op(op);
             const size_t part = count * size_of(type);
@@ -352,7 +358,7 @@ void define_channel(py::module_& m) {
             require_bytes(output, part, "output");
             void* out = output.mutable_data();
             const WithoutPythonLock nogil;
-            channel.reduce_scatter(input.data(), out, count, type, function, signature);
+            communicator.reduce_scatter(input.data(), out, count, type, function, fingerprint);
           },
           py::arg("input"), py::arg("output"), py::arg("count"), py::arg("size"), py::arg("dtype"),
           py::arg("op"), py::arg("signature"),
@@ -363,23 +369,23 @@ void define_channel(py::module_& m) {
 // goes, and its bytes.
 using Addresses = std::vector<std::tuple<uintptr_t, uintptr_t, size_t>>;
 
-std::vector<Piece> to_pieces(const Addresses& arrays) {
-  std::vector<Piece> pieces;
+std::vector<Segment> to_segments(const Addresses& arrays) {
+  std::vector<Segment> segments;
   for (const auto& [in, out, bytes] : arrays) {
-    pieces.push_back(
+    segments.push_back(
         {reinterpret_cast<const uint8_t*>(in), reinterpret_cast<uint8_t*>(out), bytes});
   }
-  return pieces;
+  return segments;
 }
 
-void submit_on_gpu(int64_t exchange, size_t first, const Addresses& arrays, double weight,
+void submit_on_gpu(int64_t reducer, size_t first, const Addresses& arrays, double weight,
                    uintptr_t gpu_weight, uintptr_t stream, py::object keep) {
-  std::vector<Piece> pieces = to_pieces(arrays);
+  std::vector<Segment> segments = to_segments(arrays);
   keeper().let_go();
   const int64_t kept = keeper().keep(std::move(keep));
   const WithoutPythonLock nogil;
-  const std::string refused = exchange_door().submit_on_gpu(
-      exchange, first, std::move(pieces), reinterpret_cast<const float*>(gpu_weight), weight,
+  const std::string refused = reducer_entry_points().submit_on_gpu(
+      reducer, first, std::move(segments), reinterpret_cast<const float*>(gpu_weight), weight,
       reinterpret_cast<void*>(stream), [kept](const std::string&) { keeper().done_with(kept); });
   if (!refused.empty()) throw Error(refused);
 }
@@ -418,8 +424,8 @@ py::class_<T, Immortal<T>> define_submittable(py::module_& m, const char* name, 
       .def_property_readonly(
           "seen",
           [](T& target) {
-            const Seen seen = target.seen();
-            return py::make_tuple(seen.missed, seen.uneven, seen.stop);
+            const JoinSummary join_summary = target.join_summary();
+            return py::make_tuple(join_summary.missed, join_summary.uneven, join_summary.stop);
           },
           "Since `forget`: how many steps others took while this rank had no batch; the first "
           "step, from 1, in which any rank had none in a step of others; the first in which any "
@@ -441,7 +447,7 @@ std::vector<Table> to_tables(const Tables& tables) {
 }
 
 void define_exchange(py::module_& m) {
-  define_submittable<Exchange>(m, "Exchange", "A list of gradients, averaged step after step.")
+  define_submittable<Reducer>(m, "Exchange", "A list of gradients, averaged step after step.")
       .def(py::init([](World& world, const std::string& what,
                        const std::vector<std::pair<std::string, std::vector<size_t>>>& buckets,
                        const std::string& op, const Tables& tables) {
@@ -450,15 +456,15 @@ void define_exchange(py::module_& m) {
              const Op function = parse_op(op);
              std::vector<Table> of_rows = to_tables(tables);
              const WithoutPythonLock nogil;
-             return Immortal<Exchange>(
-                 new Exchange(world, what, std::move(list), function, std::move(of_rows)));
+             return Immortal<Reducer>(
+                 new Reducer(world, what, std::move(list), function, std::move(of_rows)));
            }),
            py::arg("world"), py::arg("what"), py::arg("buckets"), py::arg("op") = "mean",
            py::arg("tables") = Tables{}, py::keep_alive<1, 2>(),
            "Collective. `buckets` holds the dtype of each, and the bytes of each of its arrays. "
            "`op` is the mean, weighted by the ranks' batches, or the sum. `tables` holds, of each "
            "sparse gradient, the variable's name, the dtype, the rows and the bytes of a row.")
-      .def_property_readonly("gathered", &Exchange::gathered,
+      .def_property_readonly("gathered", &Reducer::gathered,
                              "How many steps there were, and how many rows of each table all "
                              "ranks have had in them.");
   define_submittable<StepSum>(m, "StepSum", "A sum of float32 arrays at one place of a step.")
@@ -477,21 +483,21 @@ void define_exchange(py::module_& m) {
   m.def("give_up", &give_up, py::arg("exchange"), py::arg("why"),
         py::call_guard<WithoutPythonLock>(),
         "Breaks an exchange or a sum on all ranks: this one leaves a step that others may be in.");
-  m.def("exchanged_steps", &exchanged_steps, "How many steps of gradients were exchanged.");
+  m.def("exchanged_steps", &reduced_steps, "How many steps of gradients were exchanged.");
   m.def(
-      "exchange_door", [] { return reinterpret_cast<uintptr_t>(&exchange_door()); },
+      "exchange_door", [] { return reinterpret_cast<uintptr_t>(&reducer_entry_points()); },
       "The address of what leads frameworks' own libraries to the exchanges.");
 }
 
 void define_submit(py::module_& m) {
-  py::class_<Ticket>(m, "Ticket", "Arrays that have been handed in, to be waited for.")
+  py::class_<WorkHandle>(m, "Ticket", "Arrays that have been handed in, to be waited for.")
       .def(
           "wait",
-          [](const Ticket& ticket) {
+          [](const WorkHandle& work) {
             for (;;) {
               {
                 const WithoutPythonLock nogil;
-                if (ticket.wait_for(kIdlePeriod)) return;
+                if (work.wait_for(kIdlePeriod)) return;
               }
               check_signals();
             }
@@ -499,18 +505,18 @@ void define_submit(py::module_& m) {
           "Returns once the arrays hold the result; an error says why they do not.");
   m.def(
       "submit",
-      [](int64_t exchange, size_t first, const Addresses& arrays, double weight, py::object keep) {
-        std::vector<Piece> pieces = to_pieces(arrays);
+      [](int64_t reducer, size_t first, const Addresses& arrays, double weight, py::object keep) {
+        std::vector<Segment> segments = to_segments(arrays);
         keeper().let_go();
         const int64_t kept = keeper().keep(std::move(keep));
-        Ticket ticket;
+        WorkHandle work;
         const WithoutPythonLock nogil;
-        exchange_door().submit(exchange, first, std::move(pieces), weight,
-                               [kept, done = ticket.done()](const std::string& error) {
-                                 done(error);
-                                 keeper().done_with(kept);
-                               });
-        return ticket;
+        reducer_entry_points().submit(reducer, first, std::move(segments), weight,
+                                      [kept, done = work.done()](const std::string& error) {
+                                        done(error);
+                                        keeper().done_with(kept);
+                                      });
+        return work;
       },
       py::arg("exchange"), py::arg("first"), py::arg("arrays"), py::arg("weight"),
       py::arg("keep") = py::none(),
@@ -530,7 +536,7 @@ void define_trace(py::module_& m) {
   m.def(
       "start_timeline",
       [](World& world, int file) {
-        start_timeline(world.comm(), world.layout().cores_are_shared, file);
+        start_timeline(world.comm(), world.topology().cores_are_shared, file);
       },
       py::arg("world"), py::arg("file"), py::call_guard<WithoutPythonLock>(),
       "Collective. Writes what this process does to a file, by its descriptor.");
@@ -548,15 +554,15 @@ void define_trace(py::module_& m) {
 void define_bench(py::module_& m) {
   using Floats = py::array_t<float, py::array::c_style>;
   py::class_<Bench, Immortal<Bench>>(m, "Bench", "Times allreduce beside other ways to do it.")
-      .def(py::init([](World& world, Channel& channel) {
+      .def(py::init([](World& world, Communicator& communicator) {
              const WithoutPythonLock nogil;
-             return Immortal<Bench>(new Bench(world, channel));
+             return Immortal<Bench>(new Bench(world, communicator));
            }),
            py::arg("world"), py::arg("channel"), py::keep_alive<1, 2>(), py::keep_alive<1, 3>(),
            "Collective. `channel` is the one that easyddl's own way takes.")
       .def(
           "time",
-          [](Bench& bench, const std::string& way, const Floats& input, Floats output,
+          [](Bench& bench, const std::string& algorithm, const Floats& input, Floats output,
              Floats scratch, int calls) {
             const size_t count = static_cast<size_t>(input.size());
             if (output.size() != input.size() || scratch.size() != input.size()) {
@@ -565,7 +571,7 @@ void define_bench(py::module_& m) {
             const BenchData data{input.data(), output.mutable_data(), scratch.mutable_data(),
                                  count};
             const WithoutPythonLock nogil;
-            return bench.time(way, data, calls);
+            return bench.time(algorithm, data, calls);
           },
           py::arg("way"), py::arg("input").noconvert(), py::arg("output").noconvert(),
           py::arg("scratch").noconvert(), py::arg("calls"),
@@ -579,9 +585,9 @@ PYBIND11_MODULE(_core, m) {
   py::register_exception<Error>(m, "Error", PyExc_RuntimeError);
   m.def("mpi_library_version", &mpi_library_version, "What the MPI that is loaded calls itself.");
   m.def("built_with", &built_with, "The MPI that this module was compiled for.");
-  py::class_<Signature>(m, "Signature", "What a rank asks of a collective, in words.")
+  py::class_<Fingerprint>(m, "Signature", "What a rank asks of a collective, in words.")
       .def(py::init<std::string>(), py::arg("text"))
-      .def_readonly("text", &Signature::text);
+      .def_readonly("text", &Fingerprint::text);
   define_start_watch(m);
   define_world(m);
   define_channel(m);

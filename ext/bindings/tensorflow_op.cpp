@@ -19,11 +19,11 @@ using namespace easyddl;
 
 // Why this library has not found TensorFlow.
 std::string load_failure;
-ExchangeDoor engine{};
+ReducerEntryPoints engine{};
 
 // What a node of a graph knows: which gradients it takes to which exchange.
 struct Kernel {
-  int64_t exchange = 0;
+  int64_t reducer = 0;
   int64_t bucket = 0;
   std::vector<std::vector<int64_t>> shapes;
 };
@@ -81,7 +81,7 @@ template <bool bucket>
 void* create(TF_OpKernelConstruction* construction) {
   try {
     auto kernel = std::make_unique<Kernel>();
-    kernel->exchange = int_attribute(construction, "exchange");
+    kernel->reducer = int_attribute(construction, "exchange");
     if (bucket) kernel->bucket = int_attribute(construction, "bucket");
     kernel->shapes = split_shapes(list_attribute(construction, "shapes"));
     return kernel.release();
@@ -105,7 +105,7 @@ Tensor input_of(const Run& run, int index) {
 }
 
 // Where gradient `index` is read and written: in its own memory if nobody else needs it.
-Piece take(Run& run, int index, const std::vector<int64_t>& shape) {
+Segment take(Run& run, int index, const std::vector<int64_t>& shape) {
   Status status;
   int forwarded = -1;
   // Before the input is fetched, since whoever holds it keeps it from being overwritten.
@@ -119,11 +119,11 @@ Piece take(Run& run, int index, const std::vector<int64_t>& shape) {
     throw std::runtime_error("Gradient " + std::to_string(index) +
                              " has another shape than its variable");
   }
-  const Piece piece{static_cast<const uint8_t*>(tf->TensorData(input.get())),
-                    static_cast<uint8_t*>(tf->TensorData(output.get())), bytes};
+  const Segment segment{static_cast<const uint8_t*>(tf->TensorData(input.get())),
+                        static_cast<uint8_t*>(tf->TensorData(output.get())), bytes};
   run.tensors.push_back(std::move(input));
   run.tensors.push_back(std::move(output));
-  return piece;
+  return segment;
 }
 
 // What this rank's batch counts for: the input after the gradients and the step.
@@ -144,7 +144,7 @@ void count(Run& run, int index) {
 void compute(void* opaque, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
   const Kernel& kernel = *static_cast<const Kernel*>(opaque);
   auto run = std::make_shared<Run>(Run{context, copy_of(done), {}});
-  std::vector<Piece> arrays;
+  std::vector<Segment> arrays;
   double weight = 1;
   try {
     const int gradients = static_cast<int>(kernel.shapes.size());
@@ -156,7 +156,7 @@ void compute(void* opaque, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCall
   } catch (const std::exception& error) {
     return run->end(error.what());
   }
-  engine.submit(kernel.exchange, static_cast<size_t>(kernel.bucket), std::move(arrays), weight,
+  engine.submit(kernel.reducer, static_cast<size_t>(kernel.bucket), std::move(arrays), weight,
                 [run](const std::string& error) { run->end(error); });
 }
 
@@ -216,7 +216,7 @@ void compute_rows(void* opaque, TF_OpKernelContext* context, TF_AsyncOpKernelDon
     return run->end(error.what());
   }
   engine.submit_rows(
-      kernel.exchange, std::move(rows), weight,
+      kernel.reducer, std::move(rows), weight,
       [run, &kernel](const std::vector<size_t>& counts) { return make_room(*run, kernel, counts); },
       [run](const std::string& error) { run->end(error); });
 }
@@ -292,7 +292,7 @@ const bool registered = [] {
 
 // Connects this library with the engine's. Returns null, or why there is no operation.
 extern "C" __attribute__((visibility("default"))) const char* easyddl_connect(
-    const ExchangeDoor* door) {
-  engine = *door;
+    const ReducerEntryPoints* entry_points) {
+  engine = *entry_points;
   return registered ? nullptr : load_failure.c_str();
 }

@@ -17,11 +17,11 @@
 
 namespace {
 
-using easyddl::ExchangeDoor;
-using easyddl::Piece;
+using easyddl::ReducerEntryPoints;
+using easyddl::Segment;
 namespace xla = easyddl::xla;
 
-ExchangeDoor engine{};
+ReducerEntryPoints engine{};
 
 xla::Error* error_of(const xla::Api& api, const std::string& message) {
   auto args = xla::sized<xla::ErrorCreateArgs>();
@@ -109,12 +109,12 @@ size_t bytes_of_element(int dtype) {
 }
 
 // The arguments are the weight of this rank's batch, and then the arrays of whole buckets.
-std::vector<Piece> arrays_of(const xla::CallFrame& frame) {
+std::vector<Segment> arrays_of(const xla::CallFrame& frame) {
   const xla::Values &arguments = frame.arguments, &results = frame.results;
   if (arguments.size != results.size + 1 || buffer(arguments, 0).dtype != xla::kFloat32) {
     throw std::runtime_error("easyddl_exchange takes a float32 weight, and an array a result");
   }
-  std::vector<Piece> arrays;
+  std::vector<Segment> arrays;
   for (int64_t i = 0; i < results.size; ++i) {
     const xla::Buffer &in = buffer(arguments, i + 1), &out = buffer(results, i);
     const size_t bytes = elements(in) * bytes_of_element(in.dtype);
@@ -143,7 +143,7 @@ void tell(const xla::Api& api, xla::Future* future, const std::string& error) {
 
 void exchange(xla::CallFrame& frame) {
   const int64_t number = attribute(frame, "exchange"), first = attribute(frame, "first");
-  std::vector<Piece> arrays = arrays_of(frame);
+  std::vector<Segment> arrays = arrays_of(frame);
   const double weight = *static_cast<const float*>(buffer(frame.arguments, 0).data);
   const xla::Api& api = *frame.api;
   auto args = xla::sized<xla::FutureCreateArgs>();
@@ -226,7 +226,9 @@ EASYDDL_EXPORT xla::Error* easyddl_exchange_on_gpu(xla::CallFrame* frame) {
 }
 
 // Connects this library with the engine's.
-EASYDDL_EXPORT void easyddl_connect_xla(const ExchangeDoor* door) { engine = *door; }
+EASYDDL_EXPORT void easyddl_connect_xla(const ReducerEntryPoints* entry_points) {
+  engine = *entry_points;
+}
 
 // Makes the handler known to TensorFlow. Returns null, or why it cannot; to be called once.
 EASYDDL_EXPORT const char* easyddl_register_with_tensorflow() {

@@ -11,16 +11,16 @@ namespace easyddl {
 namespace {
 
 // Long enough for a message's latency not to matter, and short enough to stay in cache.
-constexpr size_t kPieceBytes = 1 << 20;
+constexpr size_t kChunkBytes = 1 << 20;
 
 }  // namespace
 
-void PieceStream::begin(std::vector<Array> arrays) {
+void ChunkStream::begin(std::vector<Array> arrays) {
   arrays_ = std::move(arrays);
   next_ = offset_ = started_ = done_ = 0;
 }
 
-bool PieceStream::advance(size_t ready) {
+bool ChunkStream::advance(size_t ready) {
   while (begun_ != ended_ && end_first()) {
   }
   while (begun_ - ended_ < kWindow && start_next(ready)) {
@@ -29,14 +29,14 @@ bool PieceStream::advance(size_t ready) {
 }
 
 // Starts the message of the next piece. False if there is none yet. Both sides skip empty arrays.
-bool PieceStream::start_next(size_t ready) {
+bool ChunkStream::start_next(size_t ready) {
   while (next_ < arrays_.size() && offset_ == arrays_[next_].bytes) {
     ++next_;
     offset_ = 0;
   }
   if (next_ == arrays_.size()) return false;
   const Array& array = arrays_[next_];
-  const size_t bytes = std::min(kPieceBytes, array.bytes - offset_);
+  const size_t bytes = std::min(kChunkBytes, array.bytes - offset_);
   if (started_ + bytes > ready) return false;
   Slot& slot = slots_[begun_ % kWindow];
   slot.bytes = bytes;
@@ -58,7 +58,7 @@ bool PieceStream::start_next(size_t ready) {
 }
 
 // Whether the oldest message under way has ended; a piece that has come is copied out.
-bool PieceStream::end_first() {
+bool ChunkStream::end_first() {
   Slot& slot = slots_[ended_ % kWindow];
   if (!have_ended(&slot.request, 1)) return false;
   if (direction_ == Direction::receive) std::memcpy(slot.target, slot.memory.data(), slot.bytes);
@@ -67,7 +67,7 @@ bool PieceStream::end_first() {
   return true;
 }
 
-void PieceStream::release() {
+void ChunkStream::release() {
   for (Slot& slot : slots_) slot.memory = {};
 }
 

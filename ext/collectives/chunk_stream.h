@@ -17,7 +17,7 @@ namespace easyddl {
 //
 // A pair of streams of two ranks must name the same arrays in the same order. It moves on only
 // while somebody calls `advance`.
-class PieceStream {
+class ChunkStream {
  public:
   enum class Direction { send, receive };
 
@@ -27,7 +27,7 @@ class PieceStream {
     size_t bytes;
   };
 
-  PieceStream(Direction direction, MPI_Comm comm, int tag)
+  ChunkStream(Direction direction, MPI_Comm comm, int tag)
       : direction_(direction), comm_(comm), tag_(tag) {}
 
   // Begins with these arrays. The stream must not be under way.

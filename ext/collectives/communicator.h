@@ -33,19 +33,19 @@ namespace easyddl {
 // hosts the shards of some chunks cross them at a time, in more stages, so that the wire does
 // not wait for the cores. Reduce-scatter inside, recursion on the shard and all-gather on the
 // way back follow BlueConnect (Cho et al., 2019).
-class Channel {
+class Communicator {
  public:
   // Collective over the world. `most_bytes` is as much as one collective of those on shared memory
   // (allreduce, broadcast) is expected to carry: what carries more goes in more chunks.
-  explicit Channel(World& world, size_t most_bytes = SIZE_MAX);
-  ~Channel();
+  explicit Communicator(World& world, size_t most_bytes = SIZE_MAX);
+  ~Communicator();
 
   // The same; but if any rank fails to make it, all throw.
-  static std::unique_ptr<Channel> open(World& world, size_t most_bytes = SIZE_MAX);
+  static std::unique_ptr<Communicator> open(World& world, size_t most_bytes = SIZE_MAX);
 
   // Destroys a channel that is no longer used, unless MPI may still write to its memory, which must
   // then live as long as the process.
-  static void retire(std::unique_ptr<Channel> channel);
+  static void retire(std::unique_ptr<Communicator> communicator);
 
   // Called now and then while a rank waits; may throw.
   void set_idle(Idle idle) { user_idle_ = std::move(idle); }
@@ -57,15 +57,15 @@ class Channel {
   void give_up(const std::string& why);
 
   // The number of ranks.
-  int size() const { return layout_.size; }
-  const Layout& layout() const { return layout_; }
+  int size() const { return topology_.size; }
+  const Topology& topology() const { return topology_; }
 
-  void allreduce(const Pieces& data, DType dtype, Op op, const Signature& signature);
-  void broadcast(const Pieces& data, int root, const Signature& signature);
-  void barrier(const Signature& signature);
+  void allreduce(const SegmentList& data, DType dtype, Op op, const Fingerprint& fingerprint);
+  void broadcast(const SegmentList& data, int root, const Fingerprint& fingerprint);
+  void barrier(const Fingerprint& fingerprint);
 
   // One value of each rank, in their order. Ranks may differ in `value` only.
-  std::vector<int64_t> gather_values(int64_t value, const Signature& signature);
+  std::vector<int64_t> gather_values(int64_t value, const Fingerprint& fingerprint);
 
   // Where a result of a length that no rank knows beforehand goes: called once, when `counts`
   // (units of each rank) are known. If it throws an Error or another std::exception, all ranks fail
@@ -73,28 +73,28 @@ class Channel {
   using Allocate = std::function<void*(const std::vector<int64_t>& counts)>;
 
   // Units of all ranks, in their order, one after the other: `count` of this one.
-  void all_gather(const void* in, int64_t count, size_t unit_bytes, const Signature& signature,
+  void all_gather(const void* in, int64_t count, size_t unit_bytes, const Fingerprint& fingerprint,
                   const Allocate& allocate);
   // The same where all know all counts.
   void all_gather(const void* in, void* out, const std::vector<int64_t>& counts, size_t unit_bytes,
-                  const Signature& signature);
+                  const Fingerprint& fingerprint);
 
   // Sends sends[r] units to rank r; what comes from the ranks lies one after the other.
   void all_to_all(const void* in, const std::vector<int64_t>& sends, size_t unit_bytes,
-                  const Signature& signature, const Allocate& allocate);
+                  const Fingerprint& fingerprint, const Allocate& allocate);
 
   // Bytes of `root`, which alone knows how many there are, to all ranks. `allocate` is passed their
   // number. The root's `in` is read only.
-  void broadcast_unknown(const void* in, int64_t bytes, int root, const Signature& signature,
+  void broadcast_unknown(const void* in, int64_t bytes, int root, const Fingerprint& fingerprint,
                          const Allocate& allocate);
 
   // out = the reduction of part r of all ranks' `in`, for rank r; `count` elements a part.
   void reduce_scatter(const void* in, void* out, size_t count, DType dtype, Op op,
-                      const Signature& signature);
+                      const Fingerprint& fingerprint);
 
   // A collective that goes another way than the shared memory's. `run` is called once, with what
   // it has to call now and then while it waits. Nothing compares the ranks' signatures.
-  void take_part(const char* name, size_t bytes, const Signature& signature,
+  void take_part(const char* name, size_t bytes, const Fingerprint& fingerprint,
                  const std::function<void(const Idle&)>& run);
 
   // A carrier's shard, which comes to memory of the host in chunks and goes from there. Where MPI
@@ -108,13 +108,13 @@ class Channel {
     bool is_scaled;  // whether any carrier's factor matters; the same on all
     double factor;   // what the shard is still to be multiplied by
     std::function<bool(size_t chunk)> has_come;              // until it has, once
-    std::function<void(size_t chunk)> has_crossed;           // in their order
+    std::function<void(size_t chunk)> on_reduced;            // in their order
     std::function<void(const std::function<bool()>&)> wait;  // until that is true
   };
 
   // Reduces a shard over all hosts, within `take_part`. To be called by all carriers.
-  void cross_hosts(const HostShard& shard);
-  Journey::Shard part_of(size_t count) const { return remote_.part_of(count); }
+  void reduce_across_hosts(const HostShard& shard);
+  InterHostOperation::Shard part_of(size_t count) const { return remote_.part_of(count); }
 
   World& world() const { return world_; }
 
@@ -124,59 +124,60 @@ class Channel {
   };
   struct Stage {
     const char* name;
-    std::function<void(const Chunk&, uint32_t turn)> run;
+    std::function<void(const Chunk&, uint32_t phase)> run;
   };
   class Call;
 
   // Runs a collective. Unless it ends in order the channel is broken.
   template <class Run>
-  void collective(const char* name, size_t bytes, const Signature& signature, Run run);
+  void collective(const char* name, size_t bytes, const Fingerprint& fingerprint, Run run);
 
   std::string failure() const;
-  bool several_hosts() const { return layout_.num_nodes > 1; }
-  bool carrier() const { return layout_.local_rank < layout_.num_carriers; }
+  bool several_hosts() const { return topology_.num_nodes > 1; }
+  bool is_leader() const { return topology_.local_rank < topology_.num_leaders; }
   int owners() const;
   Chunk shard(const Chunk& chunk, int owner) const;
   Chunk chunk_at(size_t index, size_t bytes) const;
 
-  void reduce_at_once(const Pieces& data, DType dtype, Op op, const Signature& signature);
+  void reduce_at_once(const SegmentList& data, DType dtype, Op op, const Fingerprint& fingerprint);
   size_t least_direct_bytes() const;
-  void reduce_directly(const Pieces& data, DType dtype, Op op, const Signature& signature);
-  void sum_pieces(const Pieces& data, const Chunk& chunk, uint32_t turn, DType dtype, Op op);
-  std::vector<Stage> stages_of_allreduce(const Pieces& data, DType dtype, Op op);
-  void reduce_within(Crossing& crossing, const Pieces& data, const Chunk& chunk, uint32_t turn,
-                     DType dtype, Op op);
-  void spread(const Crossing& crossing, const Pieces& data, const Chunk& chunk, uint32_t turn,
+  void reduce_directly(const SegmentList& data, DType dtype, Op op, const Fingerprint& fingerprint);
+  void reduce_own_shard(const SegmentList& data, const Chunk& chunk, uint32_t phase, DType dtype,
+                        Op op);
+  std::vector<Stage> stages_of_allreduce(const SegmentList& data, DType dtype, Op op);
+  void reduce_within(Schedule& schedule, const SegmentList& data, const Chunk& chunk,
+                     uint32_t phase, DType dtype, Op op);
+  void spread(const Schedule& schedule, const SegmentList& data, const Chunk& chunk, uint32_t phase,
               DType dtype, Op op);
-  std::vector<Stage> crossing_stages(const Pieces& data, DType dtype, Op op);
+  std::vector<Stage> inter_host_stages(const SegmentList& data, DType dtype, Op op);
   std::vector<double> factors_of(const HostShard& shard);
-  void plan(Crossing& crossing, const HostShard& shard, size_t chunk,
+  void plan(Schedule& schedule, const HostShard& shard, size_t chunk,
             const std::vector<double>& factors);
-  Crossing& crossing(uint32_t turn) { return crossings_[turn % kCrossings]; }
-  bool advance_crossings();
-  void complete(Crossing& crossing, const char* name = "wait across hosts");
-  void wait_for_turn(uint32_t turn);
-  const void* const* sources(const uint8_t* own, size_t offset, uint32_t turn);
+  Schedule& schedule(uint32_t phase) { return schedules_[phase % kSchedules]; }
+  bool advance_schedules();
+  void complete(Schedule& schedule, const char* name = "wait across hosts");
+  void wait_for_phase(uint32_t phase);
+  const void* const* sources(const uint8_t* own, size_t offset, uint32_t phase);
   void idle();
 
-  void pipeline(size_t bytes, const Signature& signature, const std::vector<Stage>& stages);
-  void rendezvous(const Signature& signature);
-  bool members_agree(uint32_t turn, uint64_t hash);
-  void compare_hosts(uint32_t turn, const Signature& signature);
+  void pipeline(size_t bytes, const Fingerprint& fingerprint, const std::vector<Stage>& stages);
+  void rendezvous(const Fingerprint& fingerprint);
+  bool members_agree(uint32_t phase, uint64_t hash);
+  void compare_hosts(uint32_t phase, const Fingerprint& fingerprint);
   std::vector<uint64_t> all_hosts(uint64_t value);
-  [[noreturn]] void disagree(const Signature& signature);
+  [[noreturn]] void disagree(const Fingerprint& fingerprint);
   std::vector<int64_t> values_of_all(int64_t value);
-  void* memory_of_all(const Signature& signature, const std::vector<int64_t>& counts,
+  void* memory_of_all(const Fingerprint& fingerprint, const std::vector<int64_t>& counts,
                       const Allocate& allocate);
   void gather_arrays(const void* in, void* out, const std::vector<int64_t>& bytes);
   void exchange_arrays(const void* in, void* out, const std::vector<int64_t>& sends,
                        const std::vector<int64_t>& receives);
-  void travel(std::vector<PieceStream::Array> leaving, std::vector<PieceStream::Array> coming,
+  void travel(std::vector<ChunkStream::Array> leaving, std::vector<ChunkStream::Array> coming,
               size_t own);
-  void carry_out_broadcast(const Pieces& data, int root, const Signature& signature);
+  void carry_out_broadcast(const SegmentList& data, int root, const Fingerprint& fingerprint);
 
   World& world_;
-  const Layout& layout_;
+  const Topology& topology_;
   size_t line_;  // this channel's number in the farewell
   int tag_;      // the first of its own
   SharedMemoryLevel local_;
@@ -184,8 +185,8 @@ class Channel {
   MpiLevel remote_;
   std::mutex mutex_;
   Idle user_idle_;
-  Idle idle_;                             // this channel's `idle`, bound once
-  const Signature* signature_ = nullptr;  // of the collective under way, and its number
+  Idle idle_;                                 // this channel's `idle`, bound once
+  const Fingerprint* fingerprint_ = nullptr;  // of the collective under way, and its number
   uint64_t number_ = 0;
   bool goes_elsewhere_ = false;  // it is one that `take_part` has begun
   uint64_t slow_ = 0;  // the last one in which this rank has waited for long, and since when
@@ -193,10 +194,10 @@ class Channel {
   std::vector<const void*> sources_;
   // This carrier's shards that cross the hosts, by turn. A chunk's takes three turns; a power of
   // two, as slots are. They outlive a collective that fails: MPI may still write to them.
-  static constexpr uint32_t kCrossings = 4;
-  std::array<Crossing, kCrossings> crossings_;
-  Crossing meeting_;  // what the ranks say of a collective, beside its data
-  PieceStream leaving_, coming_;
+  static constexpr uint32_t kSchedules = 4;
+  std::array<Schedule, kSchedules> schedules_;
+  Schedule control_schedule_;  // what the ranks say of a collective, beside its data
+  ChunkStream leaving_, coming_;
   mutable std::mutex failure_mutex_;
   std::string own_failure_;          // why this rank has broken the channel
   std::atomic<bool> broken_{false};  // a collective is under way, or one has ended half-way

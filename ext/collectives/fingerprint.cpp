@@ -38,7 +38,7 @@ std::string excerpt(const std::string& text, size_t difference) {
 
 }  // namespace
 
-Signature::Signature(std::string t) : text(std::move(t)), hash(fnv1a(text)) {}
+Fingerprint::Fingerprint(std::string t) : text(std::move(t)), hash(fnv1a(text)) {}
 
 std::string describe_disagreement(const std::vector<std::string>& texts) {
   std::map<std::string, std::vector<size_t>> ranks_of;

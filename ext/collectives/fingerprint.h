@@ -10,8 +10,8 @@ namespace easyddl {
 
 // A text such as "allreduce of a float32 array of shape (3, 4), op 'mean'", and its hash,
 // which is what ranks compare in the course of the collective itself.
-struct Signature {
-  explicit Signature(std::string text);
+struct Fingerprint {
+  explicit Fingerprint(std::string text);
 
   std::string text;
   uint64_t hash;

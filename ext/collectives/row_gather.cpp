@@ -36,17 +36,17 @@ void RowGather::check(const std::vector<Rows>& rows) const {
   }
 }
 
-void RowGather::run(Channel& channel, const std::vector<Rows>& rows, double factor,
-                    const MakeRoom& make_room, const Signature& signature) {
+void RowGather::run(Communicator& communicator, const std::vector<Rows>& rows, double factor,
+                    const MakeRoom& make_room, const Fingerprint& fingerprint) {
   pack(rows, factor);
   std::vector<int64_t> words;
-  channel.all_gather(mine_.data(), static_cast<int64_t>(mine_.size()), sizeof(Word), signature,
-                     [&](const std::vector<int64_t>& counts) {
-                       words = counts;
-                       everyones_.resize(static_cast<size_t>(
-                           std::accumulate(words.begin(), words.end(), int64_t{0})));
-                       return everyones_.data();
-                     });
+  communicator.all_gather(mine_.data(), static_cast<int64_t>(mine_.size()), sizeof(Word),
+                          fingerprint, [&](const std::vector<int64_t>& counts) {
+                            words = counts;
+                            everyones_.resize(static_cast<size_t>(
+                                std::accumulate(words.begin(), words.end(), int64_t{0})));
+                            return everyones_.data();
+                          });
   const std::vector<size_t> counts = count_rows(words);
   for (size_t t = 0; t < tables_.size(); ++t) gathered_[t] += counts[t];
   if (rows.empty()) return;

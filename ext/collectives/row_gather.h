@@ -36,8 +36,8 @@ class RowGather {
   // Collective over the channel. Writes the rows of all ranks, in the ranks' order, where
   // `make_room` says; this one's `rows`, multiplied by `factor`, are among them. A rank without a
   // batch passes no rows, and learns nothing.
-  void run(Channel& channel, const std::vector<Rows>& rows, double factor,
-           const MakeRoom& make_room, const Signature& signature);
+  void run(Communicator& communicator, const std::vector<Rows>& rows, double factor,
+           const MakeRoom& make_room, const Fingerprint& fingerprint);
 
   // How many rows of each table all ranks together have had, in all steps.
   std::vector<uint64_t> gathered() const { return {gathered_.begin(), gathered_.end()}; }

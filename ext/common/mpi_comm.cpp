@@ -6,42 +6,42 @@
 
 namespace easyddl {
 
-Comm::Comm(MPI_Comm comm) : comm_(comm) {
+MpiComm::MpiComm(MPI_Comm comm) : comm_(comm) {
   if (comm_ != MPI_COMM_NULL) EASYDDL_MPI(MPI_Comm_set_errhandler, comm_, MPI_ERRORS_RETURN);
 }
 
-Comm::~Comm() {
+MpiComm::~MpiComm() {
   int finalized = 0;
   MPI_Finalized(&finalized);
   if (comm_ != MPI_COMM_NULL && finalized == 0) MPI_Comm_free(&comm_);
 }
 
-Comm::Comm(Comm&& other) noexcept : comm_(std::exchange(other.comm_, MPI_COMM_NULL)) {}
+MpiComm::MpiComm(MpiComm&& other) noexcept : comm_(std::exchange(other.comm_, MPI_COMM_NULL)) {}
 
-Comm& Comm::operator=(Comm&& other) noexcept {
+MpiComm& MpiComm::operator=(MpiComm&& other) noexcept {
   std::swap(comm_, other.comm_);
   return *this;
 }
 
-Comm Comm::duplicate(MPI_Comm comm) {
+MpiComm MpiComm::duplicate(MPI_Comm comm) {
   MPI_Comm result = MPI_COMM_NULL;
   EASYDDL_MPI(MPI_Comm_dup, comm, &result);
-  return Comm(result);
+  return MpiComm(result);
 }
 
-Comm Comm::split(MPI_Comm comm, int color, int key) {
+MpiComm MpiComm::split(MPI_Comm comm, int color, int key) {
   MPI_Comm result = MPI_COMM_NULL;
   EASYDDL_MPI(MPI_Comm_split, comm, color, key, &result);
-  return Comm(result);
+  return MpiComm(result);
 }
 
-int Comm::rank() const {
+int MpiComm::rank() const {
   int rank = 0;
   EASYDDL_MPI(MPI_Comm_rank, comm_, &rank);
   return rank;
 }
 
-int Comm::size() const {
+int MpiComm::size() const {
   int size = 0;
   EASYDDL_MPI(MPI_Comm_size, comm_, &size);
   return size;

@@ -6,18 +6,18 @@
 namespace easyddl {
 
 // An MPI communicator, freed at the end of its scope; its errors are returned, not fatal.
-class Comm {
+class MpiComm {
  public:
-  Comm() = default;
-  explicit Comm(MPI_Comm comm);
-  ~Comm();
-  Comm(Comm&& other) noexcept;
-  Comm& operator=(Comm&& other) noexcept;
-  Comm(const Comm&) = delete;
-  Comm& operator=(const Comm&) = delete;
+  MpiComm() = default;
+  explicit MpiComm(MPI_Comm comm);
+  ~MpiComm();
+  MpiComm(MpiComm&& other) noexcept;
+  MpiComm& operator=(MpiComm&& other) noexcept;
+  MpiComm(const MpiComm&) = delete;
+  MpiComm& operator=(const MpiComm&) = delete;
 
-  static Comm duplicate(MPI_Comm comm);
-  static Comm split(MPI_Comm comm, int color, int key);
+  static MpiComm duplicate(MPI_Comm comm);
+  static MpiComm split(MPI_Comm comm, int color, int key);
 
   MPI_Comm get() const { return comm_; }
   int rank() const;

@@ -58,25 +58,25 @@ long futex(std::atomic<uint32_t>* word, int operation, uint32_t value, const tim
 
 }  // namespace
 
-bool Gate::reached(uint32_t target) const {
+bool FutexCounter::reached(uint32_t target) const {
   return static_cast<int32_t>(arrived_.load(std::memory_order_acquire) - target) >= 0;
 }
 
-void Gate::advance(uint32_t target) {
+void FutexCounter::advance(uint32_t target) {
   const uint32_t now = arrived_.fetch_add(1) + 1;
   if (now == target && sleepers_.load() > 0) futex(&arrived_, FUTEX_WAKE, INT_MAX, nullptr);
 }
 
-void Gate::ring() {
+void FutexCounter::ring() {
   arrived_.fetch_add(1);
   if (sleepers_.load() > 0) futex(&arrived_, FUTEX_WAKE, INT_MAX, nullptr);
 }
 
-void Gate::wait(uint32_t target, bool cores_are_shared, const Idle& idle) {
+void FutexCounter::wait(uint32_t target, bool cores_are_shared, const Idle& idle) {
   if (!ready_soon([&] { return reached(target); }, cores_are_shared)) sleep_until(target, idle);
 }
 
-void Gate::sleep_until(uint32_t target, const Idle& idle) {
+void FutexCounter::sleep_until(uint32_t target, const Idle& idle) {
   constexpr timespec kTimeout{0, std::chrono::nanoseconds(kIdlePeriod).count()};
   struct Sleeper {  // counts this rank while it sleeps, also when `idle` throws
     std::atomic<uint32_t>& count;

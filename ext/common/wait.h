@@ -14,7 +14,7 @@ constexpr std::chrono::milliseconds kIdlePeriod{50};
 
 // A counter in shared memory that ranks advance and wait for. It wraps around; two of its
 // values are compared by the sign of their difference.
-class Gate {
+class FutexCounter {
  public:
   // Adds one. Whoever makes the counter reach `target` wakes the ranks that sleep.
   void advance(uint32_t target);

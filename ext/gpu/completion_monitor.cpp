@@ -15,7 +15,7 @@
 
 namespace easyddl {
 
-GpuWatch::GpuWatch(World& world, std::function<void()> check)
+GpuCompletionMonitor::GpuCompletionMonitor(World& world, std::function<void()> check)
     : world_(world), check_(std::move(check)) {
   events_.reserve(kMost);
   thread_ = start_thread("easyddl gpu", "that watches the GPU", [this] {
@@ -24,7 +24,7 @@ GpuWatch::GpuWatch(World& world, std::function<void()> check)
   });
 }
 
-GpuWatch::~GpuWatch() {
+GpuCompletionMonitor::~GpuCompletionMonitor() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     is_ending_ = true;
@@ -33,14 +33,14 @@ GpuWatch::~GpuWatch() {
   thread_.join();
 }
 
-void GpuWatch::begin_step() {
+void GpuCompletionMonitor::begin_step() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  number_ = world_.farewell().begin(Farewell::kGpus);
+  number_ = world_.exit_protocol().begin(ExitProtocol::kGpus);
   // It makes no call of MPI's that the end of the process would have to wait for.
-  world_.farewell().end(Farewell::kGpus);
+  world_.exit_protocol().end(ExitProtocol::kGpus);
 }
 
-void GpuWatch::mark(CudaStream stream, std::optional<CudaStream> framework, Work work) {
+void GpuCompletionMonitor::mark(CudaStream stream, std::optional<CudaStream> framework, Work work) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (free_.empty() && events_.size() < kMost) {
     free_.push_back(events_.size());
@@ -49,7 +49,7 @@ void GpuWatch::mark(CudaStream stream, std::optional<CudaStream> framework, Work
   went_.wait(lock, [this] { return !free_.empty(); });
   const size_t slot = free_.back();
   events_[slot].record(stream);
-  if (framework) events_[slot].hold_up(*framework);
+  if (framework) events_[slot].make_stream_wait(*framework);
   free_.pop_back();
   CudaContext context = nullptr;
   EASYDDL_CUDA(CtxGetCurrent, &context);
@@ -57,23 +57,23 @@ void GpuWatch::mark(CudaStream stream, std::optional<CudaStream> framework, Work
   came_.notify_one();
 }
 
-bool GpuWatch::has_any_of(const std::optional<int64_t>& owner) const {
+bool GpuCompletionMonitor::has_any_of(const std::optional<int64_t>& owner) const {
   return std::any_of(marks_.begin(), marks_.end(),
                      [&](const Mark& mark) { return !owner || mark.work.owner == *owner; });
 }
 
-void GpuWatch::drain(std::optional<int64_t> owner) {
+void GpuCompletionMonitor::drain(std::optional<int64_t> owner) {
   std::unique_lock<std::mutex> lock(mutex_);
   went_.wait(lock, [&] { return !has_any_of(owner); });
 }
 
-void GpuWatch::forget_gpu() {
+void GpuCompletionMonitor::forget_gpu() {
   const std::lock_guard<std::mutex> lock(mutex_);
   events_.clear();
   free_.clear();
 }
 
-void GpuWatch::run() {
+void GpuCompletionMonitor::run() {
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
     came_.wait(lock, [this] { return is_ending_ || !marks_.empty(); });
@@ -93,7 +93,7 @@ void GpuWatch::run() {
   }
 }
 
-void GpuWatch::wait_for(const Mark& mark) {
+void GpuCompletionMonitor::wait_for(const Mark& mark) {
   const RelaxedCapture relaxed;
   EASYDDL_CUDA(CtxSetCurrent, mark.context);
   const Span span("wait for the GPU");
@@ -101,20 +101,20 @@ void GpuWatch::wait_for(const Mark& mark) {
   bool has_asked = false;
   const auto idle = [&] {
     check_();
-    const Layout& layout = world_.layout();
-    world_.farewell().check(Farewell::kGpus, mark.number, mark.work.what, layout);
-    world_.stalls().check(Farewell::kGpus, mark.number, mark.work.what, since, true);
+    const Topology& topology = world_.topology();
+    world_.exit_protocol().check(ExitProtocol::kGpus, mark.number, mark.work.what, topology);
+    world_.stall_inspector().check(ExitProtocol::kGpus, mark.number, mark.work.what, since, true);
     has_asked = true;
   };
   poll([&] { return events_[mark.slot].has_come(); }, true, idle);
   if (!has_asked) return;
-  world_.farewell().forget(Farewell::kGpus);
-  world_.stalls().forget(Farewell::kGpus);
+  world_.exit_protocol().forget(ExitProtocol::kGpus);
+  world_.stall_inspector().forget(ExitProtocol::kGpus);
 }
 
 void end_job_for_gpu(const World& world, const std::string& failure) {
-  const Layout& layout = world.layout();
-  write_line("easyddl: " + layout.name_of(layout.rank) +
+  const Topology& topology = world.topology();
+  write_line("easyddl: " + topology.name_of(topology.rank) +
              " failed in an exchange of gradients on GPUs: " + failure);
   end_job(1);
 }

@@ -20,14 +20,14 @@ class World;
 
 // A thread that watches the steps of all exchanges, as NCCL's users do: whoever has queued one has
 // gone on. It tells when a step is done, and ends the job where one fails or takes too long.
-class GpuWatch {
+class GpuCompletionMonitor {
  public:
   // `check` throws if NCCL has met an error.
-  GpuWatch(World& world, std::function<void()> check);
+  GpuCompletionMonitor(World& world, std::function<void()> check);
   // Waits until nothing is queued.
-  ~GpuWatch();
-  GpuWatch(const GpuWatch&) = delete;
-  GpuWatch& operator=(const GpuWatch&) = delete;
+  ~GpuCompletionMonitor();
+  GpuCompletionMonitor(const GpuCompletionMonitor&) = delete;
+  GpuCompletionMonitor& operator=(const GpuCompletionMonitor&) = delete;
 
   // A step begins to be queued on this rank. To be called by all ranks in their common order.
   void begin_step();

@@ -128,7 +128,7 @@ bool GpuEvent::has_come() const {
   return true;
 }
 
-void GpuEvent::hold_up(CudaStream stream) const {
+void GpuEvent::make_stream_wait(CudaStream stream) const {
   EASYDDL_CUDA(StreamWaitEvent, stream, event_, 0);
 }
 

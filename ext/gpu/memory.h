@@ -102,7 +102,7 @@ class GpuEvent {
   // An event that was never recorded counts as come: it must be recorded before it is waited for.
   void record(CudaStream stream);
   bool has_come() const;
-  void hold_up(CudaStream stream) const;
+  void make_stream_wait(CudaStream stream) const;
 
  private:
   CudaEvent event_ = nullptr;

@@ -18,7 +18,7 @@ constexpr uint64_t kCycle = 1024;
 
 }  // namespace
 
-uint64_t GpuTurns::claim(const Owner& owner) {
+uint64_t GpuStepOrder::claim(const Owner& owner) {
   std::unique_lock<std::mutex> lock(mutex_);
   changed_.wait(lock, [this] { return claimant_ == 0 && (holder_ == 0 || is_paused_); });
   if (holder_ != 0) {
@@ -30,9 +30,9 @@ uint64_t GpuTurns::claim(const Owner& owner) {
   return next_;
 }
 
-float GpuTurns::to_float(uint64_t turn) { return static_cast<float>(turn % kCycle); }
+float GpuStepOrder::to_float(uint64_t position) { return static_cast<float>(position % kCycle); }
 
-uint64_t GpuTurns::agreed(double sum, double ranks, const uint64_t* claimed) {
+uint64_t GpuStepOrder::agreed(double sum, double ranks, const uint64_t* claimed) {
   const double mean = sum / ranks, rounded = std::round(mean);
   if (std::abs(mean - rounded) > 1e-6) fail_for_order();
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -42,16 +42,16 @@ uint64_t GpuTurns::agreed(double sum, double ranks, const uint64_t* claimed) {
   return next_ + ahead;
 }
 
-void GpuTurns::begin(const Owner& owner, uint64_t turn) {
+void GpuStepOrder::begin(const Owner& owner, uint64_t position) {
   std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [&] { return next_ > turn || (next_ == turn && holder_ == 0); });
-  if (next_ > turn) fail_for_order();
+  changed_.wait(lock, [&] { return next_ > position || (next_ == position && holder_ == 0); });
+  if (next_ > position) fail_for_order();
   holder_ = owner.number;
   holder_what_ = owner.what;
   is_paused_ = false;
 }
 
-void GpuTurns::pause(const Owner& owner) {
+void GpuStepOrder::pause(const Owner& owner) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (holder_ != owner.number) return;
   is_paused_ = true;
@@ -59,12 +59,12 @@ void GpuTurns::pause(const Owner& owner) {
   changed_.notify_all();
 }
 
-void GpuTurns::resume(const Owner& owner) {
+void GpuStepOrder::resume(const Owner& owner) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (holder_ == owner.number) is_paused_ = false;
 }
 
-void GpuTurns::end(const Owner& owner) {
+void GpuStepOrder::end(const Owner& owner) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (claimant_ == owner.number) claimant_ = 0;
   if (holder_ == owner.number) {

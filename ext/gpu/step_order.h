@@ -14,7 +14,7 @@ namespace easyddl {
 // that has joined has no program to follow. There each exchange has a thread, which learns its
 // step's turn from the control word and waits until the turns before have ended. So a step's
 // collectives lie between `begin` and `end`, and no other's lie between them.
-class GpuTurns {
+class GpuStepOrder {
  public:
   // An exchange, and what it is called in errors.
   struct Owner {
@@ -30,11 +30,11 @@ class GpuTurns {
   // A turn as ranks tell it, to be summed over those that have arrays, and the turn that the sum
   // stands for. Throws if the ranks have claimed different ones. `claimed` is null where this rank
   // has no arrays.
-  static float to_float(uint64_t turn);
+  static float to_float(uint64_t position);
   uint64_t agreed(double sum, double ranks, const uint64_t* claimed);
 
   // Returns once all turns before have ended here.
-  void begin(const Owner& owner, uint64_t turn);
+  void begin(const Owner& owner, uint64_t position);
 
   // Between two calls that hand in buckets of one step.
   void pause(const Owner& owner);

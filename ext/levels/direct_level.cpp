@@ -35,7 +35,7 @@ constexpr std::chrono::seconds kPatience{10};
 // What is left to do, in the slot of member 0.
 struct DirectLevel::Work {
   alignas(kLine) std::atomic<uint32_t> next{0};
-  alignas(kLine) Gate done;
+  alignas(kLine) FutexCounter done;
 };
 
 // A member's arrays, in its own slot. All of it is written before the turn ends, but the words.
@@ -44,18 +44,18 @@ struct DirectLevel::Announcement {
   alignas(kLine) std::atomic<uint32_t> is_withdrawn{0};
   bool is_reachable = false;
   size_t count = 0;
-  Piece pieces[1];
+  Segment segments[1];
 };
 
-DirectLevel::DirectLevel(const Layout& layout, SharedMemoryLevel& board)
-    : board_(board),
-      cores_are_shared_(layout.cores_are_shared),
-      is_possible_(layout.num_nodes == 1 && layout.local_size > 1 && reach_all(layout)),
-      sources_(static_cast<size_t>(layout.local_size)),
-      copies_(static_cast<size_t>(layout.local_size)) {}
+DirectLevel::DirectLevel(const Topology& topology, SharedMemoryLevel& shared_memory)
+    : shared_memory_(shared_memory),
+      cores_are_shared_(topology.cores_are_shared),
+      is_possible_(topology.num_nodes == 1 && topology.local_size > 1 && reach_all(topology)),
+      sources_(static_cast<size_t>(topology.local_size)),
+      copies_(static_cast<size_t>(topology.local_size)) {}
 
 // By trying: what forbids it (Yama, seccomp, user namespaces) cannot all be asked.
-bool DirectLevel::reach_all(const Layout& layout) {
+bool DirectLevel::reach_all(const Topology& topology) {
   struct Word {
     int64_t process;
     uint64_t* address;
@@ -64,70 +64,71 @@ bool DirectLevel::reach_all(const Layout& layout) {
   uint64_t word = 0;
   const Word mine{getpid(), &word, reinterpret_cast<uintptr_t>(&word) ^ 0x9e3779b97f4a7c15};
   word = mine.value;
-  std::vector<Word> all(static_cast<size_t>(layout.local_size));
+  std::vector<Word> all(static_cast<size_t>(topology.local_size));
   EASYDDL_MPI(MPI_Allgather, &mine, sizeof mine, MPI_BYTE, all.data(), sizeof mine, MPI_BYTE,
-              layout.host.get());
+              topology.host.get());
   int reached = 1;
   for (const Word& each : all) {
     processes_.push_back(static_cast<pid_t>(each.process));
     if (!PeerMemory::holds(processes_.back(), each.address, each.value)) reached = 0;
   }
-  EASYDDL_MPI(MPI_Allreduce, MPI_IN_PLACE, &reached, 1, MPI_INT, MPI_MIN, layout.host.get());
+  EASYDDL_MPI(MPI_Allreduce, MPI_IN_PLACE, &reached, 1, MPI_INT, MPI_MIN, topology.host.get());
   return reached == 1;
 }
 
-DirectLevel::Work& DirectLevel::work(uint32_t turn) {
-  return *reinterpret_cast<Work*>(board_.slot(0, turn));
+DirectLevel::Work& DirectLevel::work(uint32_t phase) {
+  return *reinterpret_cast<Work*>(shared_memory_.slot(0, phase));
 }
 
-DirectLevel::Announcement& DirectLevel::announcement(int member, uint32_t turn) {
-  return *reinterpret_cast<Announcement*>(board_.slot(member, turn) + sizeof(Work));
+DirectLevel::Announcement& DirectLevel::announcement(int member, uint32_t phase) {
+  return *reinterpret_cast<Announcement*>(shared_memory_.slot(member, phase) + sizeof(Work));
 }
 
-size_t DirectLevel::most_pieces() const {
-  return (board_.slot_bytes() - sizeof(Work) - sizeof(Announcement)) / sizeof(Piece);
+size_t DirectLevel::most_segments() const {
+  return (shared_memory_.slot_bytes() - sizeof(Work) - sizeof(Announcement)) / sizeof(Segment);
 }
 
-DirectLevel::Offer::Offer(DirectLevel& level, const Pieces& data, uint32_t turn)
-    : level_(level), turn_(turn) {
-  if (level_.board_.rank() == 0) new (&level_.work(turn)) Work;
-  Announcement& mine = *new (&level_.announcement(level_.board_.rank(), turn)) Announcement;
+DirectLevel::Offer::Offer(DirectLevel& level, const SegmentList& data, uint32_t phase)
+    : level_(level), phase_(phase) {
+  if (level_.shared_memory_.rank() == 0) new (&level_.work(phase)) Work;
+  Announcement& mine =
+      *new (&level_.announcement(level_.shared_memory_.rank(), phase)) Announcement;
   size_t count = 0;
   data.for_each(0, data.bytes(), [&](const uint8_t* in, uint8_t* out, size_t, size_t bytes) {
-    if (count < level_.most_pieces()) mine.pieces[count] = {in, out, bytes};
+    if (count < level_.most_segments()) mine.segments[count] = {in, out, bytes};
     ++count;
   });
   mine.count = count;
-  mine.is_reachable = count <= level_.most_pieces() && PeerMemory::is_reachable(data);
+  mine.is_reachable = count <= level_.most_segments() && PeerMemory::is_reachable(data);
 }
 
 DirectLevel::Offer::~Offer() {
-  if (is_open_) level_.withdraw(turn_);
+  if (is_open_) level_.withdraw(phase_);
 }
 
-bool DirectLevel::all_offer(uint32_t turn) {
-  for (int member = 0; member < board_.size(); ++member) {
-    if (!announcement(member, turn).is_reachable) return false;
+bool DirectLevel::all_offer(uint32_t phase) {
+  for (int member = 0; member < shared_memory_.size(); ++member) {
+    if (!announcement(member, phase).is_reachable) return false;
   }
   return true;
 }
 
-bool DirectLevel::is_withdrawn(uint32_t turn) {
-  for (int member = 0; member < board_.size(); ++member) {
-    if (announcement(member, turn).is_withdrawn.load() != 0) return true;
+bool DirectLevel::is_withdrawn(uint32_t phase) {
+  for (int member = 0; member < shared_memory_.size(); ++member) {
+    if (announcement(member, phase).is_withdrawn.load() != 0) return true;
   }
   return false;
 }
 
 // The arrays are about to be freed. Who begins a block after this sees it, because it tells that it
 // is at work before it looks.
-void DirectLevel::withdraw(uint32_t turn) {
-  announcement(board_.rank(), turn).is_withdrawn.store(1);
-  if (!board_.have_all_ended(turn)) return;  // nobody has begun
+void DirectLevel::withdraw(uint32_t phase) {
+  announcement(shared_memory_.rank(), phase).is_withdrawn.store(1);
+  if (!shared_memory_.have_all_ended(phase)) return;  // nobody has begun
   const auto end = std::chrono::steady_clock::now() + kPatience;
-  for (int member = 0; member < board_.size(); ++member) {
-    if (member == board_.rank()) continue;
-    while (announcement(member, turn).is_at_work.load() != 0) {
+  for (int member = 0; member < shared_memory_.size(); ++member) {
+    if (member == shared_memory_.rank()) continue;
+    while (announcement(member, phase).is_at_work.load() != 0) {
       if (std::chrono::steady_clock::now() > end) end_job_for(member);
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
@@ -145,18 +146,18 @@ void DirectLevel::end_job_for(int member) const {
 
 // Short data goes in as many blocks that all ranks have some.
 size_t DirectLevel::block_bytes(size_t bytes) const {
-  const size_t members = static_cast<size_t>(board_.size());
+  const size_t members = static_cast<size_t>(shared_memory_.size());
   const size_t block = std::min(kCopies / (members - 1), bytes / (2 * members));
   return (std::max(block, kLeastBlock) + kPage - 1) / kPage * kPage;
 }
 
-void DirectLevel::reduce(const Pieces& data, uint32_t turn, DType dtype, Op op, int divisor,
+void DirectLevel::reduce(const SegmentList& data, uint32_t phase, DType dtype, Op op, int divisor,
                          const Idle& idle) {
   peers_.clear();
-  for (int member = 0; member < board_.size(); ++member) {
-    const Announcement& theirs = announcement(member, turn);
+  for (int member = 0; member < shared_memory_.size(); ++member) {
+    const Announcement& theirs = announcement(member, phase);
     peers_.emplace_back(processes_[static_cast<size_t>(member)],
-                        Pieces({theirs.pieces, theirs.pieces + theirs.count}));
+                        SegmentList({theirs.segments, theirs.segments + theirs.count}));
   }
   struct AtWork {  // for as long as this rank reaches into others' memory
     std::atomic<uint32_t>& word;
@@ -165,12 +166,12 @@ void DirectLevel::reduce(const Pieces& data, uint32_t turn, DType dtype, Op op, 
   };
   const size_t block = block_bytes(data.bytes());
   const auto blocks = static_cast<uint32_t>((data.bytes() + block - 1) / block);
-  Work& shared = work(turn);
+  Work& shared = work(phase);
   for (uint32_t i = shared.next.fetch_add(1); i < blocks; i = shared.next.fetch_add(1)) {
-    const AtWork at_work(announcement(board_.rank(), turn).is_at_work);
+    const AtWork at_work(announcement(shared_memory_.rank(), phase).is_at_work);
     const size_t begin = i * block, end = std::min(data.bytes(), begin + block);
     // Where a member is gone, or fails, the block stays undone: who waits for it learns why.
-    if (is_withdrawn(turn) || !reduce_block(data, begin, end, dtype, op, divisor)) break;
+    if (is_withdrawn(phase) || !reduce_block(data, begin, end, dtype, op, divisor)) break;
     shared.done.advance(blocks);
   }
   const Span span("wait in the host");
@@ -178,10 +179,10 @@ void DirectLevel::reduce(const Pieces& data, uint32_t turn, DType dtype, Op op, 
 }
 
 // False if a member is gone.
-bool DirectLevel::reduce_block(const Pieces& data, size_t begin, size_t end, DType dtype, Op op,
-                               int divisor) {
+bool DirectLevel::reduce_block(const SegmentList& data, size_t begin, size_t end, DType dtype,
+                               Op op, int divisor) {
   const auto at = [](int member) { return static_cast<size_t>(member); };
-  const int me = board_.rank(), members = board_.size();
+  const int me = shared_memory_.rank(), members = shared_memory_.size();
   {
     const Span span("copy in", end - begin);
     for (int i = 1; i < members; ++i) {  // not all from the same one at a time

@@ -22,17 +22,17 @@ namespace easyddl {
 // members.
 class DirectLevel {
  public:
-  // Collective over layout.host. `board` carries the offers, in its slots.
-  DirectLevel(const Layout& layout, SharedMemoryLevel& board);
+  // Collective over layout.host. `shared_memory` carries the offers, in its slots.
+  DirectLevel(const Topology& topology, SharedMemoryLevel& shared_memory);
 
   // Whether the kernel lets all members reach into each other's memory. The same on all.
   bool is_possible() const { return is_possible_; }
 
-  // This rank's arrays, in the others' reach from the end of `turn` on. Where that ends early, by
+  // This rank's arrays, in the others' reach from the end of `phase` on. Where that ends early, by
   // an exception, the destructor waits until nobody is at work on them.
   class Offer {
    public:
-    Offer(DirectLevel& level, const Pieces& data, uint32_t turn);
+    Offer(DirectLevel& level, const SegmentList& data, uint32_t phase);
     ~Offer();
     Offer(const Offer&) = delete;
     Offer& operator=(const Offer&) = delete;
@@ -42,31 +42,33 @@ class DirectLevel {
 
    private:
     DirectLevel& level_;
-    uint32_t turn_;
+    uint32_t phase_;
     bool is_open_ = true;
   };
 
-  // Once all have ended `turn`: whether all arrays can be reached. The same on all.
-  bool all_offer(uint32_t turn);
+  // Once all have ended `phase`: whether all arrays can be reached. The same on all.
+  bool all_offer(uint32_t phase);
 
-  // Reduces what was offered in `turn`. To be called by all members.
-  void reduce(const Pieces& data, uint32_t turn, DType dtype, Op op, int divisor, const Idle& idle);
+  // Reduces what was offered in `phase`. To be called by all members.
+  void reduce(const SegmentList& data, uint32_t phase, DType dtype, Op op, int divisor,
+              const Idle& idle);
 
  private:
   struct Work;
   struct Announcement;
 
-  Work& work(uint32_t turn);
-  Announcement& announcement(int member, uint32_t turn);
-  size_t most_pieces() const;
+  Work& work(uint32_t phase);
+  Announcement& announcement(int member, uint32_t phase);
+  size_t most_segments() const;
   size_t block_bytes(size_t bytes) const;
-  bool reach_all(const Layout& layout);
-  bool is_withdrawn(uint32_t turn);
-  void withdraw(uint32_t turn);
+  bool reach_all(const Topology& topology);
+  bool is_withdrawn(uint32_t phase);
+  void withdraw(uint32_t phase);
   [[noreturn]] void end_job_for(int member) const;
-  bool reduce_block(const Pieces& data, size_t begin, size_t end, DType dtype, Op op, int divisor);
+  bool reduce_block(const SegmentList& data, size_t begin, size_t end, DType dtype, Op op,
+                    int divisor);
 
-  SharedMemoryLevel& board_;
+  SharedMemoryLevel& shared_memory_;
   bool cores_are_shared_;
   std::vector<pid_t> processes_;
   bool is_possible_;

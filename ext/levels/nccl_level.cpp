@@ -168,11 +168,11 @@ int NcclLevel::operation(DType dtype, const Reduction& reduction, const Idle& id
   return scaled_sum_;
 }
 
-void NcclLevel::allreduce(const std::vector<Piece>& arrays, DType dtype, const Reduction& reduction,
-                          CudaStream stream, const Idle& idle) {
+void NcclLevel::allreduce(const std::vector<Segment>& arrays, DType dtype,
+                          const Reduction& reduction, CudaStream stream, const Idle& idle) {
   const int op = operation(dtype, reduction, idle);
   Group group;
-  for (const Piece& array : arrays) {
+  for (const Segment& array : arrays) {
     if (array.bytes == 0) continue;
     enlist(nccl().AllReduce(array.in, array.out, array.bytes / size_of(dtype), nccl_type(dtype), op,
                             comm_, stream),

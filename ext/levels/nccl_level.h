@@ -39,7 +39,7 @@ class NcclLevel {
   NcclLevel& operator=(const NcclLevel&) = delete;
 
   // In one launch, however many arrays there are.
-  void allreduce(const std::vector<Piece>& arrays, DType dtype, const Reduction& reduction,
+  void allreduce(const std::vector<Segment>& arrays, DType dtype, const Reduction& reduction,
                  CudaStream stream, const Idle& idle);
 
   // `data` holds as many shards of `count` elements as there are owners, the first ranks. After

@@ -22,35 +22,35 @@ class SharedMemoryLevel {
 
   // What a member says of itself in a turn.
   struct Note {
-    uint64_t signature;  // of the collective that begins in this turn
-    uint32_t verdict;    // whether all hosts agree; told by carriers
+    uint64_t fingerprint;  // of the collective that begins in this turn
+    uint32_t verdict;      // whether all hosts agree; told by carriers
   };
 
   // Collective over layout.host. `slots` is what S is above.
-  SharedMemoryLevel(const Layout& layout, size_t slot_bytes, uint32_t slots);
+  SharedMemoryLevel(const Topology& topology, size_t slot_bytes, uint32_t slots);
 
   int rank() const { return rank_; }
   int size() const { return size_; }
   size_t slot_bytes() const { return slot_bytes_; }
-  uint32_t turn() const { return turn_; }
+  uint32_t phase() const { return phase_; }
 
-  uint8_t* slot(int member, uint32_t turn);
-  Note& note(int member, uint32_t turn);
+  uint8_t* slot(int member, uint32_t phase);
+  Note& note(int member, uint32_t phase);
 
-  void end_turn();
-  // Waits until all members have ended `turn`.
-  void wait(uint32_t turn, const Idle& idle);
-  bool have_all_ended(uint32_t turn);
+  void end_phase();
+  // Waits until all members have ended `phase`.
+  void wait(uint32_t phase, const Idle& idle);
+  bool have_all_ended(uint32_t phase);
 
  private:
-  struct Board;
-  Board* board();
+  struct Header;
+  Header* header();
 
   int rank_, size_;
   bool cores_are_shared_;
   size_t slot_bytes_;
   uint32_t slots_;
-  uint32_t turn_ = 1;
+  uint32_t phase_ = 1;
   SharedSegment segment_;
 };
 

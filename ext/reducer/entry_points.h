@@ -14,12 +14,12 @@ namespace easyddl {
 
 // The frameworks' ops live in libraries of their own, which know neither Python nor MPI, and
 // are not linked with the engine. They are given this at load; both come from one build.
-struct ExchangeDoor {
+struct ReducerEntryPoints {
   // Hands in the arrays of one or more whole buckets, from bucket `first` on, to the exchange
   // of that number. `weight` is that of this rank's batch, and matters with the first bucket of a
   // step. `done` is called once, maybe on another thread: its argument says why the arrays do not
   // hold the result, and is empty where they do.
-  void (*submit)(int64_t exchange, size_t first, std::vector<Piece> arrays, double weight,
+  void (*submit)(int64_t reducer, size_t first, std::vector<Segment> arrays, double weight,
                  std::function<void(const std::string& error)> done);
 
   // The same for arrays that lie on a GPU, from a thread that queues work on `stream`. It queues
@@ -33,14 +33,14 @@ struct ExchangeDoor {
   // thread waits for it too. Returns why the stream does not wait, and will not find the results;
   // empty where it does. `done` is called once in any case: the arrays must live until then. A step
   // that fails half-way ends the job, since other ranks' GPUs wait for this one's.
-  std::string (*submit_on_gpu)(int64_t exchange, size_t first, std::vector<Piece> arrays,
+  std::string (*submit_on_gpu)(int64_t reducer, size_t first, std::vector<Segment> arrays,
                                const float* gpu_weight, double weight, void* stream,
                                std::function<void(const std::string& error)> done);
 
   // Hands in this rank's rows of all tables of an exchange. They travel behind its last bucket.
   // `make_room` is called once, maybe on another thread, as soon as it is known how many rows all
   // ranks have; not where that fails before.
-  void (*submit_rows)(int64_t exchange, std::vector<Rows> rows, double weight, MakeRoom make_room,
+  void (*submit_rows)(int64_t reducer, std::vector<Rows> rows, double weight, MakeRoom make_room,
                       std::function<void(const std::string& error)> done);
 };
 

@@ -8,7 +8,7 @@
 namespace easyddl {
 
 // What a rank has learnt of the others from the control words of the steps.
-struct Seen {
+struct JoinSummary {
   uint64_t missed = 0;  // steps that others took while this rank had no batch
   // The first step, counted from 1 since `forget`, in which any rank had none while others did,
   // and in which any has asked all to stop. The same on all ranks; 0 for none yet. A rank may
@@ -34,20 +34,20 @@ class JoinState {
   // Takes in what all ranks have said, of which this one was `active` or not. Returns whether any
   // was: else there was no step, and all have joined.
   bool take_in(const ControlWord& all, bool active, int ranks) {
-    if (all.any_stops() && seen_.stop == 0) seen_.stop = taken_ + 1;
+    if (all.any_stops() && summary_.stop == 0) summary_.stop = taken_ + 1;
     if (!all.any_active()) {
       joining_ = false;
       return false;
     }
-    if (!active) ++seen_.missed;
-    if (!all.all_active(ranks) && seen_.uneven == 0) seen_.uneven = taken_ + 1;
+    if (!active) ++summary_.missed;
+    if (!all.all_active(ranks) && summary_.uneven == 0) summary_.uneven = taken_ + 1;
     return true;
   }
   void end_step() { ++taken_; }
 
-  const Seen& seen() const { return seen_; }
+  const JoinSummary& summary() const { return summary_; }
   void forget() {
-    seen_ = {};
+    summary_ = {};
     taken_ = 0;
     asks_to_stop_ = false;
   }
@@ -55,7 +55,7 @@ class JoinState {
  private:
   bool joining_ = false;
   bool asks_to_stop_ = false;
-  Seen seen_;
+  JoinSummary summary_;
   uint64_t taken_ = 0;  // steps, since `forget`
 };
 

@@ -15,7 +15,7 @@
 namespace easyddl {
 namespace {
 
-std::atomic<uint64_t> g_exchanged_steps{0};
+std::atomic<uint64_t> g_reduced_steps{0};
 
 // For how long what is closed in the midst of a step waits for the other ranks.
 constexpr std::chrono::seconds kPatience{1};
@@ -48,14 +48,14 @@ std::string why_not(Act act) {
 
 }  // namespace
 
-Exchange::Exchange(World& world, std::string what, std::vector<Bucket> buckets, Op op,
-                   std::vector<Table> tables)
+Reducer::Reducer(World& world, std::string what, std::vector<Bucket> buckets, Op op,
+                 std::vector<Table> tables)
     : what_(std::move(what)),
       buckets_(std::move(buckets)),
       op_(op),
       rows_(std::move(tables)),
-      owned_channel_(Channel::open(world, most_bytes(buckets_))),
-      channel_(*owned_channel_),
+      owned_communicator_(Communicator::open(world, most_bytes(buckets_))),
+      communicator_(*owned_communicator_),
       registration_(*this),
       waiting_(num_buckets()) {
   try {
@@ -68,17 +68,17 @@ Exchange::Exchange(World& world, std::string what, std::vector<Bucket> buckets, 
   }
 }
 
-Exchange::~Exchange() { close(); }
+Reducer::~Reducer() { close(); }
 
-void Exchange::submit(size_t first, std::vector<Piece> arrays, double weight, Done done) {
+void Reducer::submit(size_t first, std::vector<Segment> arrays, double weight, Done done) {
   hand_in(first, {std::move(arrays), weight, std::move(done), 0, {}, {}});
 }
 
-void Exchange::submit_rows(std::vector<Rows> rows, double weight, MakeRoom make_room, Done done) {
+void Reducer::submit_rows(std::vector<Rows> rows, double weight, MakeRoom make_room, Done done) {
   hand_in(buckets_.size(), {{}, weight, std::move(done), 0, std::move(rows), std::move(make_room)});
 }
 
-void Exchange::hand_in(size_t first, Request request) {
+void Reducer::hand_in(size_t first, Request request) {
   if (Trace::on() != nullptr) request.handed_in = Trace::now();
   std::unique_lock<std::mutex> lock(mutex_);
   const std::string failure = refusal(first, Place::host);
@@ -92,7 +92,7 @@ void Exchange::hand_in(size_t first, Request request) {
 }
 
 // Why arrays that lie there cannot be handed in; empty if they can.
-std::string Exchange::refusal(size_t first, Place place) const {
+std::string Reducer::refusal(size_t first, Place place) const {
   if (!failure_.empty()) return failure_;
   if (first >= num_buckets()) {
     return "There is no bucket " + std::to_string(first) + " in " + what_ + ".";
@@ -103,56 +103,56 @@ std::string Exchange::refusal(size_t first, Place place) const {
          " in its first step, and now do not. They must stay there.";
 }
 
-void Exchange::join() {
+void Reducer::join() {
   const std::lock_guard<std::mutex> lock(mutex_);
   joined_.join();
   came_.notify_one();
 }
 
-bool Exchange::wait_for_all(std::chrono::milliseconds time) {
+bool Reducer::wait_for_all(std::chrono::milliseconds time) {
   std::unique_lock<std::mutex> lock(mutex_);
   all_joined_.wait_for(lock, time, [this] { return !joined_.is_joining() || !failure_.empty(); });
   if (!failure_.empty()) throw Error(failure_);
   return !joined_.is_joining();
 }
 
-void Exchange::give_up(const std::string& why) {
+void Reducer::give_up(const std::string& why) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (failure_.empty()) failure_ = why;
     came_.notify_one();
     all_joined_.notify_all();
   }
-  channel_.give_up(why);
+  communicator_.give_up(why);
 }
 
-void Exchange::ask_to_stop(bool stop) {
+void Reducer::ask_to_stop(bool stop) {
   const std::lock_guard<std::mutex> lock(mutex_);
   joined_.ask_to_stop(stop);
 }
 
-std::optional<std::chrono::nanoseconds> Exchange::waited() {
+std::optional<std::chrono::nanoseconds> Reducer::waited() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (place_ == Place::gpu) return std::nullopt;
   return waited_;
 }
 
-std::pair<uint64_t, std::vector<uint64_t>> Exchange::gathered() {
+std::pair<uint64_t, std::vector<uint64_t>> Reducer::gathered() {
   const std::lock_guard<std::mutex> lock(mutex_);
   return {step_, rows_.gathered()};
 }
 
-Seen Exchange::seen() {
+JoinSummary Reducer::join_summary() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return joined_.seen();
+  return joined_.summary();
 }
 
-void Exchange::forget() {
+void Reducer::forget() {
   const std::lock_guard<std::mutex> lock(mutex_);
   joined_.forget();
 }
 
-void Exchange::run() {
+void Reducer::run() {
   if (Trace* trace = Trace::on()) trace->name_thread("exchange " + std::to_string(number()));
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
@@ -182,7 +182,7 @@ void Exchange::run() {
       failure = take_joined_step();
     }
     // The other ranks would wait for this one.
-    if (!failure.empty()) channel_.give_up(failure);
+    if (!failure.empty()) communicator_.give_up(failure);
     lock.lock();
     is_driven_ = false;
     if (failure_.empty()) failure_ = failure;
@@ -202,13 +202,14 @@ void Exchange::run() {
 
 // Where the arrays lie, which a rank that has none must know too. Once in an exchange. With it a
 // rank whose arrays lie on a GPU tells which turn it has claimed.
-void Exchange::agree_on_place(Place mine, std::optional<int> gpu) {
+void Reducer::agree_on_place(Place mine, std::optional<int> gpu) {
   constexpr int64_t kPlaces = 4;
-  const uint64_t turn =
-      mine == Place::gpu ? GpuLevel::of(channel_.world()).turns().claim(owner()) : 0;
-  const std::vector<int64_t> all =
-      channel_.gather_values(static_cast<int64_t>(mine) + kPlaces * static_cast<int64_t>(turn),
-                             Signature("the first step of " + what_));
+  const uint64_t position =
+      mine == Place::gpu ? GpuCommunicator::of(communicator_.world()).step_order().claim(owner())
+                         : 0;
+  const std::vector<int64_t> all = communicator_.gather_values(
+      static_cast<int64_t>(mine) + kPlaces * static_cast<int64_t>(position),
+      Fingerprint("the first step of " + what_));
   const auto first_with = [&](Place place) {
     return std::find_if(all.begin(), all.end(), [&](int64_t each) {
       return each % kPlaces == static_cast<int64_t>(place);
@@ -216,18 +217,18 @@ void Exchange::agree_on_place(Place mine, std::optional<int> gpu) {
   };
   const auto on_host = first_with(Place::host), on_gpu = first_with(Place::gpu);
   if (on_host != all.end() && on_gpu != all.end()) {
-    throw Error(channel_.layout().capitalized_name_of(on_gpu - all.begin()) +
+    throw Error(communicator_.topology().capitalized_name_of(on_gpu - all.begin()) +
                 " hands in arrays that lie on a GPU, " +
-                channel_.layout().capitalized_name_of(on_host - all.begin()) +
+                communicator_.topology().capitalized_name_of(on_host - all.begin()) +
                 " arrays that lie on the host, in the first step of " + what_ +
                 ". All ranks must train on the same kind of device.");
   }
   if (on_gpu != all.end()) {
-    std::vector<int64_t> turns;
+    std::vector<int64_t> step_order;
     for (int64_t each : all) {
-      if (each % kPlaces == static_cast<int64_t>(Place::gpu)) turns.push_back(each / kPlaces);
+      if (each % kPlaces == static_cast<int64_t>(Place::gpu)) step_order.push_back(each / kPlaces);
     }
-    prepare_gpu(turns, gpu, mine == Place::gpu ? &turn : nullptr);
+    prepare_gpu(step_order, gpu, mine == Place::gpu ? &position : nullptr);
   }
   const std::lock_guard<std::mutex> lock(mutex_);
   if (on_gpu != all.end()) place_ = Place::gpu;
@@ -235,7 +236,7 @@ void Exchange::agree_on_place(Place mine, std::optional<int> gpu) {
 }
 
 // Reduces the arrays of whole buckets, from `next_` on. Returns why it could not.
-std::string Exchange::take(Request& request) {
+std::string Reducer::take(Request& request) {
   return why_not([&] {
     if (are_rows_next()) {
       rows_.check(request.rows);
@@ -258,7 +259,7 @@ std::string Exchange::take(Request& request) {
 }
 
 // Takes part in a step of the other ranks with zeros, or learns that all have joined.
-std::string Exchange::take_joined_step() {
+std::string Reducer::take_joined_step() {
   return why_not([this] {
     if (gpu_ != nullptr) return take_joined_step_on_gpu();
     begin_step(0, false);
@@ -268,7 +269,7 @@ std::string Exchange::take_joined_step() {
         continue;
       }
       std::vector<std::vector<uint8_t>> zeros;
-      std::vector<Piece> arrays;
+      std::vector<Segment> arrays;
       for (size_t bytes : buckets_[next_].bytes) {
         uint8_t* data = zeros.emplace_back(bytes).data();
         arrays.push_back({data, data, bytes});
@@ -278,7 +279,7 @@ std::string Exchange::take_joined_step() {
   });
 }
 
-void Exchange::begin_step(double weight, bool active) {
+void Reducer::begin_step(double weight, bool active) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     mine_ = joined_.word(weight, active);
@@ -293,21 +294,21 @@ void Exchange::begin_step(double weight, bool active) {
 
 // Before the first step only: later ones go by the one before. Scaling by the weights themselves
 // could take a 16-bit gradient beyond its range.
-void Exchange::agree_on_usual_weight() {
+void Reducer::agree_on_usual_weight() {
   const ControlWord all = exchange_control("the first weights of " + what_);
   if (all.any_active() && all.weight > 0) usual_weight_ = all.weight / all.active;
 }
 
 // One control word alone.
-ControlWord Exchange::exchange_control(const std::string& text) {
+ControlWord Reducer::exchange_control(const std::string& text) {
   ControlWord::Floats floats = mine_.to_floats();
   auto* bytes = reinterpret_cast<uint8_t*>(floats.data());
-  channel_.allreduce(Pieces({{bytes, bytes, sizeof floats}}), DType::float32, Op::sum,
-                     Signature(text));
+  communicator_.allreduce(SegmentList({{bytes, bytes, sizeof floats}}), DType::float32, Op::sum,
+                          Fingerprint(text));
   return ControlWord::from_floats(floats, 1);
 }
 
-void Exchange::reduce(std::vector<Piece> arrays, int64_t handed_in) {
+void Reducer::reduce(std::vector<Segment> arrays, int64_t handed_in) {
   check(arrays);
   weigh(arrays);
   travel(arrays, handed_in);
@@ -318,24 +319,24 @@ void Exchange::reduce(std::vector<Piece> arrays, int64_t handed_in) {
 
 // All ranks' rows, for the request of this one; null if it has no batch. The control word has told
 // all weights by then, so that rows need be multiplied but once.
-void Exchange::gather_rows(const Request* request) {
+void Reducer::gather_rows(const Request* request) {
   const std::string text = text_of_bucket();
   if (next_ == 0) {
     take_in(exchange_control("the control word of " + text));
     if (!step_has_batches_) return;
   }
   const int64_t begun = Trace::on() != nullptr ? Trace::now() : 0;
-  const double factor = op_ == Op::mean ? share_ / divisor_ / channel_.size() : 1;
+  const double factor = op_ == Op::mean ? share_ / divisor_ / communicator_.size() : 1;
   if (request == nullptr) {
-    rows_.run(channel_, {}, 0, {}, Signature(text));
+    rows_.run(communicator_, {}, 0, {}, Fingerprint(text));
   } else {
-    rows_.run(channel_, request->rows, factor, request->make_room, Signature(text));
+    rows_.run(communicator_, request->rows, factor, request->make_room, Fingerprint(text));
     if (request->handed_in != 0) bucket_trace(bytes_of(request->rows), request->handed_in, begun)();
   }
   end_bucket();
 }
 
-void Exchange::check(const std::vector<Piece>& arrays) const {
+void Reducer::check(const std::vector<Segment>& arrays) const {
   const Bucket& bucket = buckets_[next_];
   for (size_t i = 0; i < arrays.size(); ++i) {
     if (arrays[i].bytes == bucket.bytes[i]) continue;
@@ -345,29 +346,29 @@ void Exchange::check(const std::vector<Piece>& arrays) const {
   }
 }
 
-void Exchange::weigh(std::vector<Piece>& arrays) const {
+void Reducer::weigh(std::vector<Segment>& arrays) const {
   if (share_ == 1) return;
   const DType dtype = buckets_[next_].dtype;
-  for (Piece& array : arrays) {
+  for (Segment& array : arrays) {
     scale(array.out, array.in, array.bytes / size_of(dtype), dtype, share_);
     array.in = array.out;
   }
 }
 
-void Exchange::divide(const std::vector<Piece>& arrays) const {
+void Reducer::divide(const std::vector<Segment>& arrays) const {
   if (divisor_ == 1) return;
   const DType dtype = buckets_[next_].dtype;
-  for (const Piece& array : arrays) {
+  for (const Segment& array : arrays) {
     scale(array.out, array.out, array.bytes / size_of(dtype), dtype, 1 / divisor_);
   }
 }
 
-std::string Exchange::text_of_bucket() const {
+std::string Reducer::text_of_bucket() const {
   return "bucket " + std::to_string(next_ + 1) + " of " + std::to_string(num_buckets()) +
          " in step " + std::to_string(step_) + " of " + what_;
 }
 
-void Exchange::travel(std::vector<Piece> arrays, int64_t handed_in) {
+void Reducer::travel(std::vector<Segment> arrays, int64_t handed_in) {
   const Bucket& bucket = buckets_[next_];
   const std::string text = text_of_bucket();
   // In the first bucket, if its elements can hold the control word; else before it.
@@ -380,27 +381,27 @@ void Exchange::travel(std::vector<Piece> arrays, int64_t handed_in) {
     take_in(exchange_control("the control word of " + text));
     if (!step_has_batches_) return;
   }
-  const Pieces pieces(std::move(arrays));
+  const SegmentList segments(std::move(arrays));
   const int64_t begun = Trace::on() != nullptr ? Trace::now() : 0;
-  channel_.allreduce(pieces, bucket.dtype, op_, Signature(text));
+  communicator_.allreduce(segments, bucket.dtype, op_, Fingerprint(text));
   if (rides) {
-    const int ranks = channel_.size();
+    const int ranks = communicator_.size();
     take_in(ControlWord::from_floats(floats, op_ == Op::mean ? ranks : 1));
   }
-  if (handed_in != 0) bucket_trace(pieces.bytes(), handed_in, begun)();
+  if (handed_in != 0) bucket_trace(segments.bytes(), handed_in, begun)();
 }
 
-void Exchange::take_in(const ControlWord& all) {
+void Reducer::take_in(const ControlWord& all) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  step_has_batches_ = joined_.take_in(all, mine_.active != 0, channel_.size());
+  step_has_batches_ = joined_.take_in(all, mine_.active != 0, communicator_.size());
   if (!step_has_batches_) return all_joined_.notify_all();
   divisor_ = 1;
   if (op_ != Op::mean || all.weight <= 0) return;
-  if (!all.any_plain()) divisor_ = all.weight / channel_.size() / usual_weight_;
+  if (!all.any_plain()) divisor_ = all.weight / communicator_.size() / usual_weight_;
   usual_weight_ = all.weight / all.active;
 }
 
-void Exchange::end_bucket() {
+void Reducer::end_bucket() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (++next_ < num_buckets()) return;
   next_ = 0;
@@ -409,15 +410,15 @@ void Exchange::end_bucket() {
   if (mine_.active != 0 && place_ == Place::host) {
     waited_ += std::chrono::steady_clock::now() - last_handed_in_;
   }
-  if (op_ == Op::mean) g_exchanged_steps.fetch_add(1);
+  if (op_ == Op::mean) g_reduced_steps.fetch_add(1);
 }
 
 // To be called once a bucket is done, which is the next one now.
-std::function<void()> Exchange::bucket_trace(size_t bytes, int64_t handed_in, int64_t begun) const {
+std::function<void()> Reducer::bucket_trace(size_t bytes, int64_t handed_in, int64_t begun) const {
   const auto count = [](auto value) { return static_cast<int64_t>(value); };
-  return [=, step = step_, bucket = next_, buckets = num_buckets(), exchange = number()] {
+  return [=, step = step_, bucket = next_, buckets = num_buckets(), reducer = number()] {
     Trace::on()->add("bucket", handed_in, Trace::now(),
-                     {{"exchange", exchange},
+                     {{"exchange", reducer},
                       {"step", count(step)},
                       {"bucket", count(bucket)},
                       {"buckets", count(buckets)},
@@ -426,7 +427,7 @@ std::function<void()> Exchange::bucket_trace(size_t bytes, int64_t handed_in, in
   };
 }
 
-void Exchange::close() {
+void Reducer::close() {
   registration_.close();
   bool is_half_way = false;
   {
@@ -438,16 +439,16 @@ void Exchange::close() {
     is_half_way = is_driven_ || next_ != 0;
   }
   // After an error of this rank's alone others wait in the step, and would for long.
-  if (is_half_way) channel_.give_up(what_ + " was closed in the midst of a step.");
+  if (is_half_way) communicator_.give_up(what_ + " was closed in the midst of a step.");
   if (thread_.joinable()) thread_.join();
   registration_.end();
   if (gpu_ != nullptr) {
     gpu_->watch().drain(number());
-    gpu_->turns().end(owner());  // of a step that has remained half-way
+    gpu_->step_order().end(owner());  // of a step that has remained half-way
   }
-  Channel::retire(std::move(owned_channel_));
+  Communicator::retire(std::move(owned_communicator_));
 }
 
-uint64_t exchanged_steps() { return g_exchanged_steps.load(); }
+uint64_t reduced_steps() { return g_reduced_steps.load(); }
 
 }  // namespace easyddl

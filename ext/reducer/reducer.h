@@ -48,16 +48,16 @@ struct Bucket {
 //
 // A rank that has no more batches joins: its thread takes part with zeros, and no rows, and with no
 // weight, until all have joined.
-class Exchange : public Submittable {
+class Reducer : public Submittable {
  public:
   // Collective: makes a channel of its own, as large as the largest bucket. All ranks must pass the
   // same `what` (for errors), the same buckets, the same `op`: the weighted mean, or the sum,
   // which knows no weights; and the same tables, of which sparse gradients hold rows.
-  Exchange(World& world, std::string what, std::vector<Bucket> buckets, Op op = Op::mean,
-           std::vector<Table> tables = {});
-  ~Exchange() override;
-  Exchange(const Exchange&) = delete;
-  Exchange& operator=(const Exchange&) = delete;
+  Reducer(World& world, std::string what, std::vector<Bucket> buckets, Op op = Op::mean,
+          std::vector<Table> tables = {});
+  ~Reducer() override;
+  Reducer(const Reducer&) = delete;
+  Reducer& operator=(const Reducer&) = delete;
 
   // By this number other libraries of the process find the exchange.
   int64_t number() const { return registration_.number(); }
@@ -65,15 +65,15 @@ class Exchange : public Submittable {
   // Hands in the arrays of one or more whole buckets, from bucket `first` on. In whatever order
   // threads come here, buckets travel in theirs. `weight` is that of this rank's batch in the
   // step, or kPlain; that of the first bucket counts.
-  void submit(size_t first, std::vector<Piece> arrays, double weight, Done done) override;
+  void submit(size_t first, std::vector<Segment> arrays, double weight, Done done) override;
 
-  // The same for arrays on a GPU: see ExchangeDoor. The thread that comes here takes the step
+  // The same for arrays on a GPU: see ReducerEntryPoints. The thread that comes here takes the step
   // itself. Either all ranks hand in such, or none does.
-  std::string submit_on_gpu(size_t first, std::vector<Piece> arrays, const float* gpu_weight,
+  std::string submit_on_gpu(size_t first, std::vector<Segment> arrays, const float* gpu_weight,
                             double weight, void* stream, const Done& done) override;
 
-  // Hands in the rows of all tables: see ExchangeDoor. `weight` is that of `submit`, and counts
-  // where there are no buckets.
+  // Hands in the rows of all tables: see ReducerEntryPoints. `weight` is that of `submit`, and
+  // counts where there are no buckets.
   void submit_rows(std::vector<Rows> rows, double weight, MakeRoom make_room, Done done) override;
 
   // From now on this rank has no batches. Steps that are handed in already are taken first.
@@ -93,7 +93,7 @@ class Exchange : public Submittable {
   std::optional<std::chrono::nanoseconds> waited();
 
   // What the steps have told, since `forget`.
-  Seen seen();
+  JoinSummary join_summary();
   void forget();
 
   // How many steps there were, and how many rows of each table all ranks have had in them.
@@ -108,7 +108,7 @@ class Exchange : public Submittable {
 
  private:
   struct Request {
-    std::vector<Piece> arrays;
+    std::vector<Segment> arrays;
     double weight;
     Done done;
     int64_t handed_in;  // when, if that is traced
@@ -116,7 +116,7 @@ class Exchange : public Submittable {
     MakeRoom make_room;
   };
   // Where a step on a GPU is read, and what waits for it.
-  struct OnGpu {
+  struct GpuSource {
     const float* weight;  // or null
     CudaStream stream;
   };
@@ -133,40 +133,40 @@ class Exchange : public Submittable {
   void agree_on_place(Place mine, std::optional<int> gpu);
   std::string take(Request& request);
   std::string take_joined_step();
-  void reduce(std::vector<Piece> arrays, int64_t handed_in);
+  void reduce(std::vector<Segment> arrays, int64_t handed_in);
   void gather_rows(const Request* request);
   void begin_step(double weight, bool active);
   void agree_on_usual_weight();
-  void check(const std::vector<Piece>& arrays) const;
-  void weigh(std::vector<Piece>& arrays) const;
-  void divide(const std::vector<Piece>& arrays) const;
-  void travel(std::vector<Piece> arrays, int64_t handed_in);
+  void check(const std::vector<Segment>& arrays) const;
+  void weigh(std::vector<Segment>& arrays) const;
+  void divide(const std::vector<Segment>& arrays) const;
+  void travel(std::vector<Segment> arrays, int64_t handed_in);
   ControlWord exchange_control(const std::string& text);
   void take_in(const ControlWord& all);
   void end_bucket();
   std::string text_of_bucket() const;
   // In exchange_on_gpu.cpp.
   class Drive;
-  void require_on_gpu(size_t first, const std::vector<Piece>& arrays, int gpu, CudaStream stream);
+  void require_on_gpu(size_t first, const std::vector<Segment>& arrays, int gpu, CudaStream stream);
   void fail(const std::string& failure);
-  void prepare_gpu(const std::vector<int64_t>& turns, std::optional<int> gpu,
+  void prepare_gpu(const std::vector<int64_t>& step_order, std::optional<int> gpu,
                    const uint64_t* claimed);
   GpuLoad load_of(size_t bucket) const;
   std::string refusal(size_t first, Place place) const;
-  void take_on_gpu(Request request, const OnGpu& there);
+  void take_on_gpu(Request request, const GpuSource& there);
   void take_joined_step_on_gpu();
   bool begin_step_on_gpu(double weight, const uint64_t* claimed);
-  void reduce_on_gpu(const std::vector<Piece>& arrays);
-  void reduce_by_host(const std::vector<Piece>& arrays, const std::string& text);
-  GpuTurns::Owner owner() const { return {number(), what_}; }
+  void reduce_on_gpu(const std::vector<Segment>& arrays);
+  void reduce_by_host(const std::vector<Segment>& arrays, const std::string& text);
+  GpuStepOrder::Owner owner() const { return {number(), what_}; }
   std::function<void()> bucket_trace(size_t bytes, int64_t handed_in, int64_t begun) const;
 
   const std::string what_;
   const std::vector<Bucket> buckets_;
   const Op op_;
   RowGather rows_;
-  std::unique_ptr<Channel> owned_channel_;
-  Channel& channel_;
+  std::unique_ptr<Communicator> owned_communicator_;
+  Communicator& communicator_;
   Registration registration_;
   std::mutex mutex_;
   std::condition_variable came_, all_joined_;
@@ -183,7 +183,7 @@ class Exchange : public Submittable {
   bool is_driven_ = false;
   int want_to_drive_ = 0;
   std::condition_variable undriven_;
-  GpuLevel* gpu_ = nullptr;  // the world's, if the arrays lie on GPUs
+  GpuCommunicator* gpu_ = nullptr;  // the world's, if the arrays lie on GPUs
   // Of the step under way, the thread's own.
   ControlWord mine_;
   double usual_weight_ = 0;       // all ranks' mean in the step before; 0 if there was none
@@ -194,6 +194,6 @@ class Exchange : public Submittable {
 };
 
 // How many steps of gradients this process has exchanged.
-uint64_t exchanged_steps();
+uint64_t reduced_steps();
 
 }  // namespace easyddl

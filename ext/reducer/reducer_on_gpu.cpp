@@ -22,8 +22,8 @@
 namespace easyddl {
 namespace {
 
-int gpu_of_first(const std::vector<Piece>& arrays) {
-  for (const Piece& array : arrays) {
+int gpu_of_first(const std::vector<Segment>& arrays) {
+  for (const Segment& array : arrays) {
     if (array.bytes > 0) return gpu_of(array.in);
   }
   int gpu = 0;
@@ -34,35 +34,35 @@ int gpu_of_first(const std::vector<Piece>& arrays) {
 }  // namespace
 
 // While it lives, no other thread agrees on anything with the other ranks.
-class Exchange::Drive {
+class Reducer::Drive {
  public:
-  explicit Drive(Exchange& exchange) : exchange_(exchange) {
-    std::unique_lock<std::mutex> lock(exchange_.mutex_);
-    const std::string& failure = exchange_.failure_;
-    ++exchange_.want_to_drive_;
-    exchange_.undriven_.wait(lock, [&] { return !exchange_.is_driven_ || !failure.empty(); });
-    --exchange_.want_to_drive_;
+  explicit Drive(Reducer& reducer) : reducer_(reducer) {
+    std::unique_lock<std::mutex> lock(reducer_.mutex_);
+    const std::string& failure = reducer_.failure_;
+    ++reducer_.want_to_drive_;
+    reducer_.undriven_.wait(lock, [&] { return !reducer_.is_driven_ || !failure.empty(); });
+    --reducer_.want_to_drive_;
     if (!failure.empty()) throw Error(failure);
-    exchange_.is_driven_ = true;
+    reducer_.is_driven_ = true;
   }
   ~Drive() {
-    const std::lock_guard<std::mutex> lock(exchange_.mutex_);
-    exchange_.is_driven_ = false;
-    exchange_.undriven_.notify_all();
-    exchange_.came_.notify_one();
+    const std::lock_guard<std::mutex> lock(reducer_.mutex_);
+    reducer_.is_driven_ = false;
+    reducer_.undriven_.notify_all();
+    reducer_.came_.notify_one();
   }
   Drive(const Drive&) = delete;
   Drive& operator=(const Drive&) = delete;
 
  private:
-  Exchange& exchange_;
+  Reducer& reducer_;
 };
 
-std::string Exchange::submit_on_gpu(size_t first, std::vector<Piece> arrays,
-                                    const float* gpu_weight, double weight, void* stream,
-                                    const Done& done) {
+std::string Reducer::submit_on_gpu(size_t first, std::vector<Segment> arrays,
+                                   const float* gpu_weight, double weight, void* stream,
+                                   const Done& done) {
   const int64_t handed_in = Trace::on() != nullptr ? Trace::now() : 0;
-  const OnGpu there{gpu_weight, static_cast<CudaStream>(stream)};
+  const GpuSource there{gpu_weight, static_cast<CudaStream>(stream)};
   try {
     const Drive drive(*this);
     const int gpu = gpu_of_first(arrays);
@@ -84,14 +84,14 @@ std::string Exchange::submit_on_gpu(size_t first, std::vector<Piece> arrays,
 }
 
 // Other ranks may wait for this one, on the host. None waits for what it has queued on the GPU.
-void Exchange::fail(const std::string& failure) {
-  GpuLevel::of(channel_.world()).turns().end(owner());
+void Reducer::fail(const std::string& failure) {
+  GpuCommunicator::of(communicator_.world()).step_order().end(owner());
   give_up(failure);
 }
 
 // Throws if no such arrays can be handed in. Nothing has been begun then.
-void Exchange::require_on_gpu(size_t first, const std::vector<Piece>& arrays, int gpu,
-                              CudaStream stream) {
+void Reducer::require_on_gpu(size_t first, const std::vector<Segment>& arrays, int gpu,
+                             CudaStream stream) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     const std::string refused = refusal(first, Place::gpu);
@@ -118,76 +118,77 @@ void Exchange::require_on_gpu(size_t first, const std::vector<Piece>& arrays, in
   refuse_capture(stream);
 }
 
-GpuLoad Exchange::load_of(size_t bucket) const {
+GpuLoad Reducer::load_of(size_t bucket) const {
   const Reduction reduction =
       op_ == Op::mean ? Reduction{Op::sum, true, 1} : Reduction{op_, false, 1};
   return {buckets_[bucket].dtype, buckets_[bucket].bytes, reduction};
 }
 
-bool Exchange::only_queues() {
+bool Reducer::only_queues() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (place_ != Place::gpu) return false;
   for (size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
-    if (gpu_->way_of(load_of(bucket)) != GpuWay::nccl) return false;
+    if (gpu_->algorithm_of(load_of(bucket)) != GpuAlgorithm::nccl) return false;
   }
   return true;
 }
 
-void Exchange::prepare_gpu(const std::vector<int64_t>& turns, std::optional<int> gpu,
-                           const uint64_t* claimed) {
-  GpuLevel& level = GpuLevel::of(channel_.world());
+void Reducer::prepare_gpu(const std::vector<int64_t>& step_order, std::optional<int> gpu,
+                          const uint64_t* claimed) {
+  GpuCommunicator& level = GpuCommunicator::of(communicator_.world());
   double sum = 0;
-  for (int64_t each : turns) sum += GpuTurns::to_float(static_cast<uint64_t>(each));
-  const auto ranks = static_cast<double>(turns.size());
+  for (int64_t each : step_order) sum += GpuStepOrder::to_float(static_cast<uint64_t>(each));
+  const auto ranks = static_cast<double>(step_order.size());
   const RelaxedCapture relaxed;
-  level.turns().begin(owner(), level.turns().agreed(sum, ranks, claimed));
+  level.step_order().begin(owner(), level.step_order().agreed(sum, ranks, claimed));
   std::vector<GpuLoad> loads;
   for (size_t bucket = 0; bucket < buckets_.size(); ++bucket) loads.push_back(load_of(bucket));
   try {
-    level.prepare(channel_, loads, gpu);
+    level.prepare(communicator_, loads, gpu);
   } catch (...) {
-    level.turns().end(owner());
+    level.step_order().end(owner());
     throw;
   }
-  level.turns().end(owner());
+  level.step_order().end(owner());
   gpu_ = &level;
 }
 
 // A rank that has no batch claims nothing. False if no rank has one: there is no step then.
-bool Exchange::begin_step_on_gpu(double weight, const uint64_t* claimed) {
+bool Reducer::begin_step_on_gpu(double weight, const uint64_t* claimed) {
   begin_step(weight, claimed != nullptr);
   constexpr size_t kLength = ControlWord::kLength;
   const ControlWord::Floats mine = mine_.to_floats();
   std::array<float, kLength + 1> floats{};
   std::copy(mine.begin(), mine.end(), floats.begin());
-  if (claimed != nullptr) floats[kLength] = GpuTurns::to_float(*claimed);
+  if (claimed != nullptr) floats[kLength] = GpuStepOrder::to_float(*claimed);
   auto* bytes = reinterpret_cast<uint8_t*>(floats.data());
-  channel_.allreduce(Pieces({{bytes, bytes, sizeof floats}}), DType::float32, Op::sum,
-                     Signature("the control word of " + text_of_bucket()));
+  communicator_.allreduce(SegmentList({{bytes, bytes, sizeof floats}}), DType::float32, Op::sum,
+                          Fingerprint("the control word of " + text_of_bucket()));
   ControlWord::Floats sums;
   std::copy_n(floats.begin(), kLength, sums.begin());
   const ControlWord all = ControlWord::from_floats(sums, 1);
   take_in(all);
   if (!step_has_batches_) return false;
   try {
-    gpu_->turns().begin(owner(), gpu_->turns().agreed(floats[kLength], all.active, claimed));
+    gpu_->step_order().begin(owner(),
+                             gpu_->step_order().agreed(floats[kLength], all.active, claimed));
     gpu_->watch().begin_step();
   } catch (const std::exception& error) {
-    end_job_for_gpu(channel_.world(), error.what());
+    end_job_for_gpu(communicator_.world(), error.what());
   }
   return true;
 }
 
 // The arrays of whole buckets, from `next_` on.
-void Exchange::take_on_gpu(Request request, const OnGpu& there) {
+void Reducer::take_on_gpu(Request request, const GpuSource& there) {
   if (next_ == 0) {
-    const uint64_t claimed = gpu_->turns().claim(owner());
+    const uint64_t claimed = gpu_->step_order().claim(owner());
     if (there.weight != nullptr) {
       request.weight = static_cast<double>(gpu_->read(there.weight, there.stream));
     }
     begin_step_on_gpu(request.weight, &claimed);
   } else {
-    gpu_->turns().resume(owner());
+    gpu_->step_order().resume(owner());
   }
   std::vector<std::function<void()>> traces;
   try {
@@ -195,7 +196,7 @@ void Exchange::take_on_gpu(Request request, const OnGpu& there) {
     std::string text;
     for (auto array = request.arrays.begin(); array != request.arrays.end();) {
       const auto end = array + static_cast<std::ptrdiff_t>(buckets_[next_].bytes.size());
-      const std::vector<Piece> arrays(array, end);
+      const std::vector<Segment> arrays(array, end);
       array = end;
       text = text_of_bucket();
       if (request.handed_in != 0) {
@@ -209,16 +210,16 @@ void Exchange::take_on_gpu(Request request, const OnGpu& there) {
     };
     gpu_->watch().mark(gpu_->stream(), there.stream, {number(), text, after});
   } catch (const std::exception& error) {
-    end_job_for_gpu(channel_.world(), error.what());
+    end_job_for_gpu(communicator_.world(), error.what());
   }
   if (next_ == 0) {
-    gpu_->turns().end(owner());
+    gpu_->step_order().end(owner());
   } else {
-    gpu_->turns().pause(owner());
+    gpu_->step_order().pause(owner());
   }
 }
 
-void Exchange::take_joined_step_on_gpu() {
+void Reducer::take_joined_step_on_gpu() {
   const CurrentContext current(context_of(gpu_->gpu()));
   const RelaxedCapture relaxed;
   if (!begin_step_on_gpu(0, nullptr)) return;
@@ -229,38 +230,39 @@ void Exchange::take_joined_step_on_gpu() {
     } while (next_ != 0);
     gpu_->watch().mark(gpu_->stream(), std::nullopt, {number(), text, [] {}});
   } catch (const std::exception& error) {
-    end_job_for_gpu(channel_.world(), error.what());
+    end_job_for_gpu(communicator_.world(), error.what());
   }
-  gpu_->turns().end(owner());
+  gpu_->step_order().end(owner());
 }
 
-void Exchange::reduce_on_gpu(const std::vector<Piece>& arrays) {
+void Reducer::reduce_on_gpu(const std::vector<Segment>& arrays) {
   check(arrays);
   const GpuLoad load = load_of(next_);
-  const GpuWay way = gpu_->way_of(load);
+  const GpuAlgorithm algorithm = gpu_->algorithm_of(load);
   const std::string text = text_of_bucket();
-  if (way == GpuWay::host) {
+  if (algorithm == GpuAlgorithm::host) {
     reduce_by_host(arrays, text);
   } else {
     Reduction reduction = load.reduction;
-    if (reduction.is_scaled) reduction.factor = share_ / (divisor_ * channel_.size());
-    channel_.take_part("allreduce on GPUs", load.total(), Signature(text), [&](const Idle& idle) {
-      gpu_->reduce(channel_, arrays, load.dtype, way, reduction, idle);
-    });
+    if (reduction.is_scaled) reduction.factor = share_ / (divisor_ * communicator_.size());
+    communicator_.take_part(
+        "allreduce on GPUs", load.total(), Fingerprint(text), [&](const Idle& idle) {
+          gpu_->reduce(communicator_, arrays, load.dtype, algorithm, reduction, idle);
+        });
   }
   end_bucket();
 }
 
-void Exchange::reduce_by_host(const std::vector<Piece>& arrays, const std::string& text) {
+void Reducer::reduce_by_host(const std::vector<Segment>& arrays, const std::string& text) {
   // Nobody else can be late where a rank waits for its own GPU.
   uint8_t* at = gpu_->fetch(arrays, [] {});
-  std::vector<Piece> copies;
-  for (const Piece& array : arrays) {
+  std::vector<Segment> copies;
+  for (const Segment& array : arrays) {
     copies.push_back({at, at, array.bytes});
     at += array.bytes;
   }
   weigh(copies);
-  channel_.allreduce(Pieces(copies), buckets_[next_].dtype, op_, Signature(text));
+  communicator_.allreduce(SegmentList(copies), buckets_[next_].dtype, op_, Fingerprint(text));
   divide(copies);
   gpu_->bring_back(arrays);
 }

@@ -23,9 +23,9 @@ Registry& registry() {
 }
 
 // Keeps what is open from being destroyed for as long as it is used.
-class Visit {
+class Use {
  public:
-  explicit Visit(int64_t number) : number_(number) {
+  explicit Use(int64_t number) : number_(number) {
     Registry& all = registry();
     const std::lock_guard<std::mutex> lock(all.mutex);
     const auto found = all.open.find(number);
@@ -33,15 +33,15 @@ class Visit {
     target_ = found->second;
     ++all.visitors[number];
   }
-  ~Visit() {
+  ~Use() {
     if (target_ == nullptr) return;
     Registry& all = registry();
     const std::lock_guard<std::mutex> lock(all.mutex);
     if (--all.visitors[number_] == 0) all.visitors.erase(number_);
     all.visitor_left.notify_all();
   }
-  Visit(const Visit&) = delete;
-  Visit& operator=(const Visit&) = delete;
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
 
   Submittable* target() const { return target_; }
 
@@ -53,15 +53,16 @@ class Visit {
 constexpr const char* kEnded =
     "This step exchanges gradients for a fit that has ended. Compile it again.";
 
-void submit_to(int64_t number, size_t first, std::vector<Piece> arrays, double weight, Done done) {
-  const Visit visit(number);
+void submit_to(int64_t number, size_t first, std::vector<Segment> arrays, double weight,
+               Done done) {
+  const Use visit(number);
   if (visit.target() == nullptr) return done(kEnded);
   visit.target()->submit(first, std::move(arrays), weight, std::move(done));
 }
 
-std::string submit_on_gpu_to(int64_t number, size_t first, std::vector<Piece> arrays,
+std::string submit_on_gpu_to(int64_t number, size_t first, std::vector<Segment> arrays,
                              const float* gpu_weight, double weight, void* stream, Done done) {
-  const Visit visit(number);
+  const Use visit(number);
   if (visit.target() == nullptr) {
     done(kEnded);
     return kEnded;
@@ -71,7 +72,7 @@ std::string submit_on_gpu_to(int64_t number, size_t first, std::vector<Piece> ar
 
 void submit_rows_to(int64_t number, std::vector<Rows> rows, double weight, MakeRoom make_room,
                     Done done) {
-  const Visit visit(number);
+  const Use visit(number);
   if (visit.target() == nullptr) return done(kEnded);
   visit.target()->submit_rows(std::move(rows), weight, std::move(make_room), std::move(done));
 }
@@ -100,19 +101,19 @@ void Registration::end() {
   all.visitor_left.wait(lock, [&] { return all.visitors.count(number_) == 0; });
 }
 
-bool only_queues_on_gpu(int64_t exchange) {
-  const Visit visit(exchange);
+bool only_queues_on_gpu(int64_t reducer) {
+  const Use visit(reducer);
   return visit.target() != nullptr && visit.target()->only_queues();
 }
 
 void give_up(int64_t number, const std::string& why) {
-  const Visit visit(number);
+  const Use visit(number);
   if (visit.target() != nullptr) visit.target()->give_up(why);
 }
 
-const ExchangeDoor& exchange_door() {
-  static const ExchangeDoor door{submit_to, submit_on_gpu_to, submit_rows_to};
-  return door;
+const ReducerEntryPoints& reducer_entry_points() {
+  static const ReducerEntryPoints entry_points{submit_to, submit_on_gpu_to, submit_rows_to};
+  return entry_points;
 }
 
 }  // namespace easyddl

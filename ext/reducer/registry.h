@@ -17,12 +17,12 @@ namespace easyddl {
 // result, and is empty where they do.
 using Done = std::function<void(const std::string& error)>;
 
-// See ExchangeDoor, whose functions lead here.
+// See ReducerEntryPoints, whose functions lead here.
 class Submittable {
  public:
   virtual ~Submittable() = default;
-  virtual void submit(size_t first, std::vector<Piece> arrays, double weight, Done done) = 0;
-  virtual std::string submit_on_gpu(size_t first, std::vector<Piece> arrays,
+  virtual void submit(size_t first, std::vector<Segment> arrays, double weight, Done done) = 0;
+  virtual std::string submit_on_gpu(size_t first, std::vector<Segment> arrays,
                                     const float* gpu_weight, double weight, void* stream,
                                     const Done& done) = 0;
   virtual void submit_rows(std::vector<Rows> rows, double weight, MakeRoom make_room,
@@ -55,12 +55,12 @@ class Registration {
 
 // Whether arrays on GPUs are only queued when they are handed in to an exchange, which is open, and
 // their thread goes on at once: so by NCCL alone, and once the first step has been taken.
-bool only_queues_on_gpu(int64_t exchange);
+bool only_queues_on_gpu(int64_t reducer);
 
 // Gives up what is open under this number. Nothing happens if nothing is.
 void give_up(int64_t number, const std::string& why);
 
 // Leads to what is open in this process. Never destroyed.
-const ExchangeDoor& exchange_door();
+const ReducerEntryPoints& reducer_entry_points();
 
 }  // namespace easyddl

@@ -32,25 +32,26 @@ constexpr size_t kLine = 128;
 
 StepSum::StepSum(World& world, std::string what, size_t count)
     : world_(world),
-      layout_(world.layout()),
-      all_(StepSums::of(world)),
+      topology_(world.topology()),
+      all_(StepSumThread::of(world)),
       what_(std::move(what)),
       bytes_(count * sizeof(float)),
-      line_(world.farewell().add_channel()),
-      remote_(layout_, world.route()),
-      crossing_(std::make_unique<Crossing>(first_tag(world.comm(), line_))),
+      line_(world.exit_protocol().add_communicator()),
+      remote_(topology_, world.inter_host_algorithm()),
+      schedule_(std::make_unique<Schedule>(first_tag(world.comm(), line_))),
       registration_(*this),
-      sources_(static_cast<size_t>(layout_.local_size)) {
+      sources_(static_cast<size_t>(topology_.local_size)) {
   const size_t slot_bytes = std::min(kChunk, bytes_ + sizeof(ControlWord::Floats));
   world.meet("the making of " + what_);
-  all_or_none(world.comm(),
-              [&] { board_ = std::make_unique<SharedMemoryLevel>(layout_, slot_bytes, kSlots); });
+  all_or_none(world.comm(), [&] {
+    shared_memory_ = std::make_unique<SharedMemoryLevel>(topology_, slot_bytes, kSlots);
+  });
   all_.add(this);
 }
 
 StepSum::~StepSum() { close(); }
 
-void StepSum::submit(size_t first, std::vector<Piece> arrays, double, Done done) {
+void StepSum::submit(size_t first, std::vector<Segment> arrays, double, Done done) {
   Finished finished;
   {
     const std::lock_guard<std::mutex> lock(all_.mutex());
@@ -66,13 +67,13 @@ void StepSum::submit(size_t first, std::vector<Piece> arrays, double, Done done)
       waiting_.push_back({std::move(arrays), std::move(done), Clock::now()});
       // On this thread: the last to come need not wait for another to be woken.
       advance(finished);
-      if (is_under_way()) all_.ring_own();
+      if (is_under_way()) all_.wake_own();
     }
   }
   for (const auto& [each, error] : finished) each(error);
 }
 
-std::string StepSum::submit_on_gpu(size_t first, std::vector<Piece> arrays, const float*,
+std::string StepSum::submit_on_gpu(size_t first, std::vector<Segment> arrays, const float*,
                                    double weight, void* stream, const Done& done) {
   const std::string error = gpu_.submit(*this, first, arrays, weight, stream);
   done(error);
@@ -86,7 +87,7 @@ void StepSum::submit_rows(std::vector<Rows>, double, MakeRoom, Done done) {
 void StepSum::join() {
   const std::lock_guard<std::mutex> lock(all_.mutex());
   joined_.join();
-  all_.ring_own();
+  all_.wake_own();
 }
 
 bool StepSum::wait_for_all(std::chrono::milliseconds time) {
@@ -116,9 +117,9 @@ std::optional<std::chrono::nanoseconds> StepSum::waited() {
   return waited_;
 }
 
-Seen StepSum::seen() {
+JoinSummary StepSum::join_summary() {
   const std::lock_guard<std::mutex> lock(all_.mutex());
-  return joined_.seen();
+  return joined_.summary();
 }
 
 void StepSum::forget() {
@@ -142,11 +143,11 @@ void StepSum::close() {
   // A step that ended half-way has left messages, to which MPI may still write, and other ranks
   // that read the board.
   if (is_under_way()) {
-    keep_forever(std::move(board_));
-    keep_forever(std::move(crossing_));
+    keep_forever(std::move(shared_memory_));
+    keep_forever(std::move(schedule_));
   }
-  board_.reset();
-  crossing_.reset();
+  shared_memory_.reset();
+  schedule_.reset();
   data_.reset();
   zeros_ = {};
   gpu_.close();
@@ -156,16 +157,16 @@ bool StepSum::advance(Finished& finished) {
   bool has_moved = false;
   try {
     while (failure_.empty()) {
-      if (phase_ == Phase::idle) {
+      if (state_ == State::idle) {
         if (waiting_.empty() && !joined_.is_joining()) break;
         begin_step();
-      } else if (phase_ == Phase::crossing) {
-        if (!end_crossing()) break;
-      } else if (phase_ == Phase::gathering) {
-        if (!board_->have_all_ended(turn_)) break;
+      } else if (state_ == State::between_hosts) {
+        if (!end_between_hosts()) break;
+      } else if (state_ == State::gathering) {
+        if (!shared_memory_->have_all_ended(phase_)) break;
         end_gathering(finished);
       } else {
-        if (!board_->have_all_ended(turn_ + 1)) break;
+        if (!shared_memory_->have_all_ended(phase_ + 1)) break;
         copy_shards();
         end_chunk(finished);
       }
@@ -182,7 +183,7 @@ void StepSum::begin_step() {
   const bool active = !waiting_.empty();
   mine_ = joined_.word(1, active);
   floats_ = mine_.to_floats();
-  std::vector<Piece> arrays;
+  std::vector<Segment> arrays;
   if (active) {
     current_ = std::move(waiting_.front());
     waiting_.pop_front();
@@ -193,10 +194,10 @@ void StepSum::begin_step() {
   }
   auto* const word = reinterpret_cast<uint8_t*>(floats_.data());
   arrays.push_back({word, word, sizeof floats_});
-  data_ = std::make_unique<Pieces>(std::move(arrays));
-  const std::string failure = world_.stalls().failure_of(line_);
+  data_ = std::make_unique<SegmentList>(std::move(arrays));
+  const std::string failure = world_.stall_inspector().failure_of(line_);
   if (!failure.empty()) throw Error(failure);
-  number_of_step_ = world_.farewell().begin(line_);
+  number_of_step_ = world_.exit_protocol().begin(line_);
   since_ = Clock::now();
   begin_ = Trace::on() != nullptr ? Trace::now() : 0;
   at_ = 0;
@@ -204,26 +205,26 @@ void StepSum::begin_step() {
 }
 
 void StepSum::begin_chunk() {
-  turn_ = board_->turn();
+  phase_ = shared_memory_->phase();
   const Range mine = chunk();
-  data_->copy_in(mine.begin, mine.end, board_->slot(board_->rank(), turn_));
-  phase_ = Phase::gathering;
-  end_turn();
+  data_->copy_in(mine.begin, mine.end, shared_memory_->slot(shared_memory_->rank(), phase_));
+  state_ = State::gathering;
+  end_phase();
 }
 
 // Whoever completes a turn has the others of the host go on.
-void StepSum::end_turn() {
-  const uint32_t turn = board_->turn();
-  board_->end_turn();
-  if (board_->size() > 1 && board_->have_all_ended(turn)) all_.ring_all();
+void StepSum::end_phase() {
+  const uint32_t phase = shared_memory_->phase();
+  shared_memory_->end_phase();
+  if (shared_memory_->size() > 1 && shared_memory_->have_all_ended(phase)) all_.wake_all();
 }
 
 StepSum::Range StepSum::chunk() const {
-  return {at_, std::min(data_->bytes(), at_ + board_->slot_bytes())};
+  return {at_, std::min(data_->bytes(), at_ + shared_memory_->slot_bytes())};
 }
 
 int StepSum::owners() const {
-  return layout_.num_nodes > 1 ? layout_.num_carriers : layout_.local_size;
+  return topology_.num_nodes > 1 ? topology_.num_leaders : topology_.local_size;
 }
 
 // Within the chunk.
@@ -234,12 +235,12 @@ StepSum::Range StepSum::shard(int owner) const {
   return {std::min(bytes, i * each), std::min(bytes, (i + 1) * each)};
 }
 
-bool StepSum::is_at_once() const { return layout_.num_nodes == 1 && data_->bytes() <= kAtOnce; }
+bool StepSum::is_at_once() const { return topology_.num_nodes == 1 && data_->bytes() <= kAtOnce; }
 
 // The members' arrays, from `offset` of the chunk on.
 const void* const* StepSum::sources(size_t offset) {
-  for (int member = 0; member < board_->size(); ++member) {
-    sources_[static_cast<size_t>(member)] = board_->slot(member, turn_) + offset;
+  for (int member = 0; member < shared_memory_->size(); ++member) {
+    sources_[static_cast<size_t>(member)] = shared_memory_->slot(member, phase_) + offset;
   }
   return sources_.data();
 }
@@ -253,48 +254,48 @@ void StepSum::end_gathering(Finished& finished) {
                                             bytes / sizeof(float), DType::float32, Op::sum, 1);
                     });
     end_chunk(finished);
-  } else if (board_->rank() >= owners()) {
-    phase_ = Phase::spreading;
-    end_turn();
-  } else if (layout_.num_nodes > 1) {
-    cross_hosts();
+  } else if (shared_memory_->rank() >= owners()) {
+    state_ = State::spreading;
+    end_phase();
+  } else if (topology_.num_nodes > 1) {
+    reduce_across_hosts();
   } else {
     reduce_shard();
   }
 }
 
 void StepSum::reduce_shard() {
-  const Range mine = shard(board_->rank());
+  const Range mine = shard(shared_memory_->rank());
   if (mine.end > mine.begin) {
-    accumulate_and_finish(board_->slot(board_->rank(), turn_ + 1) + mine.begin, sources(mine.begin),
-                          sources_.size(), (mine.end - mine.begin) / sizeof(float), DType::float32,
-                          Op::sum, 1);
+    accumulate_and_finish(shared_memory_->slot(shared_memory_->rank(), phase_ + 1) + mine.begin,
+                          sources(mine.begin), sources_.size(),
+                          (mine.end - mine.begin) / sizeof(float), DType::float32, Op::sum, 1);
   }
-  phase_ = Phase::spreading;
-  end_turn();
+  state_ = State::spreading;
+  end_phase();
 }
 
-void StepSum::cross_hosts() {
-  const Range mine = shard(board_->rank());
-  crossing_->count = (mine.end - mine.begin) / sizeof(float);
-  crossing_->data.resize(mine.end - mine.begin);
-  if (crossing_->count > 0) {
-    accumulate(crossing_->data.data(), sources(mine.begin), sources_.size(), crossing_->count,
+void StepSum::reduce_across_hosts() {
+  const Range mine = shard(shared_memory_->rank());
+  schedule_->count = (mine.end - mine.begin) / sizeof(float);
+  schedule_->data.resize(mine.end - mine.begin);
+  if (schedule_->count > 0) {
+    accumulate(schedule_->data.data(), sources(mine.begin), sources_.size(), schedule_->count,
                DType::float32, Op::sum);
   }
-  remote_.plan_allreduce(*crossing_, DType::float32, Op::sum);
-  phase_ = Phase::crossing;
+  remote_.plan_allreduce(*schedule_, DType::float32, Op::sum);
+  state_ = State::between_hosts;
 }
 
-bool StepSum::end_crossing() {
-  if (!crossing_->advance()) return false;
-  const Range mine = shard(board_->rank());
+bool StepSum::end_between_hosts() {
+  if (!schedule_->advance()) return false;
+  const Range mine = shard(shared_memory_->rank());
   if (mine.end > mine.begin) {
-    std::memcpy(board_->slot(board_->rank(), turn_ + 1) + mine.begin, crossing_->data.data(),
-                mine.end - mine.begin);
+    std::memcpy(shared_memory_->slot(shared_memory_->rank(), phase_ + 1) + mine.begin,
+                schedule_->data.data(), mine.end - mine.begin);
   }
-  phase_ = Phase::spreading;
-  end_turn();
+  state_ = State::spreading;
+  end_phase();
   return true;
 }
 
@@ -302,7 +303,7 @@ void StepSum::copy_shards() {
   for (int owner = 0; owner < owners(); ++owner) {
     const Range theirs = shard(owner);
     data_->copy_out(at_ + theirs.begin, at_ + theirs.end,
-                    board_->slot(owner, turn_ + 1) + theirs.begin);
+                    shared_memory_->slot(owner, phase_ + 1) + theirs.begin);
   }
 }
 
@@ -313,13 +314,13 @@ void StepSum::end_chunk(Finished& finished) {
 }
 
 void StepSum::end_step(Finished& finished) {
-  phase_ = Phase::idle;
+  state_ = State::idle;
   trace();
-  if (is_watched_) world_.stalls().forget(line_);
+  if (is_watched_) world_.stall_inspector().forget(line_);
   is_watched_ = false;
-  world_.farewell().end(line_);
+  world_.exit_protocol().end(line_);
   const bool was_step =
-      joined_.take_in(ControlWord::from_floats(floats_, 1), current_.has_value(), layout_.size);
+      joined_.take_in(ControlWord::from_floats(floats_, 1), current_.has_value(), topology_.size);
   if (!was_step) all_joined_.notify_all();
   if (was_step) {
     joined_.end_step();
@@ -331,7 +332,7 @@ void StepSum::end_step(Finished& finished) {
   current_.reset();
 }
 
-// By `channel` and `number` the spans of one sum belong together across the ranks.
+// By `communicator` and `number` the spans of one sum belong together across the ranks.
 void StepSum::trace() const {
   if (Trace::on() == nullptr || begin_ == 0) return;
   const std::string what = text();
@@ -347,9 +348,9 @@ std::string StepSum::text() const { return "step " + std::to_string(step_) + " o
 void StepSum::check(Finished& finished) {
   if (!is_under_way() || !failure_.empty()) return;
   try {
-    world_.farewell().check(line_, number_of_step_, text(), layout_);
+    world_.exit_protocol().check(line_, number_of_step_, text(), topology_);
     is_watched_ = true;
-    world_.stalls().check(line_, number_of_step_, text(), since_, false);
+    world_.stall_inspector().check(line_, number_of_step_, text(), since_, false);
   } catch (const std::exception& error) {
     fail(error.what(), finished);
   }
@@ -358,13 +359,13 @@ void StepSum::check(Finished& finished) {
 // Nothing can follow, on any rank. What is under way stays as it is: other ranks may use the board.
 void StepSum::fail(const std::string& why, Finished& finished) {
   failure_ = why;
-  if (is_under_way()) world_.farewell().end(line_);
-  if (is_watched_) world_.stalls().forget(line_);
+  if (is_under_way()) world_.exit_protocol().end(line_);
+  if (is_watched_) world_.stall_inspector().forget(line_);
   is_watched_ = false;
-  world_.stalls().announce_failure(line_, text() + " ended half-way: " + why);
+  world_.stall_inspector().announce_failure(line_, text() + " ended half-way: " + why);
   if (current_) finished.emplace_back(std::move(current_->done), why);
   current_.reset();
-  for (Request& request : std::exchange(waiting_, {})) {
+  for (StepSumRequest& request : std::exchange(waiting_, {})) {
     finished.emplace_back(std::move(request.done), why);
   }
   all_joined_.notify_all();

@@ -26,8 +26,8 @@ namespace easyddl {
 
 // Adds up one float32 array over all ranks, once a step. A model may have hundreds: so each has no
 // more of its own than a board in shared memory, as long as what it carries, and a number in the
-// tags of messages. They share a thread: see StepSums. They are independent of each other: a step
-// may come to them in any order, or not at all.
+// tags of messages. They share a thread: see StepSumThread. They are independent of each other: a
+// step may come to them in any order, or not at all.
 //
 // A step's data goes in chunks, one after the other. On one host a short chunk takes one turn of
 // the board: all write, and then all add up everything. A long one takes two: all write; each owner
@@ -47,49 +47,49 @@ class StepSum : public Submittable {
 
   // Hands in this rank's array, and where the sum goes. `first` must be 0; `weight` does not
   // matter.
-  void submit(size_t first, std::vector<Piece> arrays, double weight, Done done) override;
+  void submit(size_t first, std::vector<Segment> arrays, double weight, Done done) override;
   // The same for an array on a GPU, by way of the host's memory. Returns when the sum's copy to the
   // GPU is queued on `stream`: see StepSumOnGpu.
-  std::string submit_on_gpu(size_t first, std::vector<Piece> arrays, const float* gpu_weight,
+  std::string submit_on_gpu(size_t first, std::vector<Segment> arrays, const float* gpu_weight,
                             double weight, void* stream, const Done& done) override;
   // It has no tables.
   void submit_rows(std::vector<Rows> rows, double weight, MakeRoom make_room, Done done) override;
 
-  // As those of an Exchange.
+  // As those of an Reducer.
   void join();
   bool wait_for_all(std::chrono::milliseconds time);
   void give_up(const std::string& why) override;
   void ask_to_stop(bool stop);
   std::optional<std::chrono::nanoseconds> waited();
-  Seen seen();
+  JoinSummary join_summary();
   void forget();
 
   // Fails what is under way, on all ranks, and gives back the memory.
   void close();
 
-  // For StepSums, which holds its mutex.
+  // For StepSumThread, which holds its mutex.
 
   // What is done, to be called without the mutex.
   using Finished = std::vector<std::pair<Done, std::string>>;
 
   // Goes as far as it can without waiting. True if it has got anywhere.
   bool advance(Finished& finished);
-  bool is_under_way() const { return phase_ != Phase::idle; }
+  bool is_under_way() const { return state_ != State::idle; }
   // Whether it is under way without an array of this rank's.
   bool has_joined_step() const { return is_under_way() && !current_ && failure_.empty(); }
-  bool is_crossing() const { return phase_ == Phase::crossing; }
+  bool is_between_hosts() const { return state_ == State::between_hosts; }
   // Fails if the other ranks cannot come. To be called now and then while it is under way.
   void check(Finished& finished);
 
  private:
-  enum class Phase {
+  enum class State {
     idle,
-    gathering,  // until all members of the host have written the chunk
-    crossing,   // until its shard has crossed the hosts
-    spreading,  // until all owners have written their shards' sums
+    gathering,      // until all members of the host have written the chunk
+    between_hosts,  // until its shard has crossed the hosts
+    spreading,      // until all owners have written their shards' sums
   };
-  struct Request {
-    std::vector<Piece> arrays;
+  struct StepSumRequest {
+    std::vector<Segment> arrays;
     Done done;
     std::chrono::steady_clock::time_point handed_in;
   };
@@ -100,12 +100,12 @@ class StepSum : public Submittable {
   void begin_step();
   void begin_chunk();
   void end_gathering(Finished& finished);
-  bool end_crossing();
+  bool end_between_hosts();
   void end_chunk(Finished& finished);
   void end_step(Finished& finished);
-  void end_turn();
+  void end_phase();
   void reduce_shard();
-  void cross_hosts();
+  void reduce_across_hosts();
   void copy_shards();
   Range chunk() const;
   Range shard(int owner) const;
@@ -117,20 +117,20 @@ class StepSum : public Submittable {
   void trace() const;
 
   World& world_;
-  const Layout& layout_;
-  StepSums& all_;
+  const Topology& topology_;
+  StepSumThread& all_;
   const std::string what_;
   const size_t bytes_;  // of the array
   const size_t line_;   // its number in the farewell
-  std::unique_ptr<SharedMemoryLevel> board_;
+  std::unique_ptr<SharedMemoryLevel> shared_memory_;
   MpiLevel remote_;
-  std::unique_ptr<Crossing> crossing_;
+  std::unique_ptr<Schedule> schedule_;
   StepSumOnGpu gpu_;
   Registration registration_;
 
-  // Guarded by the mutex of StepSums.
+  // Guarded by the mutex of StepSumThread.
   std::condition_variable all_joined_;
-  std::deque<Request> waiting_;
+  std::deque<StepSumRequest> waiting_;
   std::string failure_;  // why nothing travels any more
   JoinState joined_;
   std::chrono::nanoseconds waited_{0};
@@ -139,14 +139,14 @@ class StepSum : public Submittable {
   int64_t begin_ = 0;  // for the timeline
   bool is_watched_ = false;
   // Of the step under way.
-  Phase phase_ = Phase::idle;
-  std::optional<Request> current_;  // none if this rank has no batch
+  State state_ = State::idle;
+  std::optional<StepSumRequest> current_;  // none if this rank has no batch
   ControlWord mine_;
   ControlWord::Floats floats_{};
   std::vector<uint8_t> zeros_;
-  std::unique_ptr<Pieces> data_;
-  size_t at_ = 0;      // where the chunk begins
-  uint32_t turn_ = 0;  // in which it was written
+  std::unique_ptr<SegmentList> data_;
+  size_t at_ = 0;       // where the chunk begins
+  uint32_t phase_ = 0;  // in which it was written
   std::vector<const void*> sources_;
 };
 

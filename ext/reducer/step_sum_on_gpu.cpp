@@ -15,7 +15,7 @@ const Idle kNothing = [] {};
 
 }  // namespace
 
-std::string StepSumOnGpu::submit(StepSum& sum, size_t first, const std::vector<Piece>& arrays,
+std::string StepSumOnGpu::submit(StepSum& sum, size_t first, const std::vector<Segment>& arrays,
                                  double weight, void* stream) {
   try {
     is_used_ = true;
@@ -29,18 +29,18 @@ std::string StepSumOnGpu::submit(StepSum& sum, size_t first, const std::vector<P
     poll([&] { return copied_->has_come(); }, true, kNothing);
     uint8_t* const here = pinned_.at_least(bytes);
     size_t at = 0;
-    for (const Piece& array : arrays) {
+    for (const Segment& array : arrays) {
       EASYDDL_CUDA(MemcpyDtoHAsync, here + at, address(array.in), array.bytes, queue);
       at += array.bytes;
     }
     copied_->record(queue);
     poll([&] { return copied_->has_come(); }, true, kNothing);
-    const Ticket ticket;
-    sum.submit(first, {{here, here, bytes}}, weight, ticket.done());
-    while (!ticket.wait_for(kIdlePeriod)) {
+    const WorkHandle work;
+    sum.submit(first, {{here, here, bytes}}, weight, work.done());
+    while (!work.wait_for(kIdlePeriod)) {
     }
     at = 0;
-    for (const Piece& array : arrays) {
+    for (const Segment& array : arrays) {
       EASYDDL_CUDA(MemcpyHtoDAsync, address(array.out), here + at, array.bytes, queue);
       at += array.bytes;
     }

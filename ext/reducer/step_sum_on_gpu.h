@@ -21,7 +21,7 @@ class StepSumOnGpu {
  public:
   // Returns when the copy of the sum to the GPU is queued on the stream; and why there is none,
   // empty if there is.
-  std::string submit(StepSum& sum, size_t first, const std::vector<Piece>& arrays, double weight,
+  std::string submit(StepSum& sum, size_t first, const std::vector<Segment>& arrays, double weight,
                      void* stream);
 
   bool is_used() const { return is_used_; }

@@ -14,12 +14,12 @@
 
 namespace easyddl {
 
-StepSums& StepSums::of(World& world) {
-  return world.shared<StepSums>([&] {
+StepSumThread& StepSumThread::of(World& world) {
+  return world.shared<StepSumThread>([&] {
     world.meet("the first sum inside of a step");
-    std::unique_ptr<StepSums> made;
+    std::unique_ptr<StepSumThread> made;
     try {
-      all_or_none(world.comm(), [&] { made = std::make_unique<StepSums>(world); });
+      all_or_none(world.comm(), [&] { made = std::make_unique<StepSumThread>(world); });
     } catch (...) {
       keep_forever(std::move(made));  // its thread sleeps in it
       throw;
@@ -28,59 +28,60 @@ StepSums& StepSums::of(World& world) {
   });
 }
 
-StepSums::StepSums(World& world)
-    : layout_(world.layout()),
-      segment_(layout_.host.get(), sizeof(Bell) * static_cast<size_t>(layout_.local_size)),
+StepSumThread::StepSumThread(World& world)
+    : topology_(world.topology()),
+      segment_(topology_.host.get(), sizeof(Bell) * static_cast<size_t>(topology_.local_size)),
       bells_(static_cast<Bell*>(segment_.data())) {
   if (bells_ == nullptr) {
-    throw Error("Shared memory of rank " + std::to_string(layout_.rank) +
+    throw Error("Shared memory of rank " + std::to_string(topology_.rank) +
                 "'s host could not be opened by all of its ranks.");
   }
   start_thread("easyddl sums", "that adds up inside of steps", [this] { run(); }).detach();
 }
 
-void StepSums::add(StepSum* sum) {
+void StepSumThread::add(StepSum* sum) {
   const std::lock_guard<std::mutex> lock(mutex_);
   sums_.push_back(sum);
 }
 
-void StepSums::remove(StepSum* sum) {
+void StepSumThread::remove(StepSum* sum) {
   const std::lock_guard<std::mutex> lock(mutex_);
   sums_.erase(std::remove(sums_.begin(), sums_.end(), sum), sums_.end());
 }
 
-void StepSums::ring_own() { bells_[layout_.local_rank].gate.ring(); }
+void StepSumThread::wake_own() { bells_[topology_.local_rank].counter.ring(); }
 
-void StepSums::ring_all() {
-  for (int member = 0; member < layout_.local_size; ++member) bells_[member].gate.ring();
+void StepSumThread::wake_all() {
+  for (int member = 0; member < topology_.local_size; ++member) bells_[member].counter.ring();
 }
 
-void StepSums::run() {
+void StepSumThread::run() {
   if (Trace* trace = Trace::on()) trace->name_thread("sums in steps");
-  Gate& bell = bells_[layout_.local_rank].gate;
+  FutexCounter& bell = bells_[topology_.local_rank].counter;
   const Idle check = [this] { check_all(); };
   for (;;) {
     const uint32_t rung = bell.count();
     if (advance_all()) continue;
-    if (is_any_crossing_) {
+    if (is_any_between_hosts_) {
       // MPI wakes nobody, and makes progress only while it is asked.
-      poll([&] { return bell.count() != rung || advance_all(); }, layout_.cores_are_shared, check);
+      poll([&] { return bell.count() != rung || advance_all(); }, topology_.cores_are_shared,
+           check);
     } else {
-      bell.wait(rung + 1, layout_.cores_are_shared, check);
+      bell.wait(rung + 1, topology_.cores_are_shared, check);
     }
   }
 }
 
 // True if any sum has got anywhere.
-bool StepSums::advance_all() {
+bool StepSumThread::advance_all() {
   StepSum::Finished finished;
   bool has_moved = false;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    is_any_crossing_ = is_any_under_way_ = false;
+    is_any_between_hosts_ = is_any_under_way_ = false;
     for (StepSum* sum : sums_) {
       has_moved = sum->advance(finished) || has_moved;
-      is_any_crossing_ = is_any_crossing_ || sum->is_crossing();
+      is_any_between_hosts_ = is_any_between_hosts_ || sum->is_between_hosts();
       is_any_under_way_ = is_any_under_way_ || sum->is_under_way();
     }
   }
@@ -88,7 +89,7 @@ bool StepSums::advance_all() {
   return has_moved;
 }
 
-void StepSums::check_all() {
+void StepSumThread::check_all() {
   if (!is_any_under_way_) return;
   StepSum::Finished finished;
   {

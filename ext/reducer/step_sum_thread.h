@@ -17,13 +17,13 @@ class World;
 
 // Moves the sums on while threads of the framework compute. It waits for all of them at a time: a
 // rank whose arrival completes a turn of any of them rings the bells of its host.
-class StepSums {
+class StepSumThread {
  public:
   // That of a world. Made at the first call, by all ranks together.
-  static StepSums& of(World& world);
+  static StepSumThread& of(World& world);
 
   // Collective over the world. Never destroyed: its thread serves for as long as the process lives.
-  explicit StepSums(World& world);
+  explicit StepSumThread(World& world);
 
   void add(StepSum* sum);
   // Once it has returned, the thread knows nothing of it.
@@ -33,24 +33,24 @@ class StepSums {
   std::mutex& mutex() { return mutex_; }
 
   // Has this rank's thread, or those of all ranks of the host, look at the sums again.
-  void ring_own();
-  void ring_all();
+  void wake_own();
+  void wake_all();
 
  private:
   struct Bell {
-    alignas(128) Gate gate;
+    alignas(128) FutexCounter counter;
   };
 
   void run();
   bool advance_all();
   void check_all();
 
-  const Layout& layout_;
+  const Topology& topology_;
   SharedSegment segment_;
   Bell* bells_;  // one a rank of the host
   std::mutex mutex_;
   std::vector<StepSum*> sums_;
-  bool is_any_under_way_ = false, is_any_crossing_ = false;  // as `advance_all` has found
+  bool is_any_under_way_ = false, is_any_between_hosts_ = false;  // as `advance_all` has found
 };
 
 }  // namespace easyddl

@@ -4,7 +4,7 @@
 
 namespace easyddl {
 
-Done Ticket::done() const {
+Done WorkHandle::done() const {
   return [outcome = outcome_](const std::string& error) {
     const std::lock_guard<std::mutex> lock(outcome->mutex);
     outcome->error = error;
@@ -12,7 +12,7 @@ Done Ticket::done() const {
   };
 }
 
-bool Ticket::wait_for(std::chrono::milliseconds time) const {
+bool WorkHandle::wait_for(std::chrono::milliseconds time) const {
   std::unique_lock<std::mutex> lock(outcome_->mutex);
   if (!outcome_->came.wait_for(lock, time, [this] { return outcome_->error.has_value(); })) {
     return false;

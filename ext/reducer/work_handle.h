@@ -14,7 +14,7 @@ namespace easyddl {
 
 // It lives for as long as whoever waits or the exchange knows it, and holds nothing else: what
 // it stands for need not be waited for.
-class Ticket {
+class WorkHandle {
  public:
   // To be handed in with the arrays: it tells the ticket how that ended.
   Done done() const;

@@ -30,15 +30,15 @@ constexpr std::chrono::seconds kPatience{2};
 
 }  // namespace
 
-Farewell::Farewell(MPI_Comm world) : comm_(Comm::duplicate(world)) {}
+ExitProtocol::ExitProtocol(MPI_Comm world) : comm_(MpiComm::duplicate(world)) {}
 
-size_t Farewell::add_channel() {
+size_t ExitProtocol::add_communicator() {
   const std::lock_guard<std::mutex> lock(mutex_);
   counts_[next_] = 0;
   return next_++;
 }
 
-uint64_t Farewell::begin(size_t channel) {
+uint64_t ExitProtocol::begin(size_t communicator) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (leaves_) {
     throw Error(
@@ -47,43 +47,43 @@ uint64_t Farewell::begin(size_t channel) {
         "it to easyddl.");
   }
   ++under_way_;
-  return ++counts_[channel];
+  return ++counts_[communicator];
 }
 
-void Farewell::forget(size_t channel) {
+void ExitProtocol::forget(size_t communicator) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  waits_.erase(channel);
+  waits_.erase(communicator);
 }
 
-void Farewell::end(size_t channel) {
+void ExitProtocol::end(size_t communicator) {
   const std::lock_guard<std::mutex> lock(mutex_);
   --under_way_;
-  if (!waits_.empty()) waits_.erase(channel);
+  if (!waits_.empty()) waits_.erase(communicator);
 }
 
-uint64_t Farewell::begun(size_t channel) {
+uint64_t ExitProtocol::begun(size_t communicator) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = counts_.find(channel);
+  const auto found = counts_.find(communicator);
   return found != counts_.end() ? found->second : 0;
 }
 
-void Farewell::check(size_t channel, uint64_t number, const std::string& what,
-                     const Layout& layout) {
+void ExitProtocol::check(size_t communicator, uint64_t number, const std::string& what,
+                         const Topology& topology) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (all_have_left_) {
     throw Error("All ranks have ended their scripts, while a thread of " +
-                layout.name_of(layout.rank) + " waits in " + what +
+                topology.name_of(topology.rank) + " waits in " + what +
                 ". Join the threads that call collectives.");
   }
-  Wait& wait = waits_[channel];
+  Wait& wait = waits_[communicator];
   if (wait.number != number) wait = {number, Clock::now() + kTogether, -1};
   if (wait.gone < 0) return;
-  throw Error(layout.capitalized_name_of(wait.gone) + " has ended its script, while " +
-              layout.name_of(layout.rank) + " waits for it in " + what +
+  throw Error(topology.capitalized_name_of(wait.gone) + " has ended its script, while " +
+              topology.name_of(topology.rank) + " waits for it in " + what +
               ". All ranks must take the same number of steps and call the same collectives.");
 }
 
-void Farewell::serve() {
+void ExitProtocol::serve() {
   while (receive_one()) {
   }
   for (Words& counts : counts_if_due()) {
@@ -109,32 +109,32 @@ void Farewell::serve() {
 }
 
 // What this rank had begun, once it has waited for the others to leave. It begins nothing more.
-std::vector<Farewell::Words> Farewell::counts_if_due() {
+std::vector<ExitProtocol::Words> ExitProtocol::counts_if_due() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!leaves_ || has_told_ || Clock::now() - leaves_since_ < kTogether) return {};
   has_told_ = true;
   std::vector<Words> messages{{next_}};
-  for (const auto& [channel, begun] : counts_) {
+  for (const auto& [communicator, begun] : counts_) {
     if (messages.back().size() + 2 > kWords) messages.push_back({next_});
-    messages.back().push_back(channel);
+    messages.back().push_back(communicator);
     messages.back().push_back(begun);
   }
   return messages;
 }
 
-std::vector<Farewell::Words> Farewell::questions_due() {
+std::vector<ExitProtocol::Words> ExitProtocol::questions_due() {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::vector<Words> questions;
-  for (auto& [channel, wait] : waits_) {
+  for (auto& [communicator, wait] : waits_) {
     if (Clock::now() < wait.ask_at) continue;
     wait.ask_at = Clock::now() + kBetweenQuestions;
-    questions.push_back({channel, wait.number});
+    questions.push_back({communicator, wait.number});
   }
   return questions;
 }
 
 // A deque moves none of its elements: MPI may still read their words.
-void Farewell::send(int to, int tag, Words words) {
+void ExitProtocol::send(int to, int tag, Words words) {
   sendings_.push_back({std::move(words), MPI_REQUEST_NULL});
   Sending& sending = sendings_.back();
   EASYDDL_MPI(MPI_Isend, sending.words.data(), static_cast<int>(sending.words.size()), MPI_UINT64_T,
@@ -142,7 +142,7 @@ void Farewell::send(int to, int tag, Words words) {
 }
 
 // Takes in one message, if any has come.
-bool Farewell::receive_one() {
+bool ExitProtocol::receive_one() {
   int arrived = 0, count = 0;
   MPI_Status status;
   EASYDDL_MPI(MPI_Iprobe, MPI_ANY_SOURCE, MPI_ANY_TAG, comm_.get(), &arrived, &status);
@@ -162,32 +162,33 @@ bool Farewell::receive_one() {
   return true;
 }
 
-void Farewell::Fewest::take_in(uint64_t other, int of) {
+void ExitProtocol::Fewest::take_in(uint64_t other, int of) {
   if (other > begun || (other == begun && of > rank)) return;
   begun = other;
   rank = of;
 }
 
-void Farewell::take_in_counts(int from, const Words& words) {
-  fewest_channels_.take_in(words[0], from);
+void ExitProtocol::take_in_counts(int from, const Words& words) {
+  fewest_communicators_.take_in(words[0], from);
   for (size_t i = 1; i + 1 < words.size(); i += 2) fewest_[words[i]].take_in(words[i + 1], from);
 }
 
-// A rank that has left without having begun collective `number` of `channel`, or -1. Not all ranks
-// need have used GPUs: those that have not do not count there.
-int Farewell::gone_before(size_t channel, uint64_t number) const {
-  if (channel != kGpus && channel >= fewest_channels_.begun) return fewest_channels_.rank;
-  const auto found = fewest_.find(channel);
+// A rank that has left without having begun collective `number` of `communicator`, or -1. Not all
+// ranks need have used GPUs: those that have not do not count there.
+int ExitProtocol::gone_before(size_t communicator, uint64_t number) const {
+  if (communicator != kGpus && communicator >= fewest_communicators_.begun)
+    return fewest_communicators_.rank;
+  const auto found = fewest_.find(communicator);
   return found != fewest_.end() && found->second.begun < number ? found->second.rank : -1;
 }
 
-void Farewell::answer(size_t channel, uint64_t number, int gone) {
+void ExitProtocol::answer(size_t communicator, uint64_t number, int gone) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = waits_.find(channel);
+  const auto found = waits_.find(communicator);
   if (found != waits_.end() && found->second.number == number) found->second.gone = gone;
 }
 
-bool Farewell::leave(bool flag) {
+bool ExitProtocol::leave(bool flag) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     leaves_ = true;
@@ -206,7 +207,7 @@ bool Farewell::leave(bool flag) {
 // travels on only when this rank calls MPI, and MPI_Finalize may wait for the others without. So
 // this rank goes on until they have come here too. That they tell may be held up likewise, but
 // nothing depends on it.
-void Farewell::wait_for_others_to_hear() {
+void ExitProtocol::wait_for_others_to_hear() {
   // Static: where the limit is reached, MPI still has it.
   static MPI_Request request;
   EASYDDL_MPI(MPI_Ibarrier, comm_.get(), &request);
@@ -214,7 +215,7 @@ void Farewell::wait_for_others_to_hear() {
 }
 
 // Waits for a request, but not beyond `limit`.
-void Farewell::complete(MPI_Request& request, Clock::time_point limit) {
+void ExitProtocol::complete(MPI_Request& request, Clock::time_point limit) {
   // Nobody is woken by the others' end; and the lock is free, for the threads that still answer.
   std::chrono::microseconds nap{20};
   for (;;) {
@@ -228,7 +229,7 @@ void Farewell::complete(MPI_Request& request, Clock::time_point limit) {
 
 // A thread that is in a collective polls MPI, which must not be called after MPI_Finalize. Its next
 // `check` throws.
-void Farewell::wait_for_threads() {
+void ExitProtocol::wait_for_threads() {
   const Clock::time_point limit = Clock::now() + kPatience;
   for (;;) {
     {

@@ -20,37 +20,38 @@ namespace easyddl {
 // script, and waits for the others to do so, tells rank 0 what it had begun. A rank that waits in a
 // collective asks rank 0 now and then whether anyone has left without coming to it, and so learns
 // that it waits for a rank that will not come. Where all end together none of this is sent.
-class Farewell {
+class ExitProtocol {
  public:
-  // No channel, but the steps on GPUs: see GpuWatch.
+  // No channel, but the steps on GPUs: see GpuCompletionMonitor.
   static constexpr size_t kGpus = SIZE_MAX;
   // No channel either, but where all ranks come to make one: see World::meet.
   static constexpr size_t kMeetings = SIZE_MAX - 1;
 
   // Collective over `world`. Must live as long as the process: MPI may still read its messages.
-  explicit Farewell(MPI_Comm world);
+  explicit ExitProtocol(MPI_Comm world);
 
   // The number of a new channel. Channels must be made in the same order on all ranks. Numbers are
   // never used again.
-  size_t add_channel();
+  size_t add_communicator();
 
-  // Notes that this rank begins a collective on `channel`; returns its number, from 1. Throws an
-  // Error once this rank has begun to leave.
-  uint64_t begin(size_t channel);
+  // Notes that this rank begins a collective on `communicator`; returns its number, from 1. Throws
+  // an Error once this rank has begun to leave.
+  uint64_t begin(size_t communicator);
 
   // That collective has ended, well or not.
-  void end(size_t channel);
+  void end(size_t communicator);
 
-  // Nobody waits on `channel` any more, whose collectives may still be under way.
-  void forget(size_t channel);
+  // Nobody waits on `communicator` any more, whose collectives may still be under way.
+  void forget(size_t communicator);
 
-  // How many collectives this rank has begun on `channel`. What is closed keeps its
+  // How many collectives this rank has begun on `communicator`. What is closed keeps its
   // count: other ranks may still wait in it.
-  uint64_t begun(size_t channel);
+  uint64_t begun(size_t communicator);
 
   // Called now and then by a thread that waits. Throws an Error if a rank has left without having
-  // begun collective `number` of `channel`. `what` says what this rank waits in.
-  void check(size_t channel, uint64_t number, const std::string& what, const Layout& layout);
+  // begun collective `number` of `communicator`. `what` says what this rank waits in.
+  void check(size_t communicator, uint64_t number, const std::string& what,
+             const Topology& topology);
 
   // Sends and receives what is due. Called now and then by one thread, until the end.
   void serve();
@@ -83,15 +84,15 @@ class Farewell {
   void send(int to, int tag, Words words);
   bool receive_one();
   void take_in_counts(int from, const Words& words);
-  int gone_before(size_t channel, uint64_t number) const;
-  void answer(size_t channel, uint64_t number, int gone);
+  int gone_before(size_t communicator, uint64_t number) const;
+  void answer(size_t communicator, uint64_t number, int gone);
   std::vector<Words> counts_if_due();
   std::vector<Words> questions_due();
   void wait_for_others_to_hear();
   static void complete(MPI_Request& request, Clock::time_point limit);
   void wait_for_threads();
 
-  Comm comm_;
+  MpiComm comm_;
   std::mutex mutex_;
   size_t next_ = 0;                              // the number of the next channel
   std::unordered_map<size_t, uint64_t> counts_;  // by channel
@@ -104,7 +105,7 @@ class Farewell {
   // Of the thread that calls `serve`.
   std::deque<Sending> sendings_;
   std::unordered_map<size_t, Fewest> fewest_;  // on rank 0: by channel
-  Fewest fewest_channels_;                     // on rank 0: of channels made
+  Fewest fewest_communicators_;                // on rank 0: of channels made
 };
 
 }  // namespace easyddl

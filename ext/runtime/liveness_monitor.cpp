@@ -35,7 +35,7 @@ void make_mutex(pthread_mutex_t* mutex) {
 }
 
 // Everyone's value, by their place on the machine.
-std::vector<int64_t> gather(const Comm& machine, int64_t mine) {
+std::vector<int64_t> gather(const MpiComm& machine, int64_t mine) {
   std::vector<int64_t> all(static_cast<size_t>(machine.size()));
   EASYDDL_MPI(MPI_Allgather, &mine, 1, MPI_INT64_T, all.data(), 1, MPI_INT64_T, machine.get());
   return all;
@@ -43,40 +43,40 @@ std::vector<int64_t> gather(const Comm& machine, int64_t mine) {
 
 }  // namespace
 
-struct PeerWatch::Board {
+struct LivenessMonitor::SharedState {
   std::atomic<uint32_t> reported;
   Seat seats[1];  // one a process
 };
 
-PeerWatch::PeerWatch(const Layout& layout)
-    : segment_(layout.machine.get(),
-               sizeof(Board) + sizeof(Seat) * static_cast<size_t>(layout.machine.size())),
-      board_(static_cast<Board*>(segment_.data())),
-      mine_(layout.machine.rank()),
-      next_((mine_ + 1) % layout.machine.size()) {
-  const std::vector<int64_t> pids = gather(layout.machine, getpid());
-  const std::vector<int64_t> ranks = gather(layout.machine, layout.rank);
-  if (layout.machine.size() == 1 || board_ == nullptr) return;
+LivenessMonitor::LivenessMonitor(const Topology& topology)
+    : segment_(topology.machine.get(),
+               sizeof(SharedState) + sizeof(Seat) * static_cast<size_t>(topology.machine.size())),
+      shared_state_(static_cast<SharedState*>(segment_.data())),
+      mine_(topology.machine.rank()),
+      next_((mine_ + 1) % topology.machine.size()) {
+  const std::vector<int64_t> pids = gather(topology.machine, getpid());
+  const std::vector<int64_t> ranks = gather(topology.machine, topology.rank);
+  if (topology.machine.size() == 1 || shared_state_ == nullptr) return;
   const size_t next = static_cast<size_t>(next_);
-  description_ = layout.name_of(ranks[next]) + " (process " + std::to_string(pids[next]) + ")";
-  start(layout);
+  description_ = topology.name_of(ranks[next]) + " (process " + std::to_string(pids[next]) + ")";
+  start(topology);
 }
 
-void PeerWatch::start(const Layout& layout) {
+void LivenessMonitor::start(const Topology& topology) {
   if (mine_ == 0) {
-    for (int i = 0; i < layout.machine.size(); ++i) make_mutex(&board_->seats[i].held);
+    for (int i = 0; i < topology.machine.size(); ++i) make_mutex(&shared_state_->seats[i].held);
   }
-  EASYDDL_MPI(MPI_Barrier, layout.machine.get());
+  EASYDDL_MPI(MPI_Barrier, topology.machine.get());
   std::promise<void> holding;
   std::promise<bool> all_hold;
   // Detached: it sleeps until the process ends, and then there is nothing left to wait for.
   const auto sleep = [this, &holding, go = all_hold.get_future().share()] {
-    pthread_mutex_lock(&board_->seats[mine_].held);
+    pthread_mutex_lock(&shared_state_->seats[mine_].held);
     holding.set_value();
     if (go.get()) watch();
   };
   try {
-    all_or_none(layout.machine.get(), [&] {
+    all_or_none(topology.machine.get(), [&] {
       start_thread("easyddl peers", "that notices when a process of this machine dies", sleep)
           .detach();
       holding.get_future().wait();
@@ -88,12 +88,12 @@ void PeerWatch::start(const Layout& layout) {
   all_hold.set_value(true);
 }
 
-void PeerWatch::watch() {
-  Seat& next = board_->seats[next_];
+void LivenessMonitor::watch() {
+  Seat& next = shared_state_->seats[next_];
   if (pthread_mutex_lock(&next.held) != EOWNERDEAD) return;
   if (next.announced.load() != 0) return;
   // The first to notice speaks for all: the launcher may be ending the others by now.
-  if (board_->reported.exchange(1) == 0) {
+  if (shared_state_->reported.exchange(1) == 0) {
     write_line("easyddl: " + description_ +
                " died: it was killed, crashed, or called os._exit. Ending the job.");
   }
@@ -102,12 +102,12 @@ void PeerWatch::watch() {
   end_job(1);
 }
 
-void PeerWatch::announce_end() {
-  if (board_ != nullptr) board_->seats[mine_].announced.store(1);
+void LivenessMonitor::announce_end() {
+  if (shared_state_ != nullptr) shared_state_->seats[mine_].announced.store(1);
 }
 
-void PeerWatch::announce_end_of_all() {
-  if (board_ != nullptr) board_->reported.store(1);
+void LivenessMonitor::announce_end_of_all() {
+  if (shared_state_ != nullptr) shared_state_->reported.store(1);
 }
 
 }  // namespace easyddl

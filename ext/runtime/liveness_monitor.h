@@ -13,10 +13,10 @@ namespace easyddl {
 // a robust mutex in shared memory and sleeps until it gets that of the next one, which is when
 // the kernel takes it from a dying process. The kernel does that before it frees the process's
 // memory and tells its parent, so that the survivors speak before the launcher ends them.
-class PeerWatch {
+class LivenessMonitor {
  public:
   // Collective over layout.machine. Must live as long as the process.
-  explicit PeerWatch(const Layout& layout);
+  explicit LivenessMonitor(const Topology& topology);
 
   // From now on the end of this process is no surprise to its peers.
   void announce_end();
@@ -25,13 +25,13 @@ class PeerWatch {
   void announce_end_of_all();
 
  private:
-  struct Board;
+  struct SharedState;
 
-  void start(const Layout& layout);
+  void start(const Topology& topology);
   void watch();
 
   SharedSegment segment_;
-  Board* board_;
+  SharedState* shared_state_;
   int mine_, next_;
   std::string description_;  // of the process that is watched
 };

@@ -25,11 +25,11 @@ std::string g_warning;  // written by the interpreter's thread, read after it ha
 void part_from_the_others() {
   World& world = *g_world;
   world.finish();
-  const bool all_warn = world.farewell().leave(!g_warning.empty());
-  if (all_warn && world.layout().rank == 0) write_line(g_warning);
-  end_timeline(world.comm(), world.layout().cores_are_shared);
-  world.stalls().stop();
-  world.peers().announce_end();
+  const bool all_warn = world.exit_protocol().leave(!g_warning.empty());
+  if (all_warn && world.topology().rank == 0) write_line(g_warning);
+  end_timeline(world.comm(), world.topology().cores_are_shared);
+  world.stall_inspector().stop();
+  world.liveness().announce_end();
 }
 
 // MPI_Finalize deletes the attributes of MPI_COMM_SELF first, whoever calls it: this module,
@@ -51,9 +51,9 @@ void at_exit(int status, void*) {
   int finalized = 0;
   MPI_Finalized(&finalized);
   if (getpid() != g_pid || finalized != 0) return;
-  const Layout& layout = g_world.load()->layout();
-  if (status != 0 && layout.size > 1) {
-    write_line("easyddl: " + layout.name_of(layout.rank) + " exited with status " +
+  const Topology& topology = g_world.load()->topology();
+  if (status != 0 && topology.size > 1) {
+    write_line("easyddl: " + topology.name_of(topology.rank) + " exited with status " +
                std::to_string(status) + ". Ending the job.");
     end_job(status);
   }
@@ -62,14 +62,14 @@ void at_exit(int status, void*) {
 
 // Before MPI_Abort: no end of a process is a surprise any more.
 void prepare_end_of_job() {
-  g_world.load()->peers().announce_end_of_all();
+  g_world.load()->liveness().announce_end_of_all();
   g_pid = 0;  // MPI_Abort may call exit, which has nothing left to do
 }
 
 }  // namespace
 
 void watch_exit(World* world) {
-  delete_shared_files(world->layout().machine.get());
+  delete_shared_files(world->topology().machine.get());
   g_world = world;
   g_pid = getpid();
   set_before_end_of_job(prepare_end_of_job);

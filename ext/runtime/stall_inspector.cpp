@@ -50,12 +50,12 @@ std::string rounded(double seconds) { return std::to_string(static_cast<long>(se
 
 // Small enough to be sent at once: a rank that answers must not wait for the one that asks. Only as
 // much of the text travels as there is.
-struct StallWatch::Message {
+struct StallInspector::Message {
   Kind kind;
   uint32_t has_come;  // to the collective asked about
-  uint64_t channel, number;
+  uint64_t communicator, number;
   uint32_t waits;  // in another collective, namely:
-  uint64_t wait_channel, wait_number;
+  uint64_t wait_communicator, wait_number;
   double wait_seconds;
   char wait_what[512];
   char activity[256];
@@ -64,13 +64,13 @@ struct StallWatch::Message {
   int bytes() const { return static_cast<int>(offsetof(Message, text) + std::strlen(text) + 1); }
 };
 
-struct StallWatch::Wait {
+struct StallInspector::Wait {
   uint64_t number;
   std::string what;
   Clock::time_point since;
 };
 
-struct StallWatch::Inquiry {
+struct StallInspector::Inquiry {
   uint64_t number = 0;
   Clock::time_point since;  // when the wait began
   Clock::time_point asked;
@@ -80,15 +80,18 @@ struct StallWatch::Inquiry {
   std::vector<std::optional<std::string>> stacks;
 };
 
-struct StallWatch::Sending {
+struct StallInspector::Sending {
   std::shared_ptr<const Message> message;  // may be on its way to several ranks
   MPI_Request request;
 };
 
-StallWatch::StallWatch(MPI_Comm world, const Layout& layout, Farewell& farewell,
-                       Deadlines deadlines)
-    : comm_(Comm::duplicate(world)), layout_(layout), farewell_(farewell), deadlines_(deadlines) {
-  if (layout_.size == 1) return;
+StallInspector::StallInspector(MPI_Comm world, const Topology& topology,
+                               ExitProtocol& exit_protocol, Deadlines deadlines)
+    : comm_(MpiComm::duplicate(world)),
+      topology_(topology),
+      exit_protocol_(exit_protocol),
+      deadlines_(deadlines) {
+  if (topology_.size == 1) return;
   // Detached: it serves the others for as long as the process lives.
   const auto watch = [this] {
     try {
@@ -100,34 +103,34 @@ StallWatch::StallWatch(MPI_Comm world, const Layout& layout, Farewell& farewell,
   start_thread("easyddl stalls", "that tells other ranks where this one stands", watch).detach();
 }
 
-StallWatch::~StallWatch() = default;
+StallInspector::~StallInspector() = default;
 
-void StallWatch::set_stack(std::function<std::string()> stack) {
+void StallInspector::set_stack(std::function<std::string()> stack) {
   const std::lock_guard<std::mutex> lock(mutex_);
   stack_ = std::move(stack);
 }
 
-void StallWatch::set_activity(std::string activity) {
+void StallInspector::set_activity(std::string activity) {
   const std::lock_guard<std::mutex> lock(mutex_);
   activity_ = std::move(activity);
 }
 
-void StallWatch::stop() {
+void StallInspector::stop() {
   const std::lock_guard<std::mutex> lock(mutex_);
   stopped_ = true;
 }
 
-void StallWatch::forget(size_t channel) {
+void StallInspector::forget(size_t communicator) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  waits_.erase(channel);
-  inquiries_.erase(channel);
+  waits_.erase(communicator);
+  inquiries_.erase(communicator);
 }
 
-void StallWatch::run() {
+void StallInspector::run() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (!stopped_) {
     receive_all();
-    farewell_.serve();
+    exit_protocol_.serve();
     spread_failures();
     ask_all();
     free_sent();
@@ -136,7 +139,7 @@ void StallWatch::run() {
   }
 }
 
-void StallWatch::receive_all() {
+void StallInspector::receive_all() {
   for (;;) {
     int arrived = 0;
     MPI_Status status;
@@ -149,11 +152,11 @@ void StallWatch::receive_all() {
   }
 }
 
-void StallWatch::take(int from, const Message& message) {
+void StallInspector::take(int from, const Message& message) {
   if (message.kind == Kind::failure) {
-    if (note_failure(message.channel, message.text) && layout_.rank == kHerald) {
+    if (note_failure(message.communicator, message.text) && topology_.rank == kHerald) {
       const std::lock_guard<std::mutex> lock(failures_mutex_);
-      to_spread_.push_back(message.channel);
+      to_spread_.push_back(message.communicator);
     }
     return;
   }
@@ -163,7 +166,7 @@ void StallWatch::take(int from, const Message& message) {
     if (answer.has_come == 0) want_stack_.emplace_back(from, answer);
     return;
   }
-  const auto found = inquiries_.find(message.channel);
+  const auto found = inquiries_.find(message.communicator);
   if (found == inquiries_.end() || found->second.number != message.number) return;
   const size_t rank = static_cast<size_t>(from);
   if (message.kind == Kind::answer) {
@@ -173,18 +176,18 @@ void StallWatch::take(int from, const Message& message) {
   }
 }
 
-StallWatch::Message StallWatch::answer_to(const Message& question) {
+StallInspector::Message StallInspector::answer_to(const Message& question) {
   Message answer{};
   answer.kind = Kind::answer;
-  answer.channel = question.channel;
+  answer.communicator = question.communicator;
   answer.number = question.number;
-  answer.has_come = farewell_.begun(question.channel) >= question.number ? 1 : 0;
+  answer.has_come = exit_protocol_.begun(question.communicator) >= question.number ? 1 : 0;
   store(answer.activity, activity_);
-  for (const auto& [channel, wait] : waits_) {
+  for (const auto& [communicator, wait] : waits_) {
     const double seconds = std::chrono::duration<double>(Clock::now() - wait.since).count();
-    if (channel == question.channel || seconds < answer.wait_seconds) continue;
+    if (communicator == question.communicator || seconds < answer.wait_seconds) continue;
     answer.waits = 1;
-    answer.wait_channel = channel;
+    answer.wait_communicator = communicator;
     answer.wait_number = wait.number;
     answer.wait_seconds = seconds;
     store(answer.wait_what, wait.what);
@@ -192,21 +195,21 @@ StallWatch::Message StallWatch::answer_to(const Message& question) {
   return answer;
 }
 
-void StallWatch::send(int to, std::shared_ptr<const Message> message) {
+void StallInspector::send(int to, std::shared_ptr<const Message> message) {
   sendings_.push_back(std::make_unique<Sending>(Sending{std::move(message), MPI_REQUEST_NULL}));
   Sending& sending = *sendings_.back();
   EASYDDL_MPI(MPI_Isend, sending.message.get(), sending.message->bytes(), MPI_BYTE, to, kTag,
               comm_.get(), &sending.request);
 }
 
-void StallWatch::send_to_all(const Message& message) {
+void StallInspector::send_to_all(const Message& message) {
   const auto shared = std::make_shared<const Message>(message);
-  for (int rank = 0; rank < layout_.size; ++rank) {
-    if (rank != layout_.rank) send(rank, shared);
+  for (int rank = 0; rank < topology_.size; ++rank) {
+    if (rank != topology_.rank) send(rank, shared);
   }
 }
 
-void StallWatch::free_sent() {
+void StallInspector::free_sent() {
   const auto is_sent = [](const std::unique_ptr<Sending>& sending) {
     int done = 0;
     EASYDDL_MPI(MPI_Test, &sending->request, &done, MPI_STATUS_IGNORE);
@@ -216,47 +219,47 @@ void StallWatch::free_sent() {
 }
 
 // Whether it is the channel's first.
-bool StallWatch::note_failure(size_t channel, const std::string& text) {
+bool StallInspector::note_failure(size_t communicator, const std::string& text) {
   const std::lock_guard<std::mutex> lock(failures_mutex_);
   any_failure_.store(true, std::memory_order_release);
-  return failures_.emplace(channel, text.substr(0, kFailureBytes)).second;
+  return failures_.emplace(communicator, text.substr(0, kFailureBytes)).second;
 }
 
-void StallWatch::announce_failure(size_t channel, const std::string& reason) noexcept {
-  if (layout_.size == 1) return;
+void StallInspector::announce_failure(size_t communicator, const std::string& reason) noexcept {
+  if (topology_.size == 1) return;
   try {
     const std::string text =
-        "A collective failed half-way on " + layout_.name_of(layout_.rank) + ": " + reason;
-    if (!note_failure(channel, text)) return;
+        "A collective failed half-way on " + topology_.name_of(topology_.rank) + ": " + reason;
+    if (!note_failure(communicator, text)) return;
     const std::lock_guard<std::mutex> lock(failures_mutex_);
-    to_spread_.push_back(channel);
+    to_spread_.push_back(communicator);
   } catch (const std::exception&) {
     return;  // no memory is left even for that: this rank's own error says so
   }
   wake_.notify_one();
 }
 
-std::string StallWatch::failure_of(size_t channel) const {
+std::string StallInspector::failure_of(size_t communicator) const {
   if (!any_failure_.load(std::memory_order_acquire)) return "";
   const std::lock_guard<std::mutex> lock(failures_mutex_);
-  const auto found = failures_.find(channel);
+  const auto found = failures_.find(communicator);
   return found == failures_.end() ? "" : found->second;
 }
 
-void StallWatch::spread_failures() {
+void StallInspector::spread_failures() {
   if (!any_failure_.load(std::memory_order_acquire)) return;
   std::vector<Message> messages;
   {
     const std::lock_guard<std::mutex> lock(failures_mutex_);
-    for (size_t channel : std::exchange(to_spread_, {})) {
+    for (size_t communicator : std::exchange(to_spread_, {})) {
       Message& message = messages.emplace_back();
       message.kind = Kind::failure;
-      message.channel = channel;
-      store(message.text, failures_[channel]);
+      message.communicator = communicator;
+      store(message.text, failures_[communicator]);
     }
   }
   for (const Message& message : messages) {
-    if (layout_.rank == kHerald) {
+    if (topology_.rank == kHerald) {
       send_to_all(message);
     } else {
       send(kHerald, std::make_shared<const Message>(message));
@@ -264,19 +267,19 @@ void StallWatch::spread_failures() {
   }
 }
 
-void StallWatch::ask_all() {
-  for (auto& [channel, inquiry] : inquiries_) {
+void StallInspector::ask_all() {
+  for (auto& [communicator, inquiry] : inquiries_) {
     if (std::exchange(inquiry.is_sent, true)) continue;
     Message question{};
     question.kind = Kind::question;
-    question.channel = channel;
+    question.communicator = communicator;
     question.number = inquiry.number;
     send_to_all(question);
   }
 }
 
 // Apart from the answers, because whoever holds Python's lock may do so for long.
-void StallWatch::send_stacks(std::unique_lock<std::mutex>& lock) {
+void StallInspector::send_stacks(std::unique_lock<std::mutex>& lock) {
   if (want_stack_.empty()) return;
   const auto wanted = std::exchange(want_stack_, {});
   const auto stack = stack_;
@@ -291,7 +294,7 @@ void StallWatch::send_stacks(std::unique_lock<std::mutex>& lock) {
   }
 }
 
-bool StallWatch::is_time_to_ask(const Inquiry& inquiry, double seconds) const {
+bool StallInspector::is_time_to_ask(const Inquiry& inquiry, double seconds) const {
   const double ago = std::chrono::duration<double>(Clock::now() - inquiry.asked).count();
   const auto passed = [&](double deadline) {
     return deadline > 0 && seconds >= deadline && seconds - ago < deadline;
@@ -301,19 +304,19 @@ bool StallWatch::is_time_to_ask(const Inquiry& inquiry, double seconds) const {
 }
 
 // The shorter of the deadlines: whoever had a reason to be late may have none later.
-double StallWatch::period() const {
+double StallInspector::period() const {
   if (deadlines_.warn <= 0 || deadlines_.abort <= 0) return deadlines_.warn + deadlines_.abort;
   return std::min(deadlines_.warn, deadlines_.abort);
 }
 
-void StallWatch::check(size_t channel, uint64_t number, const std::string& what,
-                       Clock::time_point since, bool if_all_have_come) {
-  const std::string failure = failure_of(channel);
+void StallInspector::check(size_t communicator, uint64_t number, const std::string& what,
+                           Clock::time_point since, bool if_all_have_come) {
+  const std::string failure = failure_of(communicator);
   if (!failure.empty()) throw Error(failure);
   std::unique_lock<std::mutex> lock(mutex_);
-  waits_[channel] = {number, what, since};
+  waits_[communicator] = {number, what, since};
   const double seconds = std::chrono::duration<double>(Clock::now() - since).count();
-  Inquiry& inquiry = inquiries_[channel];
+  Inquiry& inquiry = inquiries_[communicator];
   if (inquiry.number != number) {
     inquiry = Inquiry{};
     inquiry.number = number;
@@ -321,7 +324,7 @@ void StallWatch::check(size_t channel, uint64_t number, const std::string& what,
     inquiry.is_sent = inquiry.is_settled = true;
   }
   if (is_time_to_ask(inquiry, seconds)) {
-    const size_t size = static_cast<size_t>(layout_.size);
+    const size_t size = static_cast<size_t>(topology_.size);
     inquiry.asked = Clock::now();
     inquiry.is_sent = inquiry.is_settled = false;
     inquiry.answers.assign(size, std::nullopt);
@@ -354,27 +357,27 @@ void StallWatch::check(size_t channel, uint64_t number, const std::string& what,
   if (speaks) write_line("easyddl: warning: " + text);
 }
 
-bool StallWatch::all_have_answered(const Inquiry& inquiry) const {
+bool StallInspector::all_have_answered(const Inquiry& inquiry) const {
   for (size_t rank = 0; rank < inquiry.answers.size(); ++rank) {
-    if (rank == static_cast<size_t>(layout_.rank)) continue;
+    if (rank == static_cast<size_t>(topology_.rank)) continue;
     const std::optional<Message>& answer = inquiry.answers[rank];
     if (!answer || (answer->has_come == 0 && !inquiry.stacks[rank])) return false;
   }
   return true;
 }
 
-std::string StallWatch::describe(const Inquiry& inquiry, const std::string& what,
-                                 double seconds) const {
-  std::string text =
-      layout_.name_of(layout_.rank) + " has waited for " + rounded(seconds) + " s in " + what + ".";
+std::string StallInspector::describe(const Inquiry& inquiry, const std::string& what,
+                                     double seconds) const {
+  std::string text = topology_.name_of(topology_.rank) + " has waited for " + rounded(seconds) +
+                     " s in " + what + ".";
   for (size_t rank = 0; rank < inquiry.answers.size(); ++rank) {
-    if (rank == static_cast<size_t>(layout_.rank)) continue;
+    if (rank == static_cast<size_t>(topology_.rank)) continue;
     const std::optional<Message>& answer = inquiry.answers[rank];
     if (!answer) {
-      text +=
-          "\n  " + layout_.name_of(rank) + " does not answer: it is stopped, or cannot be reached.";
+      text += "\n  " + topology_.name_of(rank) +
+              " does not answer: it is stopped, or cannot be reached.";
     } else if (answer->has_come == 0) {
-      text += "\n  " + layout_.name_of(rank) + " has not come";
+      text += "\n  " + topology_.name_of(rank) + " has not come";
       if (answer->activity[0] != '\0') text += ": it is busy with " + std::string(answer->activity);
       if (answer->waits != 0) {
         text +=
@@ -389,37 +392,37 @@ std::string StallWatch::describe(const Inquiry& inquiry, const std::string& what
 }
 
 // Whether a rank that has not come has waited for so long where this rank has not come.
-bool StallWatch::has_parted(const Inquiry& inquiry, double seconds) const {
+bool StallInspector::has_parted(const Inquiry& inquiry, double seconds) const {
   return std::any_of(inquiry.answers.begin(), inquiry.answers.end(),
                      [this, seconds](const std::optional<Message>& answer) {
                        return answer && answer->has_come == 0 && answer->waits != 0 &&
                               answer->wait_seconds >= seconds &&
-                              farewell_.begun(answer->wait_channel) < answer->wait_number;
+                              exit_protocol_.begun(answer->wait_communicator) < answer->wait_number;
                      });
 }
 
 // Whether all who have not come do something that is known to take long.
-bool StallWatch::is_excused(const Inquiry& inquiry) const {
+bool StallInspector::is_excused(const Inquiry& inquiry) const {
   for (size_t rank = 0; rank < inquiry.answers.size(); ++rank) {
-    if (rank == static_cast<size_t>(layout_.rank)) continue;
+    if (rank == static_cast<size_t>(topology_.rank)) continue;
     const std::optional<Message>& answer = inquiry.answers[rank];
     if (!answer || (answer->has_come == 0 && answer->activity[0] == '\0')) return false;
   }
   return true;
 }
 
-bool StallWatch::have_all_come(const Inquiry& inquiry) const {
+bool StallInspector::have_all_come(const Inquiry& inquiry) const {
   for (size_t rank = 0; rank < inquiry.answers.size(); ++rank) {
-    if (rank == static_cast<size_t>(layout_.rank)) continue;
+    if (rank == static_cast<size_t>(topology_.rank)) continue;
     if (!inquiry.answers[rank] || inquiry.answers[rank]->has_come == 0) return false;
   }
   return true;
 }
 
 // One rank of those that wait speaks for all: the lowest.
-bool StallWatch::is_spokesman(const Inquiry& inquiry) const {
+bool StallInspector::is_spokesman(const Inquiry& inquiry) const {
   return std::none_of(
-      inquiry.answers.begin(), inquiry.answers.begin() + layout_.rank,
+      inquiry.answers.begin(), inquiry.answers.begin() + topology_.rank,
       [](const std::optional<Message>& answer) { return answer && answer->has_come != 0; });
 }
 

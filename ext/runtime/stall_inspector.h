@@ -30,11 +30,12 @@ std::string rounded(double seconds);
 // A rank that has waited for long asks all others. A thread of each rank answers, whatever the
 // other threads do: whether it has come, what it does, what it waits in itself, and where its
 // script stands. A rank that does not answer is stopped, or cannot be reached.
-class StallWatch {
+class StallInspector {
  public:
   // Collective over `world`.
-  StallWatch(MPI_Comm world, const Layout& layout, Farewell& farewell, Deadlines deadlines);
-  ~StallWatch();
+  StallInspector(MPI_Comm world, const Topology& topology, ExitProtocol& exit_protocol,
+                 Deadlines deadlines);
+  ~StallInspector();
 
   // What says where this rank's script stands. It may take long.
   void set_stack(std::function<std::string()> stack);
@@ -43,23 +44,23 @@ class StallWatch {
   void set_activity(std::string activity);
 
   // Called now and then by a thread that has waited since `since` in collective `number` of
-  // `channel`, which `what` describes. Throws an Error once the others are too late; and,
+  // `communicator`, which `what` describes. Throws an Error once the others are too late; and,
   // `if_all_have_come`, if it takes as long though they have come; and with the failure of the
   // channel, if it has one.
-  void check(size_t channel, uint64_t number, const std::string& what,
+  void check(size_t communicator, uint64_t number, const std::string& what,
              std::chrono::steady_clock::time_point since, bool if_all_have_come);
 
-  // The wait in `channel` is over.
-  void forget(size_t channel);
+  // The wait in `communicator` is over.
+  void forget(size_t communicator);
 
-  // A collective ended half-way, for this reason, so that no other can follow it on `channel`: has
-  // all ranks know. Neither waits nor throws. The first failure of a channel is the one that
+  // A collective ended half-way, for this reason, so that no other can follow it on `communicator`:
+  // has all ranks know. Neither waits nor throws. The first failure of a channel is the one that
   // counts.
-  void announce_failure(size_t channel, const std::string& reason) noexcept;
+  void announce_failure(size_t communicator, const std::string& reason) noexcept;
 
-  // The first failure of `channel` that this rank knows of, with the rank's name; empty for none.
-  // Without any it costs nothing.
-  std::string failure_of(size_t channel) const;
+  // The first failure of `communicator` that this rank knows of, with the rank's name; empty for
+  // none. Without any it costs nothing.
+  std::string failure_of(size_t communicator) const;
 
   // No MPI call is made after this.
   void stop();
@@ -77,7 +78,7 @@ class StallWatch {
   void send(int to, std::shared_ptr<const Message> message);
   void send_to_all(const Message& message);
   void ask_all();
-  bool note_failure(size_t channel, const std::string& text);
+  bool note_failure(size_t communicator, const std::string& text);
   void spread_failures();
   Message answer_to(const Message& question);
   void send_stacks(std::unique_lock<std::mutex>& lock);
@@ -91,9 +92,9 @@ class StallWatch {
   bool have_all_come(const Inquiry& inquiry) const;
   bool is_spokesman(const Inquiry& inquiry) const;
 
-  Comm comm_;
-  const Layout& layout_;
-  Farewell& farewell_;
+  MpiComm comm_;
+  const Topology& topology_;
+  ExitProtocol& exit_protocol_;
   const Deadlines deadlines_;
   std::mutex mutex_;
   std::condition_variable wake_;

@@ -73,21 +73,21 @@ void forget_interrupt() {
 
 }  // namespace
 
-StartWatch::StartWatch(int rank, const std::string& host, Deadlines deadlines)
+StartupMonitor::StartupMonitor(int rank, const std::string& host, Deadlines deadlines)
     : who_(rank_on_host(rank, host)), deadlines_(deadlines) {
   thread_ = start_thread("easyddl start", "that watches over the start", [this] { run(); });
   watch_interrupt();
 }
 
-StartWatch::~StartWatch() { stop(); }
+StartupMonitor::~StartupMonitor() { stop(); }
 
-void StartWatch::enter(const std::string& step, bool has_mpi) {
+void StartupMonitor::enter(const std::string& step, bool has_mpi) {
   const std::lock_guard<std::mutex> lock(mutex_);
   step_ = step;
   has_mpi_ = has_mpi;
 }
 
-void StartWatch::stop() {
+void StartupMonitor::stop() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (stopped_) return;
@@ -98,16 +98,16 @@ void StartWatch::stop() {
   forget_interrupt();
 }
 
-double StartWatch::seconds() const {
+double StartupMonitor::seconds() const {
   return std::chrono::duration<double>(Clock::now() - since_).count();
 }
 
-std::string StartWatch::waits_in() const {
+std::string StartupMonitor::waits_in() const {
   return who_ + " has waited for " + rounded(seconds()) + " s in the start of easyddl, in " +
          step_ + ".";
 }
 
-void StartWatch::run() {
+void StartupMonitor::run() {
   std::unique_lock<std::mutex> lock(mutex_);
   bool has_warned = false;
   std::optional<Clock::time_point> interrupted;
@@ -134,7 +134,7 @@ void StartWatch::run() {
 }
 
 // Called with the lock held, so that the start does not end meanwhile.
-void StartWatch::end(const std::string& reason, int status, int signal) const {
+void StartupMonitor::end(const std::string& reason, int status, int signal) const {
   write_line("easyddl: " + reason);
   if (has_mpi_) {
     // MPI_Abort may wait for a lock that the waiting thread holds.

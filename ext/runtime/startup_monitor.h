@@ -15,13 +15,13 @@ namespace easyddl {
 // nobody, hold Python's lock or not as they like, and wait for ever if another rank has failed
 // before it came to them. A thread without Python and without MPI watches them: it says where the
 // rank waits, and ends the process, and the job with it, when that takes too long or after Ctrl-C.
-class StartWatch {
+class StartupMonitor {
  public:
   // `rank` and `host` are those that the launcher and the system tell: MPI may not have started.
-  StartWatch(int rank, const std::string& host, Deadlines deadlines);
-  ~StartWatch();
-  StartWatch(const StartWatch&) = delete;
-  StartWatch& operator=(const StartWatch&) = delete;
+  StartupMonitor(int rank, const std::string& host, Deadlines deadlines);
+  ~StartupMonitor();
+  StartupMonitor(const StartupMonitor&) = delete;
+  StartupMonitor& operator=(const StartupMonitor&) = delete;
 
   // This rank enters a step of the start, such as "MPI_Init". `has_mpi`: MPI has started.
   void enter(const std::string& step, bool has_mpi);

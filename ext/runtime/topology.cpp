@@ -114,35 +114,35 @@ int count_bits(const std::vector<uint8_t>& bytes) {
 
 }  // namespace
 
-Layout::Layout(MPI_Comm world, const std::string& name, const std::string& racks) {
+Topology::Topology(MPI_Comm world, const std::string& name, const std::string& racks) {
   EASYDDL_MPI(MPI_Comm_rank, world, &rank);
   EASYDDL_MPI(MPI_Comm_size, world, &size);
   name_hosts(world, name);
   find_place(world, name);
   count_cores(world);
   number_hosts(world);
-  choose_carriers(world);
+  choose_leaders(world);
   number_racks(racks);
-  choose_rack_carriers(world);
+  choose_rack_leaders(world);
 }
 
-void Layout::name_hosts(MPI_Comm world, const std::string& name) {
+void Topology::name_hosts(MPI_Comm world, const std::string& name) {
   for (const Name& each : gather_names(world, name)) host_of.emplace_back(each.data());
   const std::vector<Name> machines = gather_names(world, machine_id());
-  machine = Comm::split(world, first_equal(machines, rank), rank);
+  machine = MpiComm::split(world, first_equal(machines, rank), rank);
   const std::vector<Name> hosts = gather_names(world, name + ' ' + machine_id());
-  host = Comm::split(world, first_equal(hosts, rank), rank);
+  host = MpiComm::split(world, first_equal(hosts, rank), rank);
   // A name proves nothing: where the members cannot open each other's memory, each is alone.
   bool shares = false;
   all_or_none(world, [&] { shares = SharedSegment(host.get(), 1).data() != nullptr; });
-  if (!shares) host = Comm::split(host.get(), rank, 0);
+  if (!shares) host = MpiComm::split(host.get(), rank, 0);
   local_rank = host.rank();
   local_size = host.size();
 }
 
-void Layout::find_place(MPI_Comm world, const std::string& name) {
+void Topology::find_place(MPI_Comm world, const std::string& name) {
   const std::vector<Name> names = gather_names(world, name + ' ' + kernel_id());
-  const Comm mates = Comm::split(world, first_equal(names, rank), rank);
+  const MpiComm mates = MpiComm::split(world, first_equal(names, rank), rank);
   int lowest = rank;
   EASYDDL_MPI(MPI_Bcast, &lowest, 1, MPI_INT, 0, mates.get());
   const std::vector<int> machine_of = number_groups(gather_lowest(world, lowest));
@@ -159,7 +159,7 @@ void Layout::find_place(MPI_Comm world, const std::string& name) {
       "with shareProcessNamespace), ranks of different users, or a /proc that hides processes.");
 }
 
-void Layout::count_cores(MPI_Comm world) {
+void Topology::count_cores(MPI_Comm world) {
   std::vector<uint8_t> cores;
   all_or_none(world, [&] { cores = own_cores(); });
   int bytes = static_cast<int>(cores.size());
@@ -170,7 +170,7 @@ void Layout::count_cores(MPI_Comm world) {
   cores_are_shared = machine.size() > count_bits(cores);
 }
 
-void Layout::number_hosts(MPI_Comm world) {
+void Topology::number_hosts(MPI_Comm world) {
   int lowest = rank;
   EASYDDL_MPI(MPI_Bcast, &lowest, 1, MPI_INT, 0, host.get());
   node_of = number_groups(gather_lowest(world, lowest));
@@ -178,14 +178,14 @@ void Layout::number_hosts(MPI_Comm world) {
   num_nodes = *std::max_element(node_of.begin(), node_of.end()) + 1;
 }
 
-void Layout::choose_carriers(MPI_Comm world) {
-  EASYDDL_MPI(MPI_Allreduce, &local_size, &num_carriers, 1, MPI_INT, MPI_MIN, world);
-  const bool carrier = local_rank < num_carriers;
-  across = Comm::split(world, carrier ? local_rank : MPI_UNDEFINED, node_rank);
+void Topology::choose_leaders(MPI_Comm world) {
+  EASYDDL_MPI(MPI_Allreduce, &local_size, &num_leaders, 1, MPI_INT, MPI_MIN, world);
+  const bool is_leader = local_rank < num_leaders;
+  across = MpiComm::split(world, is_leader ? local_rank : MPI_UNDEFINED, node_rank);
 }
 
 // Racks are numbered in the order of their first host.
-void Layout::number_racks(const std::string& racks) {
+void Topology::number_racks(const std::string& racks) {
   std::vector<std::string> names(static_cast<size_t>(num_nodes));
   if (!racks.empty()) names = split(racks);
   const bool all_named = std::find(names.begin(), names.end(), "") == names.end();
@@ -204,23 +204,23 @@ void Layout::number_racks(const std::string& racks) {
   num_racks = static_cast<int>(known.size());
 }
 
-void Layout::choose_rack_carriers(MPI_Comm world) {
+void Topology::choose_rack_leaders(MPI_Comm world) {
   const int rack = rack_of[static_cast<size_t>(node_rank)];
   const auto hosts_of = [this](int each, int end) {
     return static_cast<int>(std::count(rack_of.begin(), rack_of.begin() + end, each));
   };
-  num_rack_carriers = num_nodes;
+  num_rack_leaders = num_nodes;
   for (int each = 0; each < num_racks; ++each) {
-    num_rack_carriers = std::min(num_rack_carriers, hosts_of(each, num_nodes));
+    num_rack_leaders = std::min(num_rack_leaders, hosts_of(each, num_nodes));
   }
   if (num_racks == 1) return;
-  const bool carrier = local_rank < num_carriers;
+  const bool is_leader = local_rank < num_leaders;
   const int place = hosts_of(rack, node_rank);
   in_rack =
-      Comm::split(world, carrier ? rack * num_carriers + local_rank : MPI_UNDEFINED, node_rank);
-  const bool rack_carrier = carrier && place < num_rack_carriers;
-  across_racks =
-      Comm::split(world, rack_carrier ? place * num_carriers + local_rank : MPI_UNDEFINED, rack);
+      MpiComm::split(world, is_leader ? rack * num_leaders + local_rank : MPI_UNDEFINED, node_rank);
+  const bool is_rack_leader = is_leader && place < num_rack_leaders;
+  across_racks = MpiComm::split(
+      world, is_rack_leader ? place * num_leaders + local_rank : MPI_UNDEFINED, rack);
 }
 
 }  // namespace easyddl

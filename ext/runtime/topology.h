@@ -24,25 +24,25 @@ struct Place {
 // that take a shard of the data across hosts: as many as the host with the fewest ranks has.
 // Likewise every rack has as many carriers, hosts whose shards go across racks, as the rack with
 // the fewest hosts has.
-struct Layout {
+struct Topology {
   // Collective over `world`. `host` is this rank's host, as the user or the system names it.
   // Ranks share a host if the names are equal and they can open each other's memory. `racks`
   // names the rack of each host, by its number, with commas between; without them there is one.
-  Layout(MPI_Comm world, const std::string& host, const std::string& racks);
+  Topology(MPI_Comm world, const std::string& host, const std::string& racks);
 
-  int rank, size, local_rank, local_size, node_rank, num_nodes, num_carriers;
-  int num_racks, num_rack_carriers;
+  int rank, size, local_rank, local_size, node_rank, num_nodes, num_leaders;
+  int num_racks, num_rack_leaders;
   Place place;
   bool cores_are_shared;             // the machine has fewer cores than ranks
   std::vector<int> node_of;          // by rank
   std::vector<std::string> host_of;  // by rank
   std::vector<int> rack_of;          // by host
-  Comm machine;                      // all ranks on this machine, also where it plays several hosts
-  Comm host;                         // the ranks of this host
-  Comm across;        // the carriers with this local rank on all hosts; null if this rank is none
-  Comm in_rack;       // those of them in this rack
-  Comm across_racks;  // those of them that have this one's place in their racks; null if this has
-                      // none among a rack's carriers
+  MpiComm machine;                   // all ranks on this machine, also where it plays several hosts
+  MpiComm host;                      // the ranks of this host
+  MpiComm across;   // the carriers with this local rank on all hosts; null if this rank is none
+  MpiComm in_rack;  // those of them in this rack
+  MpiComm across_racks;  // those of them that have this one's place in their racks; null if this
+                         // has none among a rack's carriers
 
   // A rank in words, such as "rank 3 on host node7"; and at the beginning of a sentence.
   template <class Integer>
@@ -59,9 +59,9 @@ struct Layout {
   void find_place(MPI_Comm world, const std::string& host);
   void count_cores(MPI_Comm world);
   void number_hosts(MPI_Comm world);
-  void choose_carriers(MPI_Comm world);
+  void choose_leaders(MPI_Comm world);
   void number_racks(const std::string& racks);
-  void choose_rack_carriers(MPI_Comm world);
+  void choose_rack_leaders(MPI_Comm world);
 };
 
 }  // namespace easyddl

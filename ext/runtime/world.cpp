@@ -10,7 +10,7 @@
 namespace easyddl {
 namespace {
 
-Comm duplicate_world() {
+MpiComm duplicate_world() {
   int level = MPI_THREAD_SINGLE;
   EASYDDL_MPI(MPI_Query_thread, &level);
   if (level < MPI_THREAD_MULTIPLE) {
@@ -18,19 +18,19 @@ Comm duplicate_world() {
         "MPI was initialised without MPI_THREAD_MULTIPLE, which easyddl needs. Leave "
         "mpi4py.rc.thread_level at \"multiple\", and use an MPI that was built with threads.");
   }
-  return Comm::duplicate(MPI_COMM_WORLD);
+  return MpiComm::duplicate(MPI_COMM_WORLD);
 }
 
-PeerWatch* watch_peers(MPI_Comm comm, const Layout& layout) {
-  PeerWatch* peers = nullptr;
+LivenessMonitor* make_liveness_monitor(MPI_Comm comm, const Topology& topology) {
+  LivenessMonitor* liveness = nullptr;
   try {
-    all_or_none(comm, [&] { peers = new PeerWatch(layout); });
+    all_or_none(comm, [&] { liveness = new LivenessMonitor(topology); });
   } catch (const Error&) {
     // The job ends for another reason, which all ranks tell.
-    if (peers != nullptr) peers->announce_end_of_all();
+    if (liveness != nullptr) liveness->announce_end_of_all();
     throw;
   }
-  return peers;
+  return liveness;
 }
 
 std::string of_rank_zero(MPI_Comm comm, std::string text) {
@@ -41,9 +41,9 @@ std::string of_rank_zero(MPI_Comm comm, std::string text) {
   return text;
 }
 
-std::optional<Route> route_or_none(const std::string& name) {
+std::optional<InterHostAlgorithm> inter_host_algorithm_or_none(const std::string& name) {
   if (name.empty()) return std::nullopt;
-  return route_named(name);
+  return parse_inter_host_algorithm(name);
 }
 
 bool flag(const std::string& text) {
@@ -56,37 +56,38 @@ bool flag(const std::string& text) {
 
 }  // namespace
 
-World::World(const std::string& host, Deadlines deadlines, const Wires& wires)
+World::World(const std::string& host, Deadlines deadlines, const NetworkOptions& options)
     : comm_(duplicate_world()),
-      layout_(comm_.get(), host, of_rank_zero(comm_.get(), wires.racks)),
-      route_(route_or_none(of_rank_zero(comm_.get(), wires.route))),
-      gpu_way_(gpu_way_named(of_rank_zero(comm_.get(), wires.gpu))),
-      cuda_aware_mpi_(flag(of_rank_zero(comm_.get(), wires.cuda_aware))),
-      farewell_(comm_.get()),
-      peers_(watch_peers(comm_.get(), layout_)),
-      stalls_(comm_.get(), layout_, farewell_, deadlines) {}
+      topology_(comm_.get(), host, of_rank_zero(comm_.get(), options.racks)),
+      inter_host_algorithm_(
+          inter_host_algorithm_or_none(of_rank_zero(comm_.get(), options.inter_host_algorithm))),
+      gpu_algorithm_(parse_gpu_algorithm(of_rank_zero(comm_.get(), options.gpu))),
+      cuda_aware_mpi_(flag(of_rank_zero(comm_.get(), options.cuda_aware))),
+      exit_protocol_(comm_.get()),
+      liveness_(make_liveness_monitor(comm_.get(), topology_)),
+      stall_inspector_(comm_.get(), topology_, exit_protocol_, deadlines) {}
 
 void World::meet(const std::string& what) {
-  const std::string failure = stalls_.failure_of(Farewell::kMeetings);
+  const std::string failure = stall_inspector_.failure_of(ExitProtocol::kMeetings);
   if (!failure.empty()) throw Error(failure);
-  const uint64_t number = farewell_.begin(Farewell::kMeetings);
+  const uint64_t number = exit_protocol_.begin(ExitProtocol::kMeetings);
   const auto since = std::chrono::steady_clock::now();
   const auto idle = [&] {
-    farewell_.check(Farewell::kMeetings, number, what, layout_);
-    stalls_.check(Farewell::kMeetings, number, what, since, false);
+    exit_protocol_.check(ExitProtocol::kMeetings, number, what, topology_);
+    stall_inspector_.check(ExitProtocol::kMeetings, number, what, since, false);
   };
   try {
     MPI_Request request;
     EASYDDL_MPI(MPI_Ibarrier, comm_.get(), &request);
-    wait_requests(&request, 1, layout_.cores_are_shared, idle);
+    wait_requests(&request, 1, topology_.cores_are_shared, idle);
   } catch (const std::exception& error) {
-    farewell_.end(Farewell::kMeetings);
-    stalls_.forget(Farewell::kMeetings);
-    stalls_.announce_failure(Farewell::kMeetings, error.what());
+    exit_protocol_.end(ExitProtocol::kMeetings);
+    stall_inspector_.forget(ExitProtocol::kMeetings);
+    stall_inspector_.announce_failure(ExitProtocol::kMeetings, error.what());
     throw;
   }
-  farewell_.end(Farewell::kMeetings);
-  stalls_.forget(Farewell::kMeetings);
+  exit_protocol_.end(ExitProtocol::kMeetings);
+  stall_inspector_.forget(ExitProtocol::kMeetings);
 }
 
 World::SharedObject& World::shared_object(std::type_index type) {

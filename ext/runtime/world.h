@@ -20,26 +20,26 @@
 namespace easyddl {
 
 // How data goes between hosts, as the user wishes. Rank 0's wishes count on all.
-struct Wires {
-  std::string racks;            // as Layout takes them
-  std::string route;            // the name of a Route, or none
-  std::string gpu = {};         // the name of a GpuWay, or none
-  std::string cuda_aware = {};  // whether MPI takes memory of GPUs: 1, 0, or none
+struct NetworkOptions {
+  std::string racks;                 // as Topology takes them
+  std::string inter_host_algorithm;  // the name of a InterHostAlgorithm, or none
+  std::string gpu = {};              // the name of a GpuAlgorithm, or none
+  std::string cuda_aware = {};       // whether MPI takes memory of GPUs: 1, 0, or none
 };
 
 class World {
  public:
   // Collective over MPI_COMM_WORLD, which must be initialised with MPI_THREAD_MULTIPLE.
-  World(const std::string& host, Deadlines deadlines, const Wires& wires);
+  World(const std::string& host, Deadlines deadlines, const NetworkOptions& options);
 
   MPI_Comm comm() const { return comm_.get(); }
-  const Layout& layout() const { return layout_; }
-  std::optional<Route> route() const { return route_; }
-  std::optional<GpuWay> gpu_way() const { return gpu_way_; }
+  const Topology& topology() const { return topology_; }
+  std::optional<InterHostAlgorithm> inter_host_algorithm() const { return inter_host_algorithm_; }
+  std::optional<GpuAlgorithm> gpu_algorithm() const { return gpu_algorithm_; }
   bool cuda_aware_mpi() const { return cuda_aware_mpi_; }
-  Farewell& farewell() { return farewell_; }
-  PeerWatch& peers() { return *peers_; }
-  StallWatch& stalls() { return stalls_; }
+  ExitProtocol& exit_protocol() { return exit_protocol_; }
+  LivenessMonitor& liveness() { return *liveness_; }
+  StallInspector& stall_inspector() { return stall_inspector_; }
   // Collective: returns once all ranks have come here. To be called before what all make together
   // by MPI's own collectives, which know no deadlines. `what` is for errors.
   void meet(const std::string& what);
@@ -67,14 +67,15 @@ class World {
   };
   SharedObject& shared_object(std::type_index type);
 
-  Comm comm_;
-  Layout layout_;
-  std::optional<Route> route_;
-  std::optional<GpuWay> gpu_way_;
+  MpiComm comm_;
+  Topology topology_;
+  std::optional<InterHostAlgorithm> inter_host_algorithm_;
+  std::optional<GpuAlgorithm> gpu_algorithm_;
   bool cuda_aware_mpi_;
-  Farewell farewell_;
-  PeerWatch* peers_;  // never destroyed: its thread sleeps on its memory until the process ends
-  StallWatch stalls_;
+  ExitProtocol exit_protocol_;
+  LivenessMonitor*
+      liveness_;  // never destroyed: its thread sleeps on its memory until the process ends
+  StallInspector stall_inspector_;
   std::mutex mutex_;
   std::vector<std::function<void()>> to_finish_;
   std::map<std::type_index, SharedObject> shared_objects_;  // last: they use the rest

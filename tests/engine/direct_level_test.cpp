@@ -52,7 +52,7 @@ std::vector<float> expected() {
   return sum;
 }
 
-Piece piece(std::vector<float>& in, std::vector<float>& out) {
+Segment segment(std::vector<float>& in, std::vector<float>& out) {
   return {reinterpret_cast<const uint8_t*>(in.data()), reinterpret_cast<uint8_t*>(out.data()),
           in.size() * sizeof(float)};
 }
@@ -61,31 +61,31 @@ Piece piece(std::vector<float>& in, std::vector<float>& out) {
 
 // The second time some arrays cannot be reached, and all ranks take the board; the bits stay.
 TEST(arrays_in_reach_and_out_of_it_are_reduced_to_the_same_bits) {
-  Channel channel(ranks::world());
+  Communicator communicator(ranks::world());
   std::vector<float> in = numbers(ranks::rank()), out(kCount), again(kCount), clock(64), rest(64);
-  channel.allreduce(Pieces({piece(in, out), piece(clock, rest)}), DType::float32, Op::sum,
-                    Signature("in reach"));
-  if (ranks::world().layout().num_nodes == 1) EXPECT(out == expected());
-  Piece page = piece(clock, rest);
+  communicator.allreduce(SegmentList({segment(in, out), segment(clock, rest)}), DType::float32,
+                         Op::sum, Fingerprint("in reach"));
+  if (ranks::world().topology().num_nodes == 1) EXPECT(out == expected());
+  Segment page = segment(clock, rest);
   const uint8_t* const unreachable = unreachable_page();
   if (ranks::rank() == ranks::size() - 1 && unreachable != nullptr) page.in = unreachable;
-  channel.allreduce(Pieces({piece(in, again), page}), DType::float32, Op::sum,
-                    Signature("out of reach"));
+  communicator.allreduce(SegmentList({segment(in, again), page}), DType::float32, Op::sum,
+                         Fingerprint("out of reach"));
   EXPECT(again == out);
 }
 
 TEST(more_arrays_than_can_be_announced_are_reduced) {
-  Channel channel(ranks::world());
+  Communicator communicator(ranks::world());
   for (size_t length : {8, 1, 31}) {  // more than one call takes; more than a slot holds; both
     std::vector<float> in(length * 12000, 1), out(in.size());
-    std::vector<Piece> pieces;
+    std::vector<Segment> segments;
     for (size_t at = 0; at < in.size(); at += length) {
-      pieces.push_back({reinterpret_cast<const uint8_t*>(in.data() + at),
-                        reinterpret_cast<uint8_t*>(out.data() + at), length * sizeof(float)});
+      segments.push_back({reinterpret_cast<const uint8_t*>(in.data() + at),
+                          reinterpret_cast<uint8_t*>(out.data() + at), length * sizeof(float)});
     }
-    if (length == 8) pieces.resize(9000);
-    channel.allreduce(Pieces(pieces), DType::float32, Op::sum, Signature("many"));
-    for (size_t i = 0; i < pieces.size() * length; ++i) {
+    if (length == 8) segments.resize(9000);
+    communicator.allreduce(SegmentList(segments), DType::float32, Op::sum, Fingerprint("many"));
+    for (size_t i = 0; i < segments.size() * length; ++i) {
       EXPECT_EQUAL(out[i], static_cast<float>(ranks::size()));
     }
   }
@@ -94,11 +94,11 @@ TEST(more_arrays_than_can_be_announced_are_reduced) {
 // Rank 0 waits in vain for a while, and fails. The others come later, and learn of it: nobody
 // writes to arrays that rank 0 may have freed.
 TEST(arrays_of_a_rank_that_has_failed_are_left_alone) {
-  if (ranks::size() == 1 || ranks::world().layout().num_nodes > 1) return;
+  if (ranks::size() == 1 || ranks::world().topology().num_nodes > 1) return;
   // Kept until the process has ended, as in late_test.cpp: all ranks fail on it.
-  static Channel& channel = *new Channel(ranks::world());
+  static Communicator& communicator = *new Communicator(ranks::world());
   const auto start = std::chrono::steady_clock::now();
-  channel.set_idle([start] {
+  communicator.set_idle([start] {
     if (std::chrono::steady_clock::now() - start > std::chrono::seconds(1)) {
       throw Error("The patience of a test has ended.");
     }
@@ -107,7 +107,8 @@ TEST(arrays_of_a_rank_that_has_failed_are_left_alone) {
   std::vector<float> in = numbers(ranks::rank()), out(kCount, -1);
   if (ranks::rank() != 0) std::this_thread::sleep_for(std::chrono::milliseconds(300));
   const std::string error = trial::error_of([&] {
-    channel.allreduce(Pieces({piece(in, out)}), DType::float32, Op::sum, Signature("in vain"));
+    communicator.allreduce(SegmentList({segment(in, out)}), DType::float32, Op::sum,
+                           Fingerprint("in vain"));
   });
   EXPECT(!error.empty());
   if (ranks::rank() == 0) EXPECT_EQUAL(error, "Rank 0 has failed.");

@@ -3,12 +3,12 @@
 #include "trial.h"
 
 using easyddl::describe_disagreement;
-using easyddl::Signature;
+using easyddl::Fingerprint;
 
 TEST(texts_that_differ_have_hashes_that_differ) {
-  EXPECT(Signature("a").hash == Signature("a").hash);
-  EXPECT(Signature("a").hash != Signature("b").hash);
-  EXPECT(Signature("").hash != 0);
+  EXPECT(Fingerprint("a").hash == Fingerprint("a").hash);
+  EXPECT(Fingerprint("a").hash != Fingerprint("b").hash);
+  EXPECT(Fingerprint("").hash != 0);
 }
 
 TEST(ranks_with_one_text_are_named_together) {

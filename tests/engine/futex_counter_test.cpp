@@ -17,7 +17,7 @@
 
 namespace {
 
-using easyddl::Gate;
+using easyddl::FutexCounter;
 
 constexpr uint32_t kMembers = 3;
 constexpr uint32_t kSlots = 4;
@@ -27,7 +27,7 @@ void nothing() {}
 // What a level inside a host is made of: a gate, and slots that are written in rotation. As
 // there, memory of zeros is a gate at its beginning; other memory begins elsewhere.
 struct Board {
-  Gate gate;
+  FutexCounter counter;
   uint32_t slots[kSlots][kMembers];
 };
 
@@ -39,14 +39,14 @@ Board* board_at(void* memory, uint32_t first) {
 
 // In turn t each member writes in its slot, waits until all have ended turn t - 1, and reads
 // what they wrote then. The slots are plain memory: only the gate keeps the members apart.
-bool play(Board& board, uint32_t first, uint32_t member, uint32_t turns, bool cores_are_shared) {
-  for (uint32_t turn = 1; turn <= turns; ++turn) {
-    board.slots[turn % kSlots][member] = turn * kMembers + member;
-    board.gate.wait(first + (turn - 1) * kMembers, cores_are_shared, nothing);
-    for (uint32_t other = 0; turn > 1 && other < kMembers; ++other) {
-      if (board.slots[(turn - 1) % kSlots][other] != (turn - 1) * kMembers + other) return false;
+bool play(Board& board, uint32_t first, uint32_t member, uint32_t phases, bool cores_are_shared) {
+  for (uint32_t phase = 1; phase <= phases; ++phase) {
+    board.slots[phase % kSlots][member] = phase * kMembers + member;
+    board.counter.wait(first + (phase - 1) * kMembers, cores_are_shared, nothing);
+    for (uint32_t other = 0; phase > 1 && other < kMembers; ++other) {
+      if (board.slots[(phase - 1) % kSlots][other] != (phase - 1) * kMembers + other) return false;
     }
-    board.gate.advance(first + turn * kMembers);
+    board.counter.advance(first + phase * kMembers);
   }
   return true;
 }
@@ -114,18 +114,18 @@ TEST(processes_meet_while_the_counter_wraps_around) {
 TEST(a_sleeper_is_woken_across_the_end_of_the_counter) {
   alignas(Board) unsigned char memory[sizeof(Board)];
   const uint32_t first = 0u - 1;
-  Gate& gate = board_at(memory, first)->gate;
+  FutexCounter& counter = board_at(memory, first)->counter;
   int idled = 0;
   std::chrono::steady_clock::time_point woken;
   std::thread sleeper([&] {
-    gate.wait(first + 2, true, [&] { ++idled; });
+    counter.wait(first + 2, true, [&] { ++idled; });
     woken = std::chrono::steady_clock::now();
   });
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
-  gate.advance(first + 2);
+  counter.advance(first + 2);
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   const auto advanced = std::chrono::steady_clock::now();
-  gate.advance(first + 2);
+  counter.advance(first + 2);
   sleeper.join();
   EXPECT(idled >= 2);
   EXPECT(woken >= advanced);
@@ -133,15 +133,15 @@ TEST(a_sleeper_is_woken_across_the_end_of_the_counter) {
 
 TEST(a_wait_that_is_given_up_leaves_the_gate_whole) {
   alignas(Board) unsigned char memory[sizeof(Board)];
-  Gate& gate = board_at(memory, 0)->gate;
+  FutexCounter& counter = board_at(memory, 0)->counter;
   bool given_up = false;
   try {
-    gate.wait(1, false, [] { throw std::runtime_error("enough"); });
+    counter.wait(1, false, [] { throw std::runtime_error("enough"); });
   } catch (const std::runtime_error&) {
     given_up = true;
   }
   EXPECT(given_up);
-  std::thread other([&] { gate.advance(1); });
-  gate.wait(1, false, nothing);
+  std::thread other([&] { counter.advance(1); });
+  counter.wait(1, false, nothing);
   other.join();
 }

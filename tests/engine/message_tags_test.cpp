@@ -9,7 +9,7 @@
 using namespace easyddl;
 
 TEST(communicators_have_tags_of_their_own) {
-  const Comm comm = Comm::duplicate(MPI_COMM_WORLD);
+  const MpiComm comm = MpiComm::duplicate(MPI_COMM_WORLD);
   // As many as every MPI has tags for.
   for (size_t number = 1; number < 2046; ++number) {
     EXPECT(first_tag(comm.get(), number) == first_tag(comm.get(), number - 1) + kTagsOfEach);

@@ -12,7 +12,7 @@ using namespace easyddl;
 
 // MPI_Testall would end the job here, and only refer to a status.
 TEST(the_cause_of_a_failed_message_is_given) {
-  const Comm comm = Comm::duplicate(MPI_COMM_WORLD);
+  const MpiComm comm = MpiComm::duplicate(MPI_COMM_WORLD);
   const int next = (ranks::rank() + 1) % ranks::size();
   const int previous = (ranks::rank() + ranks::size() - 1) % ranks::size();
   const std::vector<uint8_t> leaving(64);

@@ -60,8 +60,8 @@ class Gradients {
   }
 
   // In place.
-  std::vector<Piece> pieces(size_t bucket) {
-    std::vector<Piece> list;
+  std::vector<Segment> segments(size_t bucket) {
+    std::vector<Segment> list;
     for (std::vector<float>& array : arrays_[bucket]) {
       auto* bytes = reinterpret_cast<uint8_t*>(array.data());
       list.push_back({bytes, bytes, array.size() * sizeof(float)});
@@ -91,7 +91,7 @@ const Lengths kModel{{3, 0, 5}, {2053}, {1, 1, 1, 0}, {70001, 7}, {0}, {300007, 
 
 // One step: some threads compute the buckets, in an order that differs by rank and step, and
 // hand in each as soon as it is there.
-void take_step(Exchange& exchange, Gradients& gradients, int step, int num_threads) {
+void take_step(Reducer& reducer, Gradients& gradients, int step, int num_threads) {
   std::vector<size_t> order(gradients.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::shuffle(order.begin(), order.end(),
@@ -103,8 +103,8 @@ void take_step(Exchange& exchange, Gradients& gradients, int step, int num_threa
     threads.emplace_back([&] {
       for (size_t at = next++; at < order.size(); at = next++) {
         gradients.compute(order[at], step);
-        exchange_door().submit(exchange.number(), order[at], gradients.pieces(order[at]), 1,
-                               outcome.done());
+        reducer_entry_points().submit(reducer.number(), order[at], gradients.segments(order[at]), 1,
+                                      outcome.done());
       }
     });
   }
@@ -117,26 +117,26 @@ void take_step(Exchange& exchange, Gradients& gradients, int step, int num_threa
 
 TEST(gradients_come_in_any_order_from_several_threads) {
   Gradients gradients(kModel);
-  Exchange exchange(ranks::world(), "a model", gradients.buckets());
-  const uint64_t before = exchanged_steps();
-  for (int step = 0; step < 100; ++step) take_step(exchange, gradients, step, 3);
-  EXPECT_EQUAL(exchanged_steps(), before + 100);
-  exchange.close();
+  Reducer reducer(ranks::world(), "a model", gradients.buckets());
+  const uint64_t before = reduced_steps();
+  for (int step = 0; step < 100; ++step) take_step(reducer, gradients, step, 3);
+  EXPECT_EQUAL(reduced_steps(), before + 100);
+  reducer.close();
 }
 
 TEST(a_request_may_hold_several_buckets) {
   Gradients gradients(Lengths{{3}, {0}, {5, 5}, {9001}});
-  Exchange exchange(ranks::world(), "a model", gradients.buckets());
+  Reducer reducer(ranks::world(), "a model", gradients.buckets());
   for (int step = 0; step < 10; ++step) {
-    std::vector<Piece> first, second;
+    std::vector<Segment> first, second;
     for (size_t bucket = 0; bucket < gradients.size(); ++bucket) {
       gradients.compute(bucket, step);
-      std::vector<Piece>& request = bucket < 2 ? first : second;
-      for (const Piece& piece : gradients.pieces(bucket)) request.push_back(piece);
+      std::vector<Segment>& request = bucket < 2 ? first : second;
+      for (const Segment& segment : gradients.segments(bucket)) request.push_back(segment);
     }
     Outcome outcome;
-    exchange.submit(2, second, 1, outcome.done());
-    exchange.submit(0, first, 1, outcome.done());
+    reducer.submit(2, second, 1, outcome.done());
+    reducer.submit(0, first, 1, outcome.done());
     for (const std::string& error : outcome.wait(2)) EXPECT_EQUAL(error, "");
     gradients.expect_means(step);
   }
@@ -144,12 +144,12 @@ TEST(a_request_may_hold_several_buckets) {
 
 TEST(steps_may_be_handed_in_ahead) {
   std::vector<Gradients> steps(5, Gradients(Lengths{{3}, {70001}, {5}}));
-  Exchange exchange(ranks::world(), "a model", steps[0].buckets());
+  Reducer reducer(ranks::world(), "a model", steps[0].buckets());
   Outcome outcome;
   for (size_t bucket : {2, 0, 1}) {
     for (size_t step = 0; step < steps.size(); ++step) {
       steps[step].compute(bucket, static_cast<int>(step));
-      exchange.submit(bucket, steps[step].pieces(bucket), 1, outcome.done());
+      reducer.submit(bucket, steps[step].segments(bucket), 1, outcome.done());
     }
   }
   for (const std::string& error : outcome.wait(15)) EXPECT_EQUAL(error, "");
@@ -159,13 +159,13 @@ TEST(steps_may_be_handed_in_ahead) {
 }
 
 TEST(two_exchanges_and_collectives_run_at_once) {
-  Channel third(ranks::world());
+  Communicator third(ranks::world());
   Gradients one(kModel), other(kModel);
-  Exchange generator(ranks::world(), "a generator", one.buckets());
-  Exchange discriminator(ranks::world(), "a discriminator", other.buckets());
-  const auto train = [](Exchange& exchange, Gradients& gradients, std::string* failure) {
+  Reducer generator(ranks::world(), "a generator", one.buckets());
+  Reducer discriminator(ranks::world(), "a discriminator", other.buckets());
+  const auto train = [](Reducer& reducer, Gradients& gradients, std::string* failure) {
     try {
-      for (int step = 0; step < 20; ++step) take_step(exchange, gradients, step, 2);
+      for (int step = 0; step < 20; ++step) take_step(reducer, gradients, step, 2);
     } catch (const std::exception& error) {
       *failure = error.what();
     }
@@ -176,8 +176,8 @@ TEST(two_exchanges_and_collectives_run_at_once) {
   for (int i = 0; i < 50; ++i) {
     std::vector<int32_t> data(static_cast<size_t>(1 + i * 3001), 1 + ranks::rank());
     auto* bytes = reinterpret_cast<uint8_t*>(data.data());
-    third.allreduce(Pieces({{bytes, bytes, data.size() * sizeof(int32_t)}}), DType::int32, Op::max,
-                    Signature("meanwhile " + std::to_string(i)));
+    third.allreduce(SegmentList({{bytes, bytes, data.size() * sizeof(int32_t)}}), DType::int32,
+                    Op::max, Fingerprint("meanwhile " + std::to_string(i)));
     for (int32_t each : data) EXPECT_EQUAL(each, ranks::size());
   }
   first.join();
@@ -188,13 +188,13 @@ TEST(two_exchanges_and_collectives_run_at_once) {
 TEST(an_exchange_is_closed_while_it_has_nothing_to_do) {
   for (int i = 0; i < 20; ++i) {
     Gradients gradients(Lengths{{3}, {4}});
-    Exchange exchange(ranks::world(), "a model", gradients.buckets());
-    if (i % 2 == 0) take_step(exchange, gradients, i, 2);
-    exchange.close();
-    exchange.close();
+    Reducer reducer(ranks::world(), "a model", gradients.buckets());
+    if (i % 2 == 0) take_step(reducer, gradients, i, 2);
+    reducer.close();
+    reducer.close();
     Outcome outcome;
-    exchange_door().submit(exchange.number(), 0, gradients.pieces(0), 1, outcome.done());
-    exchange.submit(0, gradients.pieces(0), 1, outcome.done());
+    reducer_entry_points().submit(reducer.number(), 0, gradients.segments(0), 1, outcome.done());
+    reducer.submit(0, gradients.segments(0), 1, outcome.done());
     const std::vector<std::string> errors = outcome.wait(2);
     EXPECT_CONTAINS(errors[0], "for a fit that has ended");
     EXPECT_CONTAINS(errors[1], "This is the end of a model");
@@ -206,19 +206,19 @@ TEST(an_exchange_is_closed_while_it_has_nothing_to_do) {
 TEST(requests_that_come_while_an_exchange_closes_are_told_so) {
   for (int i = 0; i < 20; ++i) {
     Gradients gradients(Lengths{{1}, {3}, {4}});
-    Exchange exchange(ranks::world(), "a model", gradients.buckets());
+    Reducer reducer(ranks::world(), "a model", gradients.buckets());
     Outcome outcome;
     std::vector<std::thread> threads;
     for (size_t bucket : {1, 2, 1}) {
       threads.emplace_back([&, bucket] {
         for (int k = 0; k < 50; ++k) {
-          exchange_door().submit(exchange.number(), bucket, gradients.pieces(bucket), 1,
-                                 outcome.done());
+          reducer_entry_points().submit(reducer.number(), bucket, gradients.segments(bucket), 1,
+                                        outcome.done());
         }
       });
     }
     std::this_thread::sleep_for(std::chrono::microseconds(20 * i));
-    exchange.close();
+    reducer.close();
     for (std::thread& thread : threads) thread.join();
     const std::vector<std::string> errors = outcome.wait(150);
     EXPECT_EQUAL(errors.size(), size_t{150});
@@ -229,12 +229,12 @@ TEST(requests_that_come_while_an_exchange_closes_are_told_so) {
 TEST(arrays_that_were_not_registered_are_refused) {
   const auto refusal = [](size_t first, std::vector<size_t> counts) {
     Gradients registered(Lengths{{3}, {4, 5}}), other(Lengths{std::move(counts)});
-    Exchange exchange(ranks::world(), "a model", registered.buckets());
+    Reducer reducer(ranks::world(), "a model", registered.buckets());
     Outcome outcome;
-    exchange.submit(first, other.pieces(0), 1, outcome.done());
+    reducer.submit(first, other.segments(0), 1, outcome.done());
     const std::string error = outcome.wait(1)[0];
     // Nothing follows a failure.
-    exchange.submit(0, registered.pieces(0), 1, outcome.done());
+    reducer.submit(0, registered.segments(0), 1, outcome.done());
     EXPECT_EQUAL(outcome.wait(2).size(), size_t{2});
     return error;
   };
@@ -248,29 +248,29 @@ TEST(ranks_whose_exchanges_differ_are_told_so) {
   if (ranks::size() == 1) return;
   Gradients gradients(Lengths{{3}});
   const std::string what = ranks::rank() == 0 ? "one model" : "another";
-  Exchange exchange(ranks::world(), what, gradients.buckets());
+  Reducer reducer(ranks::world(), what, gradients.buckets());
   Outcome outcome;
-  exchange.submit(0, gradients.pieces(0), 1, outcome.done());
+  reducer.submit(0, gradients.segments(0), 1, outcome.done());
   const std::string error = outcome.wait(1)[0];
   EXPECT_CONTAINS(error, "Rank 0 called the first step of one model.");
   for (const std::string& theirs : ranks::gather(error)) EXPECT_EQUAL(theirs, error);
-  exchange.close();
+  reducer.close();
 }
 
 namespace {
 
 // Hands in one step of one bucket, in which this rank's gradient is `mine` in every element.
-std::vector<float> take(Exchange& exchange, float mine, double weight, size_t count) {
+std::vector<float> take(Reducer& reducer, float mine, double weight, size_t count) {
   std::vector<float> data(count, mine);
   auto* bytes = reinterpret_cast<uint8_t*>(data.data());
   Outcome outcome;
-  exchange.submit(0, {{bytes, bytes, count * sizeof(float)}}, weight, outcome.done());
+  reducer.submit(0, {{bytes, bytes, count * sizeof(float)}}, weight, outcome.done());
   EXPECT_EQUAL(outcome.wait(1)[0], "");
   return data;
 }
 
-void wait_for_all(Exchange& exchange) {
-  while (!exchange.wait_for_all(std::chrono::milliseconds(50))) {
+void wait_for_all(Reducer& reducer) {
+  while (!reducer.wait_for_all(std::chrono::milliseconds(50))) {
   }
 }
 
@@ -293,7 +293,7 @@ void expect_near(float actual, double expected) {
 
 TEST(a_mean_is_weighted) {
   const size_t count = 2053;
-  Exchange exchange(ranks::world(), "a model", buckets_of({{count}}));
+  Reducer reducer(ranks::world(), "a model", buckets_of({{count}}));
   const auto value = [](int rank) { return 1. + 3 * rank; };
   // As the last batches of two epochs: alike, unequal, one of no weight, and alike again.
   for (int step = 0; step < 8; ++step) {
@@ -303,30 +303,30 @@ TEST(a_mean_is_weighted) {
       return 32.;
     };
     const int me = ranks::rank();
-    const auto result = take(exchange, static_cast<float>(value(me)), weight(me), count);
+    const auto result = take(reducer, static_cast<float>(value(me)), weight(me), count);
     for (float each : result) expect_near(each, weighted_mean(weight, value));
   }
 }
 
 TEST(gradients_of_no_weight_at_all_are_zero) {
-  Exchange exchange(ranks::world(), "a model", buckets_of({{3}}));
-  for (int step = 0; step < 2; ++step) EXPECT_EQUAL(take(exchange, 5, 0, 3)[0], 0.f);
-  expect_near(take(exchange, 5, 2, 3)[0], 5);
+  Reducer reducer(ranks::world(), "a model", buckets_of({{3}}));
+  for (int step = 0; step < 2; ++step) EXPECT_EQUAL(take(reducer, 5, 0, 3)[0], 0.f);
+  expect_near(take(reducer, 5, 2, 3)[0], 5);
 }
 
 TEST(gradients_of_sums_are_averaged_as_they_are) {
-  Exchange exchange(ranks::world(), "a model", buckets_of({{3}}));
+  Reducer reducer(ranks::world(), "a model", buckets_of({{3}}));
   const auto one = [](int) { return 1.; };
   const auto value = [](int rank) { return 2. * rank; };
   const float mine = static_cast<float>(2 * ranks::rank());
   for (int step = 0; step < 2; ++step) {
-    expect_near(take(exchange, mine, kPlain, 3)[0], weighted_mean(one, value));
+    expect_near(take(reducer, mine, kPlain, 3)[0], weighted_mean(one, value));
   }
 }
 
 TEST(half_precision_is_weighted_too) {
-  Exchange exchange(ranks::world(), "a model",
-                    {{DType::float16, {2 * 4}}, {DType::bfloat16, {2 * 4}}});
+  Reducer reducer(ranks::world(), "a model",
+                   {{DType::float16, {2 * 4}}, {DType::bfloat16, {2 * 4}}});
   const auto weight = [](int rank) { return rank + 1.; };
   const auto value = [](int rank) { return 1. + rank; };
   for (int step = 0; step < 3; ++step) {
@@ -335,8 +335,7 @@ TEST(half_precision_is_weighted_too) {
     auto* first = reinterpret_cast<uint8_t*>(half.data());
     auto* second = reinterpret_cast<uint8_t*>(brain.data());
     Outcome outcome;
-    exchange.submit(0, {{first, first, 8}, {second, second, 8}}, ranks::rank() + 1.,
-                    outcome.done());
+    reducer.submit(0, {{first, first, 8}, {second, second, 8}}, ranks::rank() + 1., outcome.done());
     EXPECT_EQUAL(outcome.wait(1)[0], "");
     const double mean = weighted_mean(weight, value);
     EXPECT(std::abs(static_cast<float>(half[3]) - mean) <= 4e-3 * mean);
@@ -347,7 +346,7 @@ TEST(half_precision_is_weighted_too) {
 TEST(ranks_without_batches_join_until_all_have) {
   const int size = ranks::size(), me = ranks::rank();
   for (Op op : {Op::mean, Op::sum}) {
-    Exchange exchange(ranks::world(), "a model", buckets_of({{3}, {9001}}), op);
+    Reducer reducer(ranks::world(), "a model", buckets_of({{3}, {9001}}), op);
     for (int epoch = 0; epoch < 3; ++epoch) {
       // Rank r has r batches in the first and last epochs; in the second all have as many.
       const int batches = epoch == 1 ? 2 : me;
@@ -358,8 +357,8 @@ TEST(ranks_without_batches_join_until_all_have) {
         auto* first = reinterpret_cast<uint8_t*>(small.data());
         auto* second = reinterpret_cast<uint8_t*>(large.data());
         Outcome outcome;
-        exchange.submit(1, {{second, second, large.size() * 4}}, 7, outcome.done());
-        exchange.submit(0, {{first, first, small.size() * 4}}, 7, outcome.done());
+        reducer.submit(1, {{second, second, large.size() * 4}}, 7, outcome.done());
+        reducer.submit(0, {{first, first, small.size() * 4}}, 7, outcome.done());
         for (const std::string& error : outcome.wait(2)) EXPECT_EQUAL(error, "");
         double want = 0;
         int active = 0;
@@ -372,41 +371,41 @@ TEST(ranks_without_batches_join_until_all_have) {
         expect_near(small[2], want);
         expect_near(large[9000], want);
       }
-      exchange.join();
-      wait_for_all(exchange);
-      const Seen seen = exchange.seen();
+      reducer.join();
+      wait_for_all(reducer);
+      const JoinSummary join_summary = reducer.join_summary();
       const int steps = epoch == 1 ? 2 : size - 1;
-      EXPECT_EQUAL(seen.missed, static_cast<uint64_t>(steps - batches));
-      EXPECT_EQUAL(seen.uneven > 0, epoch != 1 && size > 1);
-      EXPECT_EQUAL(seen.stop, 0u);
-      exchange.forget();
+      EXPECT_EQUAL(join_summary.missed, static_cast<uint64_t>(steps - batches));
+      EXPECT_EQUAL(join_summary.uneven > 0, epoch != 1 && size > 1);
+      EXPECT_EQUAL(join_summary.stop, 0u);
+      reducer.forget();
     }
-    exchange.close();
+    reducer.close();
   }
 }
 
 TEST(all_learn_that_one_asks_to_stop) {
-  Exchange exchange(ranks::world(), "a model", buckets_of({{3}}));
+  Reducer reducer(ranks::world(), "a model", buckets_of({{3}}));
   for (int asking = 0; asking < ranks::size(); ++asking) {
-    take(exchange, 1, 1, 3);
-    EXPECT_EQUAL(exchange.seen().stop, 0u);
-    if (ranks::rank() == asking) exchange.ask_to_stop(true);
+    take(reducer, 1, 1, 3);
+    EXPECT_EQUAL(reducer.join_summary().stop, 0u);
+    if (ranks::rank() == asking) reducer.ask_to_stop(true);
     // With a step, or with the end of all steps.
     if (asking % 2 == 0) {
-      take(exchange, 1, 1, 3);
-      EXPECT_EQUAL(exchange.seen().stop, 2u);
+      take(reducer, 1, 1, 3);
+      EXPECT_EQUAL(reducer.join_summary().stop, 2u);
     }
-    exchange.join();
-    wait_for_all(exchange);
-    EXPECT_EQUAL(exchange.seen().stop, 2u);
-    exchange.forget();
+    reducer.join();
+    wait_for_all(reducer);
+    EXPECT_EQUAL(reducer.join_summary().stop, 2u);
+    reducer.forget();
   }
 }
 
 TEST(nobody_need_have_a_batch) {
-  Exchange exchange(ranks::world(), "a model", buckets_of({{3}}));
-  exchange.join();
-  wait_for_all(exchange);
-  EXPECT_EQUAL(exchange.seen().uneven, 0u);
-  expect_near(take(exchange, 4, 1, 3)[0], 4);
+  Reducer reducer(ranks::world(), "a model", buckets_of({{3}}));
+  reducer.join();
+  wait_for_all(reducer);
+  EXPECT_EQUAL(reducer.join_summary().uneven, 0u);
+  expect_near(take(reducer, 4, 1, 3)[0], 4);
 }
