@@ -27,7 +27,7 @@ InterHostAlgorithm parse_inter_host_algorithm(const std::string& name);
 struct InterHostOperation {
   MPI_Comm comm;
   int rank, size, owners;
-  uint8_t* data;  // of the crossing
+  uint8_t* data;  // of the schedule
   size_t count;
   DType dtype;  // an accumulator's
   Op op;
@@ -45,11 +45,11 @@ struct InterHostOperation {
 // the order of a sum, and with it its bits, are the same in every run.
 InterHostAlgorithm cheapest_inter_host_algorithm(size_t bytes, int members);
 
-// Whether the owners' shards after `halving` are those of a InterHostOperation: else it has shards
+// Whether the owners' shards after `halving` are those of an InterHostOperation: else it has shards
 // of its own.
 bool halving_is_even(const InterHostOperation& operation);
 
-// Adds steps to the crossing after which the owner of each shard has its sum; and then steps
+// Adds steps to the schedule after which the owner of each shard has its sum; and then steps
 // after which all have all sums.
 void add_reduce_scatter(InterHostAlgorithm algorithm, const InterHostOperation& operation,
                         Schedule& schedule);
@@ -58,7 +58,7 @@ void add_all_gather(InterHostAlgorithm algorithm, const InterHostOperation& oper
 
 // The same where the journey's data lies on a GPU, by Route::direct, with messages that MPI takes
 // from there and puts there. Sums are the host's: `mine` is its memory for the own shard, which
-// has been copied to it; then the crossing's data is the sum, in accumulators; and in the end
+// has been copied to it; then the schedule's data is the sum, in accumulators; and in the end
 // `mine` is the result, which is not on the GPU yet.
 struct GpuShardOperation {
   InterHostOperation operation;  // of the GPU's own elements

@@ -23,14 +23,14 @@ class Schedule {
   Schedule(const Schedule&) = delete;
   Schedule& operator=(const Schedule&) = delete;
 
-  std::vector<uint8_t> data;  // this carrier's, in accumulators; in the end the result
+  std::vector<uint8_t> data;  // this leader's, in accumulators; in the end the result
   size_t count = 0;           // of elements
 
   // Steps are added before the first of them is taken. The timeline shows them by their names.
   void add(const char* name, Step step) { steps_.emplace_back(name, std::move(step)); }
 
   // For steps. Messages of no length are not sent: both sides know of that. The memory must live as
-  // long as the crossing: a step that is given up leaves its messages behind.
+  // long as the schedule: a step that is given up leaves its messages behind.
   void send(MPI_Comm comm, const void* from, size_t bytes, int to);
   void receive(MPI_Comm comm, void* into, size_t bytes, int from);
 

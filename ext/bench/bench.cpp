@@ -17,7 +17,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kTag = 1;
 
-// MPI counts in int: longer data goes in pieces of as many elements, or bytes.
+// MPI counts in int: longer data goes in segments of as many elements, or bytes.
 constexpr size_t kMost = size_t{1} << 30;
 
 // Long enough for a message's latency not to matter, and short enough for many to be under way.

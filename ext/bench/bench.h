@@ -24,7 +24,7 @@ struct BenchData {
 };
 
 // The ways, by name:
-//   easyddl      the channel's allreduce
+//   easyddl      the communicator's allreduce
 //   mpi          MPI_Allreduce of the MPI in use
 //   ring         a flat ring over all ranks: reduce-scatter and all-gather, with no hierarchy
 // and what bounds them, which sums nothing:
@@ -52,7 +52,7 @@ class Bench {
   const Topology& topology_;
   Communicator& communicator_;
   MpiComm comm_;
-  MpiComm across_;  // null if this rank is no carrier
+  MpiComm across_;  // null if this rank is no leader
 };
 
 }  // namespace easyddl

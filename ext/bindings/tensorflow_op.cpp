@@ -1,4 +1,4 @@
-// TensorFlow's door: asynchronous operations that bring together all ranks' gradients.
+// TensorFlow's binding: asynchronous operations that bring together all ranks' gradients.
 // `EasyddlExchange` averages dense ones, `EasyddlGather` takes the rows of sparse ones.
 //
 // They are registered through TensorFlow's C API: see tensorflow_api.h. `tf.load_op_library` loads
@@ -250,7 +250,7 @@ void register_exchange() {
   tf->OpDefinitionBuilderAddInput(builder, "gradients: T");
   // Not read: it is what makes each step another computation. The op is not declared
   // stateful, since TensorFlow runs stateful ops one after the other; without this input it
-  // would fold the exchange of a constant gradient into a constant.
+  // would fold the reducer of a constant gradient into a constant.
   tf->OpDefinitionBuilderAddInput(builder, "step: int64");
   tf->OpDefinitionBuilderAddInput(builder, "weight: float");
   tf->OpDefinitionBuilderAddOutput(builder, "means: T");

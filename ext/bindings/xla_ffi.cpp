@@ -1,4 +1,4 @@
-// XLA's door: a custom call that averages gradients over all ranks.
+// XLA's binding: a custom call that averages gradients over all ranks.
 //
 // JAX calls it in its compiled steps, and TensorFlow in those that XLA compiles. It returns at
 // once; XLA goes on with what needs the results when the engine's thread has them, and none of

@@ -1,4 +1,4 @@
-// Long arrays on their way between pairs of ranks, in pieces.
+// Long arrays on their way between pairs of ranks, in segments.
 #pragma once
 
 #include <mpi.h>
@@ -63,8 +63,8 @@ class ChunkStream {
   const MPI_Comm comm_;
   const int tag_;
   std::vector<Array> arrays_;
-  size_t next_ = 0, offset_ = 0;   // the array, and the place in it, of the next piece
-  size_t begun_ = 0, ended_ = 0;   // pieces
+  size_t next_ = 0, offset_ = 0;   // the array, and the place in it, of the next segment
+  size_t begun_ = 0, ended_ = 0;   // segments
   size_t started_ = 0, done_ = 0;  // bytes
   std::array<Slot, kWindow> slots_;
 };

@@ -22,8 +22,8 @@ namespace {
 constexpr size_t kChunkOnOneHost = 256 << 10;
 constexpr size_t kChunkOnSeveral = 1 << 20;
 
-// A chunk's slot is in use for as many turns as it has stages, and may be written again two later.
-// Powers of two, since turns are counted modulo 2^32.
+// A chunk's slot is in use for as many phases as it has stages, and may be written again two later.
+// Powers of two, since phases are counted modulo 2^32.
 constexpr uint32_t kSlotsOnOneHost = 4;
 constexpr uint32_t kSlotsOnSeveral = 8;
 
@@ -32,7 +32,7 @@ constexpr size_t kAtOnce = 8 << 10;
 
 // From here on ranks of one host reach into each other's memory, where the kernel lets them: below
 // it, the calls take longer than the copies that they save. Among many ranks each block takes as
-// many calls again, and the board is faster up to some megabytes, by measurement.
+// many calls again, and the shared memory is faster up to some megabytes, by measurement.
 constexpr size_t kDirectlyByTwo = 64 << 10;
 constexpr size_t kDirectlyByMore = 8 << 20;
 
@@ -65,7 +65,7 @@ class Interruption {
 };
 
 // The others cannot know at which moment this rank's signal came; and the collective that it
-// interrupted holds its channel.
+// interrupted holds its communicator.
 void refuse_in_handlers(const Fingerprint& fingerprint) {
   if (t_interrupted == nullptr) return;
   throw Error("A signal handler called " + fingerprint.text + " while its thread waits in " +
@@ -77,7 +77,7 @@ void refuse_in_handlers(const Fingerprint& fingerprint) {
 
 }  // namespace
 
-// One collective on a channel: holds its lock, counts it, and tells all ranks if it has ended
+// One collective on a communicator: holds its lock, counts it, and tells all ranks if it has ended
 // before all have come to the same point.
 class Communicator::Call {
  public:
@@ -111,7 +111,7 @@ class Communicator::Call {
 
   void fail(const std::string& reason) {
     communicator_.goes_elsewhere_ = false;
-    // Where all ranks have failed alike, the channel can be used again.
+    // Where all ranks have failed alike, the communicator can be used again.
     if (communicator_.broken_) communicator_.give_up(name_ + (" ended half-way: " + reason));
   }
 
@@ -169,7 +169,7 @@ void Communicator::retire(std::unique_ptr<Communicator> communicator) {
   if (communicator != nullptr && communicator->broken_) keep_forever(std::move(communicator));
 }
 
-// Why nothing can follow on this channel; empty if something can.
+// Why nothing can follow on this communicator; empty if something can.
 std::string Communicator::failure() const {
   const std::string first = world_.stall_inspector().failure_of(line_);
   if (!first.empty()) return first;
@@ -179,7 +179,8 @@ std::string Communicator::failure() const {
 
 bool Communicator::is_broken() const { return broken_ || !failure().empty(); }
 
-// Not under the channel's lock, which another thread may hold for as long as its collective takes.
+// Not under the communicator's lock, which another thread may hold for as long as its collective
+// takes.
 void Communicator::give_up(const std::string& why) {
   const std::string reason = first_paragraph(why);
   {
@@ -238,7 +239,7 @@ void Communicator::pipeline(size_t bytes, const Fingerprint& fingerprint,
                             const std::vector<Stage>& stages) {
   const size_t chunks = (bytes + local_.slot_bytes() - 1) / local_.slot_bytes();
   const uint32_t first = local_.phase();
-  // With several hosts a third turn tells all members what the carriers heard of the others.
+  // With several hosts a third phase tells all members what the leaders heard of the others.
   const size_t least = several_hosts() ? 3 : 2;
   const size_t phases = std::max(chunks + stages.size() - 1, least);
   for (size_t k = 0; k < phases; ++k) {
@@ -262,7 +263,7 @@ void Communicator::pipeline(size_t bytes, const Fingerprint& fingerprint,
     if (k == 2 && several_hosts() && local_.note(0, phase - 1).verdict != kAgreed) {
       disagree(fingerprint);
     }
-    // A carrier that has just heard of a disagreement must not send data of another length.
+    // A leader that has just heard of a disagreement must not send data of another length.
     const bool agreed = !several_hosts() || k != 1 || !is_leader() ||
                         local_.note(local_.rank(), phase).verdict == kAgreed;
     for (size_t stage = 1; agreed && stage < stages.size(); ++stage) take(stage);
@@ -313,7 +314,7 @@ void Communicator::compare_hosts(uint32_t phase, const Fingerprint& fingerprint)
   local_.note(local_.rank(), local_.phase()).verdict = agreed ? kAgreed : 0;
 }
 
-// Every host's value, by its number. Among the carriers of one shard.
+// Every host's value, by its number. Among the leaders of one shard.
 std::vector<uint64_t> Communicator::all_hosts(uint64_t value) {
   remote_.plan_all_gather(control_schedule_, value);
   complete(control_schedule_);
@@ -343,7 +344,7 @@ void Communicator::disagree(const Fingerprint& fingerprint) {
     texts.push_back(joined.substr(start, static_cast<size_t>(length)));
     start += static_cast<size_t>(length);
   }
-  broken_ = false;  // all ranks are here, in the same turn: the channel can be used again
+  broken_ = false;  // all ranks are here, in the same phase: the communicator can be used again
   throw Error(describe_disagreement(texts));
 }
 
@@ -403,7 +404,7 @@ std::vector<Communicator::Stage> Communicator::stages_of_allreduce(const Segment
   return stages;
 }
 
-// One turn: all write, all wait for all, all reduce everything.
+// One phase: all write, all wait for all, all reduce everything.
 void Communicator::reduce_at_once(const SegmentList& data, DType dtype, Op op,
                                   const Fingerprint& fingerprint) {
   const uint32_t phase = local_.phase();
@@ -427,8 +428,8 @@ size_t Communicator::least_direct_bytes() const {
   return topology_.local_size == 2 ? kDirectlyByTwo : kDirectlyByMore;
 }
 
-// One turn, for the ranks to come and to offer their arrays. Where some cannot be reached, such as
-// a device's memory, all take the board.
+// One phase, for the ranks to come and to offer their arrays. Where some cannot be reached, such as
+// a device's memory, all take the shared memory.
 void Communicator::reduce_directly(const SegmentList& data, DType dtype, Op op,
                                    const Fingerprint& fingerprint) {
   const uint32_t phase = local_.phase();
@@ -444,7 +445,7 @@ void Communicator::reduce_directly(const SegmentList& data, DType dtype, Op op,
   if (direct_.all_offer(phase)) {
     direct_.reduce(data, phase, dtype, op, topology_.size, idle_);
   } else {
-    offer.close();  // the board's slots are written anew
+    offer.close();  // the shared memory's slots are written anew
     pipeline(data.bytes(), fingerprint, stages_of_allreduce(data, dtype, op));
   }
   offer.close();
@@ -647,8 +648,8 @@ std::vector<int64_t> Communicator::gather_values(int64_t value, const Fingerprin
 }
 
 // Between the halves of a collective whose first tells how much memory the second needs. The second
-// has a signature of its own, so that it never meets a first half. A rank that has no memory takes
-// part in the second too, saying so: all fail alike then, and can go on.
+// has a fingerprint of its own, so that it never meets a first half. A rank that has no memory
+// takes part in the second too, saying so: all fail alike then, and can go on.
 void* Communicator::memory_of_all(const Fingerprint& fingerprint,
                                   const std::vector<int64_t>& counts, const Allocate& allocate) {
   std::string failure;

@@ -20,16 +20,17 @@
 
 namespace easyddl {
 
-// One line of collectives, all ranks calling the same ones in the same order. Each channel has
-// memory and tags of its own, so that collectives on different channels never mix. It has no
+// One line of collectives, all ranks calling the same ones in the same order. Each communicator has
+// memory and tags of its own, so that collectives on different communicators never mix. It has no
 // communicator of MPI's: there are only some thousands of these, and making one takes all ranks.
 //
-// A collective that ends half-way, by an error or an interrupt, breaks the channel: turns of the
-// ranks no longer agree. Every later call on it fails at once, on all ranks, with the first error.
+// A collective that ends half-way, by an error or an interrupt, breaks the communicator: turns of
+// the ranks no longer agree. Every later call on it fails at once, on all ranks, with the first
+// error.
 //
-// Data goes in chunks through stages, each a turn of the shared-memory level: copy the chunk
+// Data goes in chunks through stages, each a phase of the shared-memory level: copy the chunk
 // in; reduce my shard of it; copy the reduced chunk out. While chunk k is copied in, chunk k-1
-// is reduced and chunk k-2 copied out, with one wait for the others in a turn. With several
+// is reduced and chunk k-2 copied out, with one wait for the others in a phase. With several
 // hosts the shards of some chunks cross them at a time, in more stages, so that the wire does
 // not wait for the cores. Reduce-scatter inside, recursion on the shard and all-gather on the
 // way back follow BlueConnect (Cho et al., 2019).
@@ -43,8 +44,8 @@ class Communicator {
   // The same; but if any rank fails to make it, all throw.
   static std::unique_ptr<Communicator> open(World& world, size_t most_bytes = SIZE_MAX);
 
-  // Destroys a channel that is no longer used, unless MPI may still write to its memory, which must
-  // then live as long as the process.
+  // Destroys a communicator that is no longer used, unless MPI may still write to its memory, which
+  // must then live as long as the process.
   static void retire(std::unique_ptr<Communicator> communicator);
 
   // Called now and then while a rank waits; may throw.
@@ -53,7 +54,7 @@ class Communicator {
   // Whether a collective ended half-way, so that no other can follow it.
   bool is_broken() const;
 
-  // Breaks the channel on all ranks: this one gives up a collective that the others may be in.
+  // Breaks the communicator on all ranks: this one gives up a collective that the others may be in.
   void give_up(const std::string& why);
 
   // The number of ranks.
@@ -69,7 +70,7 @@ class Communicator {
 
   // Where a result of a length that no rank knows beforehand goes: called once, when `counts`
   // (units of each rank) are known. If it throws an Error or another std::exception, all ranks fail
-  // alike, and the channel can be used again.
+  // alike, and the communicator can be used again.
   using Allocate = std::function<void*(const std::vector<int64_t>& counts)>;
 
   // Units of all ranks, in their order, one after the other: `count` of this one.
@@ -93,11 +94,11 @@ class Communicator {
                       const Fingerprint& fingerprint);
 
   // A collective that goes another way than the shared memory's. `run` is called once, with what
-  // it has to call now and then while it waits. Nothing compares the ranks' signatures.
+  // it has to call now and then while it waits. Nothing compares the ranks' fingerprints.
   void take_part(const char* name, size_t bytes, const Fingerprint& fingerprint,
                  const std::function<void(const Idle&)>& run);
 
-  // A carrier's shard, which comes to memory of the host in chunks and goes from there. Where MPI
+  // A leader's shard, which comes to memory of the host in chunks and goes from there. Where MPI
   // may itself take it `on_gpu`, and else null, only `part_of` each chunk comes and goes.
   struct HostShard {
     uint8_t* data;
@@ -105,14 +106,14 @@ class Communicator {
     size_t bytes, chunk_bytes;
     DType dtype;
     Op op;
-    bool is_scaled;  // whether any carrier's factor matters; the same on all
+    bool is_scaled;  // whether any leader's factor matters; the same on all
     double factor;   // what the shard is still to be multiplied by
     std::function<bool(size_t chunk)> has_come;              // until it has, once
     std::function<void(size_t chunk)> on_reduced;            // in their order
     std::function<void(const std::function<bool()>&)> wait;  // until that is true
   };
 
-  // Reduces a shard over all hosts, within `take_part`. To be called by all carriers.
+  // Reduces a shard over all hosts, within `take_part`. To be called by all leaders.
   void reduce_across_hosts(const HostShard& shard);
   InterHostOperation::Shard part_of(size_t count) const { return remote_.part_of(count); }
 
@@ -128,7 +129,7 @@ class Communicator {
   };
   class Call;
 
-  // Runs a collective. Unless it ends in order the channel is broken.
+  // Runs a collective. Unless it ends in order the communicator is broken.
   template <class Run>
   void collective(const char* name, size_t bytes, const Fingerprint& fingerprint, Run run);
 
@@ -178,28 +179,28 @@ class Communicator {
 
   World& world_;
   const Topology& topology_;
-  size_t line_;  // this channel's number in the farewell
+  size_t line_;  // this communicator's number in the exit protocol
   int tag_;      // the first of its own
   SharedMemoryLevel local_;
   DirectLevel direct_;
   MpiLevel remote_;
   std::mutex mutex_;
   Idle user_idle_;
-  Idle idle_;                                 // this channel's `idle`, bound once
+  Idle idle_;                                 // this communicator's `idle`, bound once
   const Fingerprint* fingerprint_ = nullptr;  // of the collective under way, and its number
   uint64_t number_ = 0;
   bool goes_elsewhere_ = false;  // it is one that `take_part` has begun
   uint64_t slow_ = 0;  // the last one in which this rank has waited for long, and since when
   std::chrono::steady_clock::time_point slow_since_;
   std::vector<const void*> sources_;
-  // This carrier's shards that cross the hosts, by turn. A chunk's takes three turns; a power of
+  // This leader's shards that cross the hosts, by phase. A chunk's takes three phases; a power of
   // two, as slots are. They outlive a collective that fails: MPI may still write to them.
   static constexpr uint32_t kSchedules = 4;
   std::array<Schedule, kSchedules> schedules_;
   Schedule control_schedule_;  // what the ranks say of a collective, beside its data
   ChunkStream leaving_, coming_;
   mutable std::mutex failure_mutex_;
-  std::string own_failure_;          // why this rank has broken the channel
+  std::string own_failure_;          // why this rank has broken the communicator
   std::atomic<bool> broken_{false};  // a collective is under way, or one has ended half-way
 };
 

@@ -1,4 +1,4 @@
-// The level on GPUs: the communicators, the streams and the memory that all exchanges share.
+// The level on GPUs: the communicators, the streams and the memory that all reducers share.
 #pragma once
 
 #include <cstdint>
@@ -32,13 +32,13 @@ struct GpuLoad {
   size_t total() const;
 };
 
-// One in a process, held by the world: however many exchanges there are, they need one communicator
+// One in a process, held by the world: however many reducers there are, they need one communicator
 // of NCCL among all ranks and one among those of a host, two streams, and as many events as are
-// under way. Ending a communicator in order takes all ranks, which close exchanges at times of
+// under way. Ending a communicator in order takes all ranks, which close reducers at times of
 // their own: so it stays.
 //
 // All work is queued on a stream of its own, in one order on all ranks: each call of `prepare` and
-// each step of an exchange has its turn, and whoever calls here holds it.
+// each step of a reducer has its turn, and whoever calls here holds it.
 class GpuCommunicator {
  public:
   // That of a world. Made at the first call.
@@ -52,7 +52,7 @@ class GpuCommunicator {
   GpuStepOrder& step_order() { return step_order_; }
   GpuCompletionMonitor& watch() { return watch_; }
 
-  // Collective over the channel. Makes ready for such loads: no memory is had later, and NCCL
+  // Collective over the communicator. Makes ready for such loads: no memory is had later, and NCCL
   // makes no connection. `gpu` is the one on which this rank's arrays lie; a rank that has none
   // takes one by its place on the host. Throws on all ranks if any of them cannot take part, and
   // says which and why.
@@ -76,8 +76,8 @@ class GpuCommunicator {
   float read(const float* weight, CudaStream framework);
 
   // Queues the reduction of a load over all ranks, on any way but the host's. By NCCL it returns at
-  // once; by the hierarchy when the data of other hosts has come. To be called within the channel's
-  // `take_part`.
+  // once; by the hierarchy when the data of other hosts has come. To be called within the
+  // communicator's `take_part`.
   void reduce(Communicator& communicator, const std::vector<Segment>& arrays, DType dtype,
               GpuAlgorithm algorithm, const Reduction& reduction, const Idle& idle);
 

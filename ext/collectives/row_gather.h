@@ -33,7 +33,7 @@ class RowGather {
   // Throws unless there are rows of each table, and each row is one of its table's.
   void check(const std::vector<Rows>& rows) const;
 
-  // Collective over the channel. Writes the rows of all ranks, in the ranks' order, where
+  // Collective over the communicator. Writes the rows of all ranks, in the ranks' order, where
   // `make_room` says; this one's `rows`, multiplied by `factor`, are among them. A rank without a
   // batch passes no rows, and learns nothing.
   void run(Communicator& communicator, const std::vector<Rows>& rows, double factor,

@@ -18,7 +18,7 @@ namespace easyddl {
 
 class World;
 
-// A thread that watches the steps of all exchanges, as NCCL's users do: whoever has queued one has
+// A thread that watches the steps of all reducers, as NCCL's users do: whoever has queued one has
 // gone on. It tells when a step is done, and ends the job where one fails or takes too long.
 class GpuCompletionMonitor {
  public:
@@ -33,7 +33,7 @@ class GpuCompletionMonitor {
   void begin_step();
 
   struct Work {
-    int64_t owner;                // an exchange
+    int64_t owner;                // a reducer
     std::string what;             // for errors
     std::function<void()> after;  // called once it is done, on the watch's thread
   };

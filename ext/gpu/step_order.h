@@ -1,4 +1,4 @@
-// In which order the steps of all exchanges use the GPUs: the same on all ranks.
+// In which order the steps of all reducers use the GPUs: the same on all ranks.
 #pragma once
 
 #include <condition_variable>
@@ -8,22 +8,22 @@
 
 namespace easyddl {
 
-// All exchanges of a process share one communicator of NCCL, whose collectives must be queued in
+// All reducers of a process share one communicator of NCCL, whose collectives must be queued in
 // one order on all ranks. That is the order in which the ranks' programs hand in steps: a rank
 // that has arrays claims the next turn, and tells the others of it with its control word. A rank
-// that has joined has no program to follow. There each exchange has a thread, which learns its
+// that has joined has no program to follow. There each reducer has a thread, which learns its
 // step's turn from the control word and waits until the turns before have ended. So a step's
 // collectives lie between `begin` and `end`, and no other's lie between them.
 class GpuStepOrder {
  public:
-  // An exchange, and what it is called in errors.
+  // a reducer, and what it is called in errors.
   struct Owner {
     int64_t number;
     const std::string& what;
   };
 
   // For a rank that has arrays: the turn of the step that it is about to begin. Other threads'
-  // claims wait until this step has ended. Throws if a step of another exchange is half-way, with
+  // claims wait until this step has ended. Throws if a step of another reducer is half-way, with
   // buckets that have not been handed in.
   uint64_t claim(const Owner& owner);
 
@@ -47,7 +47,7 @@ class GpuStepOrder {
   std::mutex mutex_;
   std::condition_variable changed_;
   uint64_t next_ = 0;     // the turn to begin next
-  int64_t claimant_ = 0;  // exchanges; 0 for none
+  int64_t claimant_ = 0;  // reducers; 0 for none
   int64_t holder_ = 0;
   std::string holder_what_;
   bool is_paused_ = false;

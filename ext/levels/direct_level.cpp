@@ -38,7 +38,7 @@ struct DirectLevel::Work {
   alignas(kLine) FutexCounter done;
 };
 
-// A member's arrays, in its own slot. All of it is written before the turn ends, but the words.
+// A member's arrays, in its own slot. All of it is written before the phase ends, but the words.
 struct DirectLevel::Announcement {
   alignas(kLine) std::atomic<uint32_t> is_at_work{0};  // on others' arrays
   alignas(kLine) std::atomic<uint32_t> is_withdrawn{0};

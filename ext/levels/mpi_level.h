@@ -1,4 +1,4 @@
-// The level across hosts, and the one across racks: MPI messages between the carriers of a shard.
+// The level across hosts, and the one across racks: MPI messages between the leaders of a shard.
 #pragma once
 
 #include <mpi.h>
@@ -19,19 +19,19 @@ namespace easyddl {
 class MpiLevel {
  public:
   // Without a `algorithm` the cheapest is taken, by the size of the data. The communicators are the
-  // layout's: crossings of different tags share them.
+  // layout's: schedules of different tags share them.
   MpiLevel(const Topology& topology, std::optional<InterHostAlgorithm> algorithm);
 
-  // Adds the step after which the crossing's data are every host's value, by its number.
+  // Adds the step after which the schedule's data are every host's value, by its number.
   void plan_all_gather(Schedule& schedule, uint64_t value) const;
 
-  // Adds the steps that reduce a crossing's data over all hosts, always in the same order.
-  // `dtype` must be its own accumulator; a mean is left as a sum. All carriers of the shard must
-  // begin their crossings in one order; then the steps of several may mix in any way.
+  // Adds the steps that reduce a schedule's data over all hosts, always in the same order.
+  // `dtype` must be its own accumulator; a mean is left as a sum. All leaders of the shard must
+  // begin their schedules in one order; then the steps of several may mix in any way.
   void plan_allreduce(Schedule& schedule, DType dtype, Op op);
 
   // The same for `count` elements on a GPU, which MPI takes from there and puts there. `mine` is
-  // the host's memory for `part_of`, this carrier's part of them, which has been copied to it and
+  // the host's memory for `part_of`, this leader's part of them, which has been copied to it and
   // in the end must be copied back. `factors`, by host, are what each one's elements are still to
   // be multiplied by; there may be none.
   void plan_allreduce_on_gpu(Schedule& schedule, uint8_t* data, size_t count, uint8_t* mine,

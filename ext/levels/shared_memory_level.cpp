@@ -23,7 +23,7 @@ constexpr size_t kPage = 4096;
 }  // namespace
 
 // The memory holds a Header, then the Notes of each member, then, from the next page on, the
-// slots of each turn and member.
+// slots of each phase and member.
 struct SharedMemoryLevel::Header {
   alignas(kLine) FutexCounter counter;
   alignas(kLine) Notes notes[1];
@@ -35,7 +35,7 @@ size_t header_bytes(int size) {
   return round_up(kLine + static_cast<size_t>(size) * sizeof(Notes), kPage);
 }
 
-// The memory that `member` writes: its own slots, of which there is one a turn. Member 0's begins
+// The memory that `member` writes: its own slots, of which there is one a phase. Member 0's begins
 // with the header, which all write.
 std::vector<SharedSegment::Range> ranges_of(int member, int size, size_t slot_bytes,
                                             uint32_t slots) {

@@ -1,4 +1,4 @@
-// The level inside a host: a board in shared memory that its ranks write on in turns.
+// The level inside a host: shared memory that its ranks write on in phases.
 #pragma once
 
 #include <cstdint>
@@ -9,21 +9,21 @@
 
 namespace easyddl {
 
-// Time on the board is counted in turns. In turn t each member may write in its own slot of
-// that turn, then waits until all have ended turn t - 1, may read what was written in the
-// turns before, and ends its turn. So no member is ever more than one turn ahead of another.
+// Time on the shared memory is counted in phases. In phase t each member may write in its own slot
+// of that phase, then waits until all have ended phase t - 1, may read what was written in the
+// phases before, and ends its phase. So no member is ever more than one phase ahead of another.
 //
 // There are S slots a member, used in rotation. Slot t is written again in turn t + S, before
-// that turn's wait; by then all have ended turn t + S - 2. What was written in turn t may
-// therefore be read and written, by whom it concerns, until the end of turn t + S - 2.
+// that phase's wait; by then all have ended phase t + S - 2. What was written in turn t may
+// therefore be read and written, by whom it concerns, until the end of phase t + S - 2.
 class SharedMemoryLevel {
  public:
   static constexpr uint32_t kMostSlots = 8;
 
-  // What a member says of itself in a turn.
+  // What a member says of itself in a phase.
   struct Note {
-    uint64_t fingerprint;  // of the collective that begins in this turn
-    uint32_t verdict;      // whether all hosts agree; told by carriers
+    uint64_t fingerprint;  // of the collective that begins in this phase
+    uint32_t verdict;      // whether all hosts agree; told by leaders
   };
 
   // Collective over layout.host. `slots` is what S is above.

@@ -21,7 +21,7 @@ namespace {
 constexpr size_t kBufferBytes = 64 << 10;
 // What a rank that is killed may have done unseen.
 constexpr std::chrono::milliseconds kFlushPeriod{200};
-// More of a text is of no use in a timeline: a signature may list hundreds of gradients.
+// More of a text is of no use in a timeline: a fingerprint may list hundreds of gradients.
 constexpr size_t kTextBytes = 240;
 
 thread_local int64_t t_lane = 0;  // 0: none yet

@@ -200,7 +200,7 @@ void Reducer::run() {
   }
 }
 
-// Where the arrays lie, which a rank that has none must know too. Once in an exchange. With it a
+// Where the arrays lie, which a rank that has none must know too. Once in a reducer. With it a
 // rank whose arrays lie on a GPU tells which turn it has claimed.
 void Reducer::agree_on_place(Place mine, std::optional<int> gpu) {
   constexpr int64_t kPlaces = 4;

@@ -50,16 +50,16 @@ struct Bucket {
 // weight, until all have joined.
 class Reducer : public Submittable {
  public:
-  // Collective: makes a channel of its own, as large as the largest bucket. All ranks must pass the
-  // same `what` (for errors), the same buckets, the same `op`: the weighted mean, or the sum,
-  // which knows no weights; and the same tables, of which sparse gradients hold rows.
+  // Collective: makes a communicator of its own, as large as the largest bucket. All ranks must
+  // pass the same `what` (for errors), the same buckets, the same `op`: the weighted mean, or the
+  // sum, which knows no weights; and the same tables, of which sparse gradients hold rows.
   Reducer(World& world, std::string what, std::vector<Bucket> buckets, Op op = Op::mean,
           std::vector<Table> tables = {});
   ~Reducer() override;
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  // By this number other libraries of the process find the exchange.
+  // By this number other libraries of the process find the reducer.
   int64_t number() const { return registration_.number(); }
 
   // Hands in the arrays of one or more whole buckets, from bucket `first` on. In whatever order
@@ -99,8 +99,8 @@ class Reducer : public Submittable {
   // How many steps there were, and how many rows of each table all ranks have had in them.
   std::pair<uint64_t, std::vector<uint64_t>> gathered();
 
-  // Fails what has been handed in and not yet begun, ends the thread, and gives back the channel.
-  // Gives up a step that remains half-way.
+  // Fails what has been handed in and not yet begun, ends the thread, and gives back the
+  // communicator. Gives up a step that remains half-way.
   void close();
 
   // See `only_queues_on_gpu`.

@@ -1,4 +1,4 @@
-// The exchange's part for arrays that lie on GPUs.
+// The reducer's part for arrays that lie on GPUs.
 //
 // The thread that hands in arrays takes the step itself, as PyTorch's DistributedDataParallel and
 // Horovod do: the engine's stream waits for an event on the framework's, NCCL is queued on it, and

@@ -53,7 +53,7 @@ class Registration {
   const int64_t number_;
 };
 
-// Whether arrays on GPUs are only queued when they are handed in to an exchange, which is open, and
+// Whether arrays on GPUs are only queued when they are handed in to a reducer, which is open, and
 // their thread goes on at once: so by NCCL alone, and once the first step has been taken.
 bool only_queues_on_gpu(int64_t reducer);
 

@@ -18,11 +18,11 @@ using Clock = std::chrono::steady_clock;
 // A chunk's slot. Longer sums take several.
 constexpr size_t kChunk = 256 << 10;
 
-// Below this every member adds up all of the others' data: one turn instead of two.
+// Below this every member adds up all of the others' data: one phase instead of two.
 constexpr size_t kAtOnce = 8 << 10;
 
-// A slot is written again two turns later. A turn's slots are read before its reader ends the next
-// turn, and a rank writes again only when all have ended that.
+// A slot is written again two phases later. A phase's slots are read before its reader ends the
+// next phase, and a rank writes again only when all have ended that.
 constexpr uint32_t kSlots = 2;
 
 // Shards begin at multiples of this, so that no two ranks write to one cache line.
@@ -141,7 +141,7 @@ void StepSum::close() {
   registration_.end();
   all_.remove(this);
   // A step that ended half-way has left messages, to which MPI may still write, and other ranks
-  // that read the board.
+  // that read the shared memory.
   if (is_under_way()) {
     keep_forever(std::move(shared_memory_));
     keep_forever(std::move(schedule_));
@@ -212,7 +212,7 @@ void StepSum::begin_chunk() {
   end_phase();
 }
 
-// Whoever completes a turn has the others of the host go on.
+// Whoever completes a phase has the others of the host go on.
 void StepSum::end_phase() {
   const uint32_t phase = shared_memory_->phase();
   shared_memory_->end_phase();
@@ -356,7 +356,8 @@ void StepSum::check(Finished& finished) {
   }
 }
 
-// Nothing can follow, on any rank. What is under way stays as it is: other ranks may use the board.
+// Nothing can follow, on any rank. What is under way stays as it is: other ranks may use the shared
+// memory.
 void StepSum::fail(const std::string& why, Finished& finished) {
   failure_ = why;
   if (is_under_way()) world_.exit_protocol().end(line_);

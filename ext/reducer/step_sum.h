@@ -25,13 +25,14 @@
 namespace easyddl {
 
 // Adds up one float32 array over all ranks, once a step. A model may have hundreds: so each has no
-// more of its own than a board in shared memory, as long as what it carries, and a number in the
+// more of its own than shared memory, as long as what it carries, and a number in the
 // tags of messages. They share a thread: see StepSumThread. They are independent of each other: a
 // step may come to them in any order, or not at all.
 //
-// A step's data goes in chunks, one after the other. On one host a short chunk takes one turn of
-// the board: all write, and then all add up everything. A long one takes two: all write; each owner
-// of a shard adds it up, over the hosts if there are several; and all copy the shards' sums.
+// A step's data goes in chunks, one after the other. On one host a short chunk takes one phase of
+// the shared memory: all write, and then all add up everything. A long one takes two: all write;
+// each owner of a shard adds it up, over the hosts if there are several; and all copy the shards'
+// sums.
 //
 // The control word travels behind the data: a rank that has no batch takes part with zeros until
 // all have joined.
@@ -55,7 +56,7 @@ class StepSum : public Submittable {
   // It has no tables.
   void submit_rows(std::vector<Rows> rows, double weight, MakeRoom make_room, Done done) override;
 
-  // As those of an Reducer.
+  // As those of a Reducer.
   void join();
   bool wait_for_all(std::chrono::milliseconds time);
   void give_up(const std::string& why) override;
@@ -121,7 +122,7 @@ class StepSum : public Submittable {
   StepSumThread& all_;
   const std::string what_;
   const size_t bytes_;  // of the array
-  const size_t line_;   // its number in the farewell
+  const size_t line_;   // its number in the exit protocol
   std::unique_ptr<SharedMemoryLevel> shared_memory_;
   MpiLevel remote_;
   std::unique_ptr<Schedule> schedule_;
@@ -134,7 +135,7 @@ class StepSum : public Submittable {
   std::string failure_;  // why nothing travels any more
   JoinState joined_;
   std::chrono::nanoseconds waited_{0};
-  uint64_t step_ = 0, number_of_step_ = 0;  // the latter as the farewell counts
+  uint64_t step_ = 0, number_of_step_ = 0;  // the latter as the exit protocol counts
   std::chrono::steady_clock::time_point since_;
   int64_t begin_ = 0;  // for the timeline
   bool is_watched_ = false;

@@ -12,11 +12,11 @@
 
 namespace easyddl {
 
-// It lives for as long as whoever waits or the exchange knows it, and holds nothing else: what
+// It lives for as long as whoever waits or the reducer knows it, and holds nothing else: what
 // it stands for need not be waited for.
 class WorkHandle {
  public:
-  // To be handed in with the arrays: it tells the ticket how that ended.
+  // To be handed in with the arrays: it tells the work handle how that ended.
   Done done() const;
 
   // Waits for some time. False if it is not done by then. Throws an Error that says why the

@@ -11,8 +11,8 @@ namespace {
 
 constexpr int kRoot = 0;  // keeps what the ranks that have left had begun
 
-// What a message holds, as words: {channels made, channel, begun, channel, begun, ...};
-// {channel, number}; {channel, number, rank}.
+// What a message holds, as words: {communicators made, communicator, begun, communicator, begun,
+// ...}; {communicator, number}; {communicator, number, rank}.
 constexpr int kCounts = 2, kQuestion = 4, kAnswer = 5;
 
 // Ranks that end together do so within this time: nobody needs to be told.

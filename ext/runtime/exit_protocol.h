@@ -16,22 +16,22 @@
 
 namespace easyddl {
 
-// Counts the collectives that this rank has begun on each channel. A rank that has ended its
+// Counts the collectives that this rank has begun on each communicator. A rank that has ended its
 // script, and waits for the others to do so, tells rank 0 what it had begun. A rank that waits in a
 // collective asks rank 0 now and then whether anyone has left without coming to it, and so learns
 // that it waits for a rank that will not come. Where all end together none of this is sent.
 class ExitProtocol {
  public:
-  // No channel, but the steps on GPUs: see GpuCompletionMonitor.
+  // No communicator, but the steps on GPUs: see GpuCompletionMonitor.
   static constexpr size_t kGpus = SIZE_MAX;
-  // No channel either, but where all ranks come to make one: see World::meet.
+  // No communicator either, but where all ranks come to make one: see World::meet.
   static constexpr size_t kMeetings = SIZE_MAX - 1;
 
   // Collective over `world`. Must live as long as the process: MPI may still read its messages.
   explicit ExitProtocol(MPI_Comm world);
 
-  // The number of a new channel. Channels must be made in the same order on all ranks. Numbers are
-  // never used again.
+  // The number of a new communicator. Communicators must be made in the same order on all ranks.
+  // Numbers are never used again.
   size_t add_communicator();
 
   // Notes that this rank begins a collective on `communicator`; returns its number, from 1. Throws
@@ -94,9 +94,9 @@ class ExitProtocol {
 
   MpiComm comm_;
   std::mutex mutex_;
-  size_t next_ = 0;                              // the number of the next channel
-  std::unordered_map<size_t, uint64_t> counts_;  // by channel
-  std::map<size_t, Wait> waits_;                 // by channel
+  size_t next_ = 0;                              // the number of the next communicator
+  std::unordered_map<size_t, uint64_t> counts_;  // by communicator
+  std::map<size_t, Wait> waits_;                 // by communicator
   int under_way_ = 0;                            // collectives that have begun and not ended
   bool leaves_ = false, has_told_ = false, all_have_left_ = false;
   Clock::time_point leaves_since_;
@@ -104,8 +104,8 @@ class ExitProtocol {
 
   // Of the thread that calls `serve`.
   std::deque<Sending> sendings_;
-  std::unordered_map<size_t, Fewest> fewest_;  // on rank 0: by channel
-  Fewest fewest_communicators_;                // on rank 0: of channels made
+  std::unordered_map<size_t, Fewest> fewest_;  // on rank 0: by communicator
+  Fewest fewest_communicators_;                // on rank 0: of communicators made
 };
 
 }  // namespace easyddl

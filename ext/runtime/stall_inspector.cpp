@@ -59,7 +59,7 @@ struct StallInspector::Message {
   double wait_seconds;
   char wait_what[512];
   char activity[256];
-  char text[2400];  // where the script stands, or why the channel failed
+  char text[2400];  // where the script stands, or why the communicator failed
 
   int bytes() const { return static_cast<int>(offsetof(Message, text) + std::strlen(text) + 1); }
 };
@@ -218,7 +218,7 @@ void StallInspector::free_sent() {
   sendings_.erase(std::remove_if(sendings_.begin(), sendings_.end(), is_sent), sendings_.end());
 }
 
-// Whether it is the channel's first.
+// Whether it is the communicator's first.
 bool StallInspector::note_failure(size_t communicator, const std::string& text) {
   const std::lock_guard<std::mutex> lock(failures_mutex_);
   any_failure_.store(true, std::memory_order_release);

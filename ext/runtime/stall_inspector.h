@@ -46,7 +46,7 @@ class StallInspector {
   // Called now and then by a thread that has waited since `since` in collective `number` of
   // `communicator`, which `what` describes. Throws an Error once the others are too late; and,
   // `if_all_have_come`, if it takes as long though they have come; and with the failure of the
-  // channel, if it has one.
+  // communicator, if it has one.
   void check(size_t communicator, uint64_t number, const std::string& what,
              std::chrono::steady_clock::time_point since, bool if_all_have_come);
 
@@ -54,8 +54,8 @@ class StallInspector {
   void forget(size_t communicator);
 
   // A collective ended half-way, for this reason, so that no other can follow it on `communicator`:
-  // has all ranks know. Neither waits nor throws. The first failure of a channel is the one that
-  // counts.
+  // has all ranks know. Neither waits nor throws. The first failure of a communicator is the one
+  // that counts.
   void announce_failure(size_t communicator, const std::string& reason) noexcept;
 
   // The first failure of `communicator` that this rank knows of, with the rank's name; empty for
@@ -101,15 +101,15 @@ class StallInspector {
   bool stopped_ = false;
   std::string activity_;
   std::function<std::string()> stack_;
-  std::map<size_t, Wait> waits_;         // by channel
-  std::map<size_t, Inquiry> inquiries_;  // by channel
+  std::map<size_t, Wait> waits_;         // by communicator
+  std::map<size_t, Inquiry> inquiries_;  // by communicator
   std::vector<std::pair<int, Message>> want_stack_;
   std::vector<std::unique_ptr<Sending>> sendings_;
   // Apart from the rest, so that nobody who announces or asks waits for a call of MPI.
   mutable std::mutex failures_mutex_;
   std::atomic<bool> any_failure_{false};
-  std::map<size_t, std::string> failures_;  // by channel
-  std::vector<size_t> to_spread_;           // channels whose failure others do not know
+  std::map<size_t, std::string> failures_;  // by communicator
+  std::vector<size_t> to_spread_;           // communicators whose failure others do not know
 };
 
 }  // namespace easyddl

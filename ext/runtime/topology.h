@@ -20,9 +20,9 @@ struct Place {
 };
 
 // The ranks of one host are its members, in the order of their ranks; hosts are numbered in
-// the order of their lowest rank. Every host has the same number of carriers, the members
+// the order of their lowest rank. Every host has the same number of leaders, the members
 // that take a shard of the data across hosts: as many as the host with the fewest ranks has.
-// Likewise every rack has as many carriers, hosts whose shards go across racks, as the rack with
+// Likewise every rack has as many leaders, hosts whose shards go across racks, as the rack with
 // the fewest hosts has.
 struct Topology {
   // Collective over `world`. `host` is this rank's host, as the user or the system names it.
@@ -39,10 +39,10 @@ struct Topology {
   std::vector<int> rack_of;          // by host
   MpiComm machine;                   // all ranks on this machine, also where it plays several hosts
   MpiComm host;                      // the ranks of this host
-  MpiComm across;   // the carriers with this local rank on all hosts; null if this rank is none
-  MpiComm in_rack;  // those of them in this rack
+  MpiComm across;        // the leaders with this local rank on all hosts; null if this rank is none
+  MpiComm in_rack;       // those of them in this rack
   MpiComm across_racks;  // those of them that have this one's place in their racks; null if this
-                         // has none among a rack's carriers
+                         // has none among a rack's leaders
 
   // A rank in words, such as "rank 3 on host node7"; and at the beginning of a sentence.
   template <class Integer>

@@ -22,7 +22,7 @@ namespace easyddl {
 // How data goes between hosts, as the user wishes. Rank 0's wishes count on all.
 struct NetworkOptions {
   std::string racks;                 // as Topology takes them
-  std::string inter_host_algorithm;  // the name of a InterHostAlgorithm, or none
+  std::string inter_host_algorithm;  // the name of an InterHostAlgorithm, or none
   std::string gpu = {};              // the name of a GpuAlgorithm, or none
   std::string cuda_aware = {};       // whether MPI takes memory of GPUs: 1, 0, or none
 };

@@ -59,7 +59,8 @@ Segment segment(std::vector<float>& in, std::vector<float>& out) {
 
 }  // namespace
 
-// The second time some arrays cannot be reached, and all ranks take the board; the bits stay.
+// The second time some arrays cannot be reached, and all ranks take the shared memory; the bits
+// stay.
 TEST(arrays_in_reach_and_out_of_it_are_reduced_to_the_same_bits) {
   Communicator communicator(ranks::world());
   std::vector<float> in = numbers(ranks::rank()), out(kCount), again(kCount), clock(64), rest(64);

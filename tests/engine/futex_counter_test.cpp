@@ -37,7 +37,7 @@ Board* board_at(void* memory, uint32_t first) {
   return static_cast<Board*>(memory);
 }
 
-// In turn t each member writes in its slot, waits until all have ended turn t - 1, and reads
+// In phase t each member writes in its slot, waits until all have ended phase t - 1, and reads
 // what they wrote then. The slots are plain memory: only the gate keeps the members apart.
 bool play(Board& board, uint32_t first, uint32_t member, uint32_t phases, bool cores_are_shared) {
   for (uint32_t phase = 1; phase <= phases; ++phase) {

@@ -14,7 +14,7 @@ namespace {
 
 using namespace easyddl;
 
-// Channels on which a collective fails half-way are kept until the process has ended, as the
+// Communicators on which a collective fails half-way are kept until the process has ended, as the
 // extension keeps all: to free a communicator takes all ranks.
 Communicator& lasting_channel() {
   static std::vector<std::unique_ptr<Communicator>>& all =
@@ -153,7 +153,7 @@ TEST(two_threads_that_are_late_in_two_channels_are_no_deadlock) {
   StallInspector& stall_inspector = watch_with({0.3, 30});
   ExitProtocol& exit_protocol = ranks::world().exit_protocol();
   const size_t first = exit_protocol.add_communicator(), second = exit_protocol.add_communicator();
-  // Each rank waits in one channel, while its thread for the other one is slow.
+  // Each rank waits in one communicator, while its thread for the other one is slow.
   const bool is_root = ranks::rank() == 0;
   EXPECT_EQUAL(error_of_wait(stall_inspector, exit_protocol, is_root ? first : second, 1.0), "");
   exit_protocol.begin(is_root ? second : first);

@@ -201,7 +201,7 @@ TEST(an_exchange_is_closed_while_it_has_nothing_to_do) {
   }
 }
 
-// Bucket 0 never comes, so that none of the others travels: they come while the exchange is
+// Bucket 0 never comes, so that none of the others travels: they come while the reducer is
 // closed, before or after, and each is told once.
 TEST(requests_that_come_while_an_exchange_closes_are_told_so) {
   for (int i = 0; i < 20; ++i) {
@@ -326,7 +326,7 @@ TEST(gradients_of_sums_are_averaged_as_they_are) {
 
 TEST(half_precision_is_weighted_too) {
   Reducer reducer(ranks::world(), "a model",
-                   {{DType::float16, {2 * 4}}, {DType::bfloat16, {2 * 4}}});
+                  {{DType::float16, {2 * 4}}, {DType::bfloat16, {2 * 4}}});
   const auto weight = [](int rank) { return rank + 1.; };
   const auto value = [](int rank) { return 1. + rank; };
   for (int step = 0; step < 3; ++step) {

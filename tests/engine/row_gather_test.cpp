@@ -1,4 +1,4 @@
-// Rows of sparse gradients, behind the buckets of an exchange and without any.
+// Rows of sparse gradients, behind the buckets of a reducer and without any.
 #include "collectives/row_gather.h"
 
 #include <chrono>
