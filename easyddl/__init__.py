@@ -90,7 +90,6 @@ __all__ = [
 ]
 
 
-
 def __dir__():
     return [*__all__, "callbacks", "layers", "optimizers"]
 
