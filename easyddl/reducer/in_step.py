@@ -14,12 +14,12 @@ _custom_steps = weakref.WeakKeyDictionary()  # by the graph that a custom loop t
 
 def serves(x):
     """Whether a tensor is to be reduced as a part of the step: that of a fit, or a traced one."""
-    door = backends.door_of(x)
-    if door is None:
+    backend = backends.backend_of(x)
+    if backend is None:
         return False
     under_way = join.current()
     in_step = under_way is not None and under_way.is_in_step
-    return door.is_symbolic(x) or (in_step and door.is_float(x))
+    return backend.is_symbolic(x) or (in_step and backend.is_float(x))
 
 
 def allreduce(x, op):

@@ -8,7 +8,7 @@ from easyddl.runtime import join, world
 
 
 class Way:
-    """An exchange of the engine's, or a sum, and the backend's door to it.
+    """An exchange of the engine's, or a sum, and the backend's submitter to it.
 
     All ranks must make it together.
 
@@ -35,9 +35,9 @@ class Way:
         else:
             buckets = [(dtypes[b[0]], [sizes[i] for i in b]) for b in plan]
             self._engine = core.Exchange(engines_world, what, buckets, op, self._tables)
-        self._door = backends.require().Exchange(self._engine.number, plan, shapes)
+        self._submitter = backends.require().submitter(self._engine, plan, shapes)
         if tables:
-            self._door.gather_rows_of(list(tables))
+            self._submitter.gather_rows_of(list(tables))
 
     def watch(self, variables, weight):
         """Has gradients set off before `reduce` is called, where the backend can tell of them.
@@ -47,11 +47,11 @@ class Way:
             weight: Function without arguments: what this rank's batch counts for in the step that
                 is under way.
         """
-        self._door.watch(variables, weight)
+        self._submitter.watch(variables, weight)
 
     def unwatch(self):
         """Ends what `watch` has begun, as a fit ends that may not be the last one."""
-        self._door.unwatch()
+        self._submitter.unwatch()
         self._advise()
 
     def take_part(self):
@@ -61,24 +61,24 @@ class Way:
     def reduce(self, tensors, weight=None):
         """The mean or the sum of each tensor over all ranks."""
         self.take_part()
-        return self._door.reduce(tensors, weight)
+        return self._submitter.reduce(tensors, weight)
 
     def zeros(self, dtype, shape):
         """What stands in for a tensor that this rank does not have."""
-        return self._door.zeros(dtype, shape)
+        return self._submitter.zeros(dtype, shape)
 
     def no_rows(self, dtype, shape):
         """What stands in for a sparse tensor that this rank does not have."""
-        return self._door.no_rows(dtype, shape)
+        return self._submitter.no_rows(dtype, shape)
 
     def close(self):
         """Ends it, and gives back the engine's memory."""
         # A forked child that drops it has none of the engine's threads to end.
         if not world.is_started():
             return
-        self._door.stop()
+        self._submitter.stop()
         self._engine.close()
-        self._door.close()
+        self._submitter.close()
         self._advise()
 
     def _advise(self):

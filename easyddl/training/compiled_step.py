@@ -51,7 +51,7 @@ class CompiledStep:
         self._compilation = _compilation_of(model)
         self.attendance = join.Attendance()
         self.weight = batch_weight.BatchWeight()
-        self.meter = backends.require().StepMeter()
+        self.meter = backends.require().step_meter()
         self.root_rank = None
         self.is_traced = False
         self._hooks = contextlib.ExitStack()  # for the length of a fit

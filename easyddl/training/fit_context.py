@@ -13,7 +13,13 @@ from easyddl.compat import patches
 from easyddl.data import set_epoch, validation_split
 from easyddl.data.kinds import is_a
 from easyddl.runtime import job_exit, launcher, world
-from easyddl.training import epoch_data, evaluation_context, optimizer_hook, structures
+from easyddl.training import (
+    dry_run,
+    epoch_data,
+    evaluation_context,
+    optimizer_hook,
+    structures,
+)
 
 _TRAINED_ALONE = (
     "easyddl: warning: model.fit() took steps without exchanging gradients: every rank trained "
@@ -91,7 +97,7 @@ class Fit:
         """Has `act` called before the first step, on all ranks together.
 
         Args:
-            act: Function of the structure of the batches, which the backend's door understands.
+            act: Function of the structure of the batches, which the backend understands.
         """
         if not self._acts:
             backends.require().on_first_batch(self.model, self._meet)
@@ -107,7 +113,8 @@ class Fit:
             return
         spec = self._meet(None)
         if spec is not None:
-            backends.require().trace_step(self.model, spec)
+            preserved = dry_run.Preserved(self.model)
+            backends.require().trace_step(self.model, spec, preserved)
 
     def _meet(self, spec):
         if self._has_met:
@@ -185,7 +192,7 @@ class Fit:
     @functools.cached_property
     def meter(self):
         """What measures its steps: a `StepMeter`, to be asked for in a callback's `set_model`."""
-        meter = backends.require().StepMeter() if self.step is None else self.step.meter
+        meter = backends.require().step_meter() if self.step is None else self.step.meter
         meter.watch(self)
         return meter
 
