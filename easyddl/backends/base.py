@@ -197,8 +197,9 @@ class Backend(abc.ABC):
             result: What the train function returned.
 
         Returns:
-            Function without arguments that waits until the step is done; `None` if the step is
-            done already, and with it the exchange that tells of the other ranks.
+            Function without arguments that waits until the step is done. `None` if it is done
+            already: if a rank asked to stop in this step, the epoch then ends after it, and
+            otherwise one step later.
         """
         return lambda: None
 

@@ -63,7 +63,7 @@ _kept = []
 
 def _scope_of(trace):
     # What is registered for a traced function is needed for as long as the compiled function
-    # lives. JAX does not tell when that ends, so scopes are kept for ever.
+    # lives. JAX has no event for its end, so scopes are kept for ever.
     if trace not in _scopes:
         _scopes[trace] = _Scope()
         _kept.append(_scopes[trace])

@@ -14,6 +14,7 @@ import keras
 from easyddl.backends import deferred_build
 from easyddl.backends.base import Backend
 from easyddl.backends.host_step_meter import HostStepMeter
+from easyddl.compat import patches
 from easyddl.runtime import world
 
 _STATES = {
@@ -146,7 +147,7 @@ def _wrap_made(model, name, wrap):
         Function that undoes it.
     """
     maker = f"make_{name}"
-    own, original = vars(model).get(maker), getattr(model, maker)
+    original = getattr(model, maker)
     made = []
 
     def make(force=False):
@@ -157,16 +158,14 @@ def _wrap_made(model, name, wrap):
             made[-1].easyddl_wraps = function
             setattr(model, name, made[-1])
 
+    undo_maker = patches.replace(model, maker, make)
+
     def undo():
-        if own is None:
-            object.__delattr__(model, maker)
-        else:
-            object.__setattr__(model, maker, own)
+        undo_maker()
         function = getattr(model, name)
         if any(function is each for each in made):
             setattr(model, name, function.easyddl_wraps)
 
-    object.__setattr__(model, maker, make)
     return undo
 
 

@@ -17,8 +17,8 @@ _in_backward = weakref.WeakSet()
 class GpuQueue(SubmitQueue):
     """Queues buckets on CUDA streams, which wait for the results.
 
-    With NCCL alone, the host waits only until all ranks have begun the step, which a small
-    allreduce tells. Where hosts take part in the reduction of a bucket, submitting it takes until
+    With NCCL alone, the host waits only until all ranks have begun the step, which it learns from a
+    small allreduce. Where hosts take part in the reduction of a bucket, submitting it takes until
     their part is done: then no bucket leaves early, because the backward pass would stand still.
 
     For a bucket that leaves during the backward pass a stream of its own waits, so that the stream
