@@ -257,11 +257,11 @@ class BackupAndRestore(keras.callbacks.Callback):
     def _pass_over_steps(self, steps):
         self._passed_over = steps
         if steps > 0:
-            door, fit = backends.require(), fit_context.current(self.model)
+            backend, fit = backends.require(), fit_context.current(self.model)
             if fit is not None:
                 fit.at_end.callback(setattr, self.model, "train_function", None)
-            door.skip_steps(self.model, steps)
-            door.on_first_batch(self.model, self._restore_metrics)
+            backend.skip_steps(self.model, steps)
+            backend.on_first_batch(self.model, self._restore_metrics)
 
     def _restore_metrics(self, spec):
         if self._resumed["size"] != world.size():

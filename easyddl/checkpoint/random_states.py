@@ -100,11 +100,11 @@ class Parted:
         self._first_pair = _make_global_generator()
         state, seeds, pair = objects.broadcast_object(_of_no_layer(), self._root_rank)
         distance = (world.rank() - self._root_rank) % world.size()
-        door = backends.require()
+        backend = backends.require()
         if state is not None:
-            door.set_random_state(door.random_state_of_another_rank(state, distance))
+            backend.set_random_state(backend.random_state_of_another_rank(state, distance))
         if seeds is not None and distance:
-            door.set_op_seeds((seeds[0] + distance, None))
+            backend.set_op_seeds((seeds[0] + distance, None))
         _set_global_pair([(pair[0] + distance) % 2**32, pair[1]])
 
     def join(self):
@@ -117,19 +117,19 @@ class Parted:
         theirs = objects.broadcast_object((*_of_no_layer(), was_used), self._root_rank)
         state, seeds, pair, was_used = theirs
         if world.rank() != self._root_rank:
-            door = backends.require()
+            backend = backends.require()
             if state is not None:
-                door.set_random_state(state)
+                backend.set_random_state(state)
             if seeds is not None:
-                door.set_op_seeds(seeds)
+                backend.set_op_seeds(seeds)
             _set_global_pair(pair)
         if self._first_pair is not None:
             _unmake_global_generator(was_used)
 
 
 def _of_no_layer():
-    door = backends.require()
-    return door.random_state(), door.op_seeds(), _pair_of(global_seed_generator())
+    backend = backends.require()
+    return backend.random_state(), backend.op_seeds(), _pair_of(global_seed_generator())
 
 
 def _pair_of(generator):

@@ -18,9 +18,9 @@ class _Argument:
 
     def __init__(self, x):
         self.kind = x
-        self.door = backends.door_of(x)
-        if self.door is not None:
-            self.array = self.door.to_numpy(x)
+        self.backend = backends.backend_of(x)
+        if self.backend is not None:
+            self.array = self.backend.to_numpy(x)
         elif isinstance(x, np.ndarray | np.generic | numbers.Number):
             self.array = np.asarray(x)
         else:
@@ -43,8 +43,8 @@ class _Argument:
 
     def like(self, array):
         """The result `array` as what the caller passed."""
-        if self.door is not None:
-            return self.door.from_numpy(array, self.kind)
+        if self.backend is not None:
+            return self.backend.from_numpy(array, self.kind)
         if isinstance(self.kind, np.ndarray):
             return array
         if array.ndim > 0:

@@ -54,12 +54,12 @@ allreduce.autograph_info__ = {}
 
 def _is_of_step(x):
     """Whether a tensor is reduced as a part of the step: that of a fit, or a traced one."""
-    door = backends.door_of(x)
-    if door is None:
+    backend = backends.backend_of(x)
+    if backend is None:
         return False
     join = context.join()
     in_step = join is not None and join.is_in_step
-    return door.is_symbolic(x) or (in_step and door.is_float(x))
+    return backend.is_symbolic(x) or (in_step and backend.is_float(x))
 
 
 def _of_step(x, op):

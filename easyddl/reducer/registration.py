@@ -21,7 +21,7 @@ class Registration:
 
     def __init__(self, engine, buckets, shapes, leads, sparse=()):
         self.engine = engine
-        self.submitter = backends.require().Exchange(engine.number, buckets, shapes)
+        self.submitter = backends.require().submitter(engine, buckets, shapes)
         if sparse:
             self.submitter.gather_rows_of(list(sparse))
         self._leads = leads

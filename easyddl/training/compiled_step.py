@@ -49,7 +49,7 @@ class CompiledStep:
         self._compilation = _compilation_of(model)
         self.join = Join()
         self.weight = BatchWeight()
-        self.meter = backends.require().StepMeter()
+        self.meter = backends.require().step_meter()
         self.root_rank = None
         self.is_traced = False
         self._optimizer_hooks = optimizer_hooks

@@ -13,8 +13,9 @@ from easyddl.runtime import launcher
 
 torch = pytest.importorskip("torch")
 
-from easyddl.backends import torch as door  # noqa: E402
-from easyddl.backends.torch import overlap  # noqa: E402
+from easyddl.backends.torch import TorchBackend, devices, overlap, trainer  # noqa: E402
+
+BACKEND = TorchBackend()
 
 
 def python(*lines, **environment):
@@ -44,24 +45,24 @@ def gpus(monkeypatch):
 def test_a_gpu_is_pinned_by_local_rank(monkeypatch, gpus, local_rank, mine):
     monkeypatch.setenv("PMI_SIZE", "5")
     monkeypatch.setenv("MPI_LOCALRANKID", str(local_rank))
-    door.configure()
+    BACKEND.configure()
     assert gpus == [mine]
 
 
 def test_without_a_launcher_gpus_are_left_alone(monkeypatch, gpus):
     for name in launcher._SIZE:
         monkeypatch.delenv(name, raising=False)
-    door.configure()
+    BACKEND.configure()
     assert gpus == []
 
 
 def test_a_gpu_that_only_mpi_can_tell(monkeypatch, gpus):
-    monkeypatch.setattr(backends, "require", lambda: door)
+    monkeypatch.setattr(backends, "require", lambda: BACKEND)
     for name in launcher._LOCAL_RANK:
         monkeypatch.delenv(name, raising=False)
     for size in ("", "5"):
         monkeypatch.setenv("PMI_SIZE", size)
-        door.configure()
+        BACKEND.configure()
         assert gpus == []
     backends.pin_gpu_of(types.SimpleNamespace(size=1, local_rank=0))
     assert gpus == []
@@ -75,10 +76,10 @@ def test_a_gpu_that_only_mpi_can_tell(monkeypatch, gpus):
 def test_a_device_that_the_user_set_stays(monkeypatch, gpus):
     monkeypatch.setenv("PMI_SIZE", "2")
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
-    door.configure()
+    BACKEND.configure()
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setenv("KERAS_TORCH_DEVICE", "cpu")
-    door.configure()
+    BACKEND.configure()
     assert gpus == []
 
 
@@ -98,33 +99,33 @@ def threads(monkeypatch):
 @pytest.mark.parametrize(("before", "after"), [(8, 2), (4, 2), (3, 3), (1, 1)])
 def test_cores_are_shared_unless_the_user_has_set_threads(threads, before, after):
     threads.now = before
-    door._share_cores()
+    devices.share_cores()
     assert threads.now == after
 
 
 @pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "MKL_NUM_THREADS"])
 def test_what_the_environment_says_of_threads_stays(monkeypatch, threads, name):
     monkeypatch.setenv(name, "8")
-    door._share_cores()
+    devices.share_cores()
     assert threads.now == 8
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "int64", "uint8", "bool"])
 def test_there_and_back(dtype):
     tensor = torch.tensor([[0, 1], [1, 0]]).to(getattr(torch, dtype)).T
-    array = door.to_numpy(tensor)
+    array = BACKEND.to_numpy(tensor)
     assert array.dtype.name == dtype and array.shape == (2, 2)
-    assert torch.equal(door.from_numpy(np.ascontiguousarray(array), tensor), tensor)
-    scalar = door.from_numpy(door.to_numpy(tensor[0, 0]), tensor)
+    assert torch.equal(BACKEND.from_numpy(np.ascontiguousarray(array), tensor), tensor)
+    scalar = BACKEND.from_numpy(BACKEND.to_numpy(tensor[0, 0]), tensor)
     assert scalar.shape == () and scalar.dtype == tensor.dtype
 
 
 def test_random_numbers_of_another_rank():
     torch.manual_seed(3)
-    state = door.random_state()
+    state = BACKEND.random_state()
     draws = []
     for distance in (0, 1, 2, 1, 0):
-        door.set_random_state(door.random_state_of_another_rank(state, distance))
+        BACKEND.set_random_state(BACKEND.random_state_of_another_rank(state, distance))
         draws.append(torch.rand(4).tolist())
     assert draws[0] == draws[4] and draws[1] == draws[3]
     assert len({tuple(draw) for draw in draws}) == 3
@@ -133,7 +134,7 @@ def test_random_numbers_of_another_rank():
 
 
 class Sent:
-    """What an `Overlap` over some parameters sends ahead, which takes this for its lane."""
+    """What an `Overlap` over some parameters submits early, which takes this for its queue."""
 
     device = torch.device("cpu")
 
@@ -144,10 +145,10 @@ class Sent:
         plan = buckets or [[i] for i in range(len(sizes))]
         self.overlap = overlap.Overlap.of(plan, self.parameters, self, lambda: self.weight)
 
-    def arrive(self):
+    def mark_ready(self):
         pass
 
-    def depart(self, number, gradients, weight):
+    def submit(self, number, gradients, weight):
         assert all(each is self.parameters[i].grad for i, each in gradients.items())
         self.buckets.append((number, weight))
         return [number]
@@ -214,14 +215,14 @@ def test_a_model_that_reduces_by_itself(monkeypatch):
     class Reducer(torch.nn.Linear):
         pass
 
-    monkeypatch.setattr(door, "_reducers", lambda: (Reducer,))
+    monkeypatch.setattr(trainer, "_reducers", lambda: (Reducer,))
     model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     monkeypatch.setattr(keras.Layer, "named_modules", lambda self: [], raising=False)
-    door.check_model(model)
+    BACKEND.check_model(model)
     object.__setattr__(model, "mine", Reducer(2, 1))
     with pytest.raises(ValueError, match="Reducer averages gradients over processes"):
-        door.check_model(model)
+        BACKEND.check_model(model)
 
 
 def test_importing_it_imports_no_other_framework():

@@ -7,8 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from easyddl.backends.torch import gpu_lane  # noqa: E402
-from easyddl.backends.torch.parcel import Parcel  # noqa: E402
+from easyddl.backends.torch import gpu_queue  # noqa: E402
+from easyddl.backends.torch.tensor_buffer import TensorBuffer  # noqa: E402
 
 
 class Stream:
@@ -33,7 +33,7 @@ class Gpu:
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self.current)
         monkeypatch.setattr(torch.cuda, "stream", self.made_current)
         engine = types.SimpleNamespace(core=self)
-        monkeypatch.setattr(gpu_lane.world, "engine", lambda: engine)
+        monkeypatch.setattr(gpu_queue.world, "engine", lambda: engine)
 
     @contextlib.contextmanager
     def made_current(self, stream):
@@ -61,26 +61,28 @@ def gpu(monkeypatch):
 
 
 class Step:
-    """A lane, and steps of gradients of 1, 2, 3 and so on numbers."""
+    """A queue, and steps of gradients of 1, 2, 3 and so on numbers."""
 
     def __init__(self, *buckets):
         self.buckets = buckets
-        self.gone = []  # in this step
+        self.submitted = []  # in this step
         # Any device will do for one: the host's here.
-        self.lane = gpu_lane.GpuLane(7, buckets, torch.device("cpu"))
+        self.queue = gpu_queue.GpuQueue(
+            types.SimpleNamespace(number=7), buckets, torch.device("cpu")
+        )
         self.gradients = [torch.full([i + 1], float(i)) for i in range(sum(map(len, buckets)))]
 
     def leave(self, *numbers):
         for number in numbers:
             gradients = {i: self.gradients[i] for i in self.buckets[number]}
             for _ in gradients:
-                self.lane.arrive()
-            self.gone += self.lane.depart(number, gradients, 2.0)
+                self.queue.mark_ready()
+            self.submitted += self.queue.submit(number, gradients, 2.0)
 
     def reduce(self):
-        self.gone = []
-        device = self.lane.device
-        results = self.lane.reduce(lambda i: Parcel(self.gradients[i], True, device), 2.0)
+        self.submitted = []
+        device = self.queue.device
+        results = self.queue.reduce(lambda i: TensorBuffer(self.gradients[i], True, device), 2.0)
         assert sorted(results) == list(range(len(self.gradients)))
         assert all(torch.equal(results[i], self.gradients[i]) for i in results)
 
@@ -108,9 +110,9 @@ def test_what_leaves_ahead_is_waited_for_beside(gpu):
 def test_buckets_go_in_their_order(gpu):
     step = Step([0], [1], [2])
     step.leave(2, 1)
-    assert gpu.told() == [] and step.gone == []
+    assert gpu.told() == [] and step.submitted == []
     step.leave(0)
-    assert step.gone == [0, 1, 2]
+    assert step.submitted == [0, 1, 2]
     found = [line for line in gpu.told() if "bucket" in line]
     assert found == [f"[{4 * n + 4}] from bucket {n} on beside" for n in range(3)]
     step.reduce()
@@ -121,7 +123,7 @@ def test_buckets_go_in_their_order(gpu):
 
 def test_gradients_from_several_streams(gpu):
     step = Step([0, 1])
-    step.lane.arrive()
+    step.queue.mark_ready()
     gpu.current = Stream(gpu.log, "another")
     step.leave(0)
     assert gpu.told()[:2] == ["beside waits for computing", "beside waits for another"]
@@ -129,12 +131,12 @@ def test_gradients_from_several_streams(gpu):
 
 def test_nothing_leaves_ahead_where_the_backward_pass_exchanges_something_else(gpu):
     step, others = Step([0], [1]), Step([0])
-    step.lane.arrive()
+    step.queue.mark_ready()
     others.reduce()
     gpu.told()
     for _ in range(2):
         step.leave(0, 1)
-        assert gpu.told() == [] and step.gone == []
+        assert gpu.told() == [] and step.submitted == []
         others.reduce()
         step.reduce()
         assert gpu.told()[-1] == "[4, 8] from bucket 0 on computing"
@@ -147,11 +149,11 @@ def test_nothing_leaves_ahead_where_the_backward_pass_exchanges_something_else(g
     assert gpu.told()[-1] == "[4] from bucket 0 on beside"
 
 
-def test_nothing_leaves_ahead_where_handing_in_takes_long(gpu):
+def test_nothing_leaves_ahead_where_submitting_takes_long(gpu):
     gpu.only_queues = False
     step = Step([0], [1])
     step.leave(0, 1)
-    assert gpu.told() == [] and step.gone == []
+    assert gpu.told() == [] and step.submitted == []
     step.reduce()
     assert gpu.told() == ["[4, 8] from bucket 0 on computing"]
 
@@ -179,17 +181,17 @@ def test_a_gradient_that_must_be_copied(gpu, monkeypatch):
     step.reduce()
 
 
-def test_what_is_under_way_is_waited_for_at_the_end(gpu):
+def test_what_has_been_submitted_is_waited_for_at_the_end(gpu):
     step = Step([0], [1])
-    step.lane.stop()
+    step.queue.stop()
     assert gpu.told() == []
     step.leave(0)
     gpu.told()
-    step.lane.stop()
+    step.queue.stop()
     assert gpu.told() == ["the host waits for beside"]
     step.reduce()
     gpu.told()
-    step.lane.stop()
+    step.queue.stop()
     assert gpu.told() == ["the host waits for computing"]
-    step.lane.stop()
+    step.queue.stop()
     assert gpu.told() == []

@@ -3,8 +3,10 @@ import os
 import pytest
 import tensorflow as tf
 
-from easyddl.backends import tensorflow as door
+from easyddl.backends.tensorflow import TensorFlowBackend, devices
 from easyddl.runtime import affinity, launcher
+
+BACKEND = TensorFlowBackend()
 
 
 @pytest.fixture
@@ -27,14 +29,14 @@ def gpus(monkeypatch):
 def test_a_gpu_is_pinned_by_local_rank(monkeypatch, gpus, local_rank, mine):
     monkeypatch.setenv("PMI_SIZE", "5")
     monkeypatch.setenv("MPI_LOCALRANKID", str(local_rank))
-    door.configure()
+    BACKEND.configure()
     assert gpus == {"visible": (mine, "GPU"), "growth": (mine, True)}
 
 
 def test_without_a_launcher_gpus_are_left_alone(monkeypatch, gpus):
     for name in launcher._SIZE:
         monkeypatch.delenv(name, raising=False)
-    door.configure()
+    BACKEND.configure()
     assert gpus == {}
 
 
@@ -42,9 +44,9 @@ def test_a_gpu_that_only_mpi_can_tell(monkeypatch, gpus):
     for name in launcher._LOCAL_RANK:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PMI_SIZE", "5")
-    door.configure()
+    BACKEND.configure()
     assert gpus == {}
-    door.pin_gpu(4)
+    BACKEND.pin_gpu(4)
     assert gpus == {"visible": ("gpu1", "GPU"), "growth": ("gpu1", True)}
 
 
@@ -55,7 +57,7 @@ def test_what_the_user_set_stays(monkeypatch):
     monkeypatch.setattr(tf.config.threading, "get_inter_op_parallelism_threads", lambda: 3)
     monkeypatch.setattr(tf.config.threading, "set_intra_op_parallelism_threads", asked.append)
     monkeypatch.setattr(tf.config.threading, "set_inter_op_parallelism_threads", asked.append)
-    door._share_cores()
+    devices.share_cores()
     assert asked == []
 
 
@@ -68,7 +70,7 @@ def test_importing_after_tensorflow_has_begun_warns(monkeypatch):
     monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: ["gpu0"])
     monkeypatch.setattr(tf.config, "set_visible_devices", begun)
     with pytest.warns(UserWarning, match="Import easyddl first"):
-        door.configure()
+        BACKEND.configure()
 
 
 def test_cores_are_shared_unless_the_launcher_has_done_it(monkeypatch):

@@ -1,4 +1,4 @@
-"""What JAX's door does at import. In processes of their own: one framework is enough for each."""
+"""What easyddl does at import on JAX, in processes of their own: a framework is enough for each."""
 
 import os
 import subprocess
@@ -51,7 +51,7 @@ def test_each_rank_takes_its_cores_and_its_gpu():
 def test_a_gpu_that_only_mpi_can_tell():
     env = {**RANK, "MPI_LOCALRANKID": "", "CUDA_VISIBLE_DEVICES": "4,5,6"}
     assert run(TOLD, **env)[1] == "all"
-    pin = "from easyddl.backends import jax as door; door.pin_gpu(4)"
+    pin = "easyddl.backends.require().pin_gpu(4)"
     assert run(TOLD.replace("print(", f"{pin}\nprint(", 1), **env)[1] == "1"
 
 
