@@ -1,4 +1,6 @@
-"""Beginning a fit where Keras builds a model by the first batch before it calls its callbacks."""
+"""Fits that begin without a batch, on backends where Keras needs one to build the model."""
+
+from easyddl.compat import patches
 
 
 class _NoBatch(Exception):
@@ -6,18 +8,19 @@ class _NoBatch(Exception):
 
 
 def put_off_without_batch(model):
-    """Has a model stay unbuilt where its data hold no batch, in place of an error.
+    """Lets a model stay unbuilt if its data hold no batch, in place of an error.
 
-    Keras builds all that a model computes with by the first batch of its data, on JAX and PyTorch
-    before it calls a callback. A rank that has none is told of the others' later.
+    On JAX and PyTorch, Keras builds all that a model computes with from the first batch of its
+    data, before it calls a callback. A rank without a batch gets the structure of the other ranks'
+    batches later, and builds the model then.
 
     Args:
         model: A Keras model.
 
     Returns:
-        Function that takes that back.
+        Function that undoes it.
     """
-    original, name = model._symbolic_build, "_symbolic_build"
+    original = model._symbolic_build
 
     def build(iterator=None, data_batch=None):
         if iterator is None:
@@ -27,8 +30,7 @@ def put_off_without_batch(model):
         except _NoBatch:
             return None
 
-    object.__setattr__(model, name, build)
-    return lambda: object.__delattr__(model, name)
+    return patches.replace(model, "_symbolic_build", build)
 
 
 def _first_of(iterator):
@@ -36,8 +38,9 @@ def _first_of(iterator):
     adapter = getattr(iterator, "data_adapter", None)
     dataset = getattr(adapter, "py_dataset", None)
     if dataset is not None and dataset.num_batches != 0:
-        # Drawn from its workers, that batch would be missing from the first epoch, and all later
-        # ones would begin with what they have read ahead: each rank with another number of batches.
+        # A batch drawn from the dataset's workers would be missing from the first epoch, and all
+        # later epochs would begin with what the workers have read ahead: each rank would have
+        # another number of batches.
         yield 0, 0, [adapter._standardize_batch(dataset[0])]
         return
     for *steps, data in iterator:
@@ -45,5 +48,5 @@ def _first_of(iterator):
         for batch in data:
             yield (*steps, [batch])
             return
-        break  # steps on JAX never end by themselves
+        break  # on JAX the steps never end by themselves
     raise _NoBatch

@@ -9,9 +9,11 @@ from easyddl.callbacks import global_batch, hooks, order, step_spans
 from easyddl.callbacks.global_variables_callback import DDLGlobalVariablesCallback
 from easyddl.collectives import objects
 from easyddl.data import set_epoch
+from easyddl.optimizers import momentum_correction
 from easyddl.profiling import trace_file
-from easyddl.reducer import batch_weight, gradient_reducer
-from easyddl.runtime import console, world
+from easyddl.reducer import bucket_size
+from easyddl.reducer.batch_weight import BatchWeight
+from easyddl.runtime import notices, validators, world
 from easyddl.training import (
     adapted_layers,
     compiled_step,
@@ -23,6 +25,7 @@ from easyddl.training import (
     metrics_hook,
     model_state,
     optimizer_classes,
+    optimizer_hook,
     replica_check,
 )
 from easyddl.training import scalar_losses as scalar
@@ -124,7 +127,7 @@ class DDLCallback(keras.callbacks.Callback):
         sparse_as_dense=False,
     ):
         super().__init__()
-        self.bucket_bytes = gradient_reducer.requested_bucket_bytes(bucket_bytes)
+        self.bucket_bytes = bucket_size.requested(bucket_bytes)
         if uneven not in _UNEVEN:
             raise ValueError(f"`uneven` must be one of {_UNEVEN}. Received: uneven={uneven!r}")
         self.uneven = uneven
@@ -134,8 +137,11 @@ class DDLCallback(keras.callbacks.Callback):
                 f"Received: scalar_losses={scalar_losses!r}"
             )
         self.scalar_losses = scalar_losses
-        self.check_replicas = _checked("check_replicas", check_replicas)
-        self.sparse_as_dense = gradient_reducer.requested_sparse_as_dense(sparse_as_dense)
+        if check_replicas is not None and check_replicas is not False:
+            otherwise = ", None for the end of fit(), or False for never"
+            validators.positive_integer("check_replicas", check_replicas, otherwise)
+        self.check_replicas = check_replicas
+        self.sparse_as_dense = optimizer_hook.checked_sparse_as_dense(sparse_as_dense)
         self._validation = contextlib.ExitStack()
         self._has_validated = False
         if trace_file.is_wanted():
@@ -154,7 +160,7 @@ class DDLCallback(keras.callbacks.Callback):
         super().set_model(model)
         evaluation, fit = evaluation_context.current(model), fit_context.current(model)
         if evaluation is not None:
-            weight = batch_weight.BatchWeight()  # not used in an evaluation
+            weight = BatchWeight()  # not used in an evaluation
             evaluation.at_end.callback(loss_weight.hook(model, weight, self.scalar_losses))
             evaluation.at_end.callback(metrics_hook.hook(model))
             if loss_weight.changes_tests_of(model):
@@ -177,32 +183,34 @@ class DDLCallback(keras.callbacks.Callback):
         settings = compiled_step.Settings(
             self.bucket_bytes, self.sparse_as_dense, self.scalar_losses
         )
-        fit.step = fit.at_end.enter_context(compiled_step.for_fit(model, settings))
-        fit.attendance.goes_on = self.uneven == "join"
+        step = compiled_step.for_fit(model, settings, (momentum_correction.hook,))
+        fit.step = fit.at_end.enter_context(step)
+        fit.join.goes_on = self.uneven == "join"
         optimizer_classes.watch()
         for optimizer in model_state.optimizers(model):
             fit.step.hook(optimizer)
         if world.size() > 1:
             fit.at_success(lambda: self._end_fit(fit))
-            fit.at_end.callback(metrics_hook.hook(model, lambda: self._end_steps(fit)))
+            fit.at_steps_end(lambda: self._end_steps(fit))
+            fit.at_end.callback(metrics_hook.hook(model))
             fit.wrap_train_step(lambda train_step: layer_state.merge_in(train_step, model))
-        fit.wrap_train_step(fit.attendance.attended)
+        fit.wrap_train_step(fit.join.announcing)
         # On all ranks, because the compiled steps must be the same.
         _ = fit.meter
         global_batch.watch(fit)
 
     def _end_fit(self, fit):
         """Checks the trained model. Called after all epochs if no rank has raised an error."""
-        model, is_root = fit.model, world.is_root()
-        if is_root and fit.has_steps and not fit.attendance.has_gradients:
-            console.say(
+        model = fit.model
+        if fit.has_steps and not fit.join.has_gradients:
+            notices.tell(
                 "warning: no Keras optimizer applied gradients in the steps of model.fit(). "
                 "Therefore no gradients were averaged, and every rank trained alone. Apply the "
                 "gradients with a Keras optimizer within `train_step`."
             )
         found = replica_check.differences(model) if self.check_replicas is not False else None
-        if found and is_root:
-            console.say(
+        if found:
+            notices.tell(
                 f"warning: the ranks' models differ after model.fit(): {found}. Something changes "
                 "them on some ranks only, for example a callback. DDLCallback(check_replicas=1) "
                 "finds the step; check_replicas=False disables this comparison."
@@ -226,8 +234,8 @@ class DDLCallback(keras.callbacks.Callback):
         if world.size() > 1:
             fit.watch_steps()
         broadcasts = any(isinstance(c, DDLGlobalVariablesCallback) for c in fit.callbacks)
-        if not broadcasts and world.size() > 1 and world.is_root():
-            console.say(
+        if not broadcasts and world.size() > 1:
+            notices.tell(
                 "warning: there is no DDLGlobalVariablesCallback, so each rank starts from its own "
                 "weights. Pass ddl.DDLGlobalVariablesCallback() as the last callback."
             )
@@ -248,26 +256,21 @@ class DDLCallback(keras.callbacks.Callback):
             replica_check.check(model, f"after step {steps} of epoch {self._epoch + 1} of fit()")
 
     def _end_steps(self, fit):
-        """Ends the steps of an epoch on all ranks, before the validation.
-
-        Returns:
-            Boolean. Whether this rank's metrics contain samples.
-        """
+        """Ends the steps of an epoch on all ranks, before the validation."""
         backends.require().finish(fit.model)
         fit.meet_without_batch()
-        seen = fit.attendance.join(stop=self.model.stop_training)
-        if seen.uneven and self.uneven == "truncate":
+        state = fit.join.join_others(stop=self.model.stop_training)
+        if state.uneven and self.uneven == "truncate":
             fit.data.end_epoch()
         # Steps that only accumulate gradients exchange no control word, so the ranks compare
         # their numbers of steps here.
         accumulated = model_state.accumulated_steps(self.model)
-        if seen.uneven or accumulated is not None:
-            mine = -seen.missed if accumulated is None else accumulated
+        if state.uneven or accumulated is not None:
+            mine = -state.missed if accumulated is None else accumulated
             self._level_out(objects.allgather_object(mine))
         average_moving_statistics(self.model, weight=fit.steps)
         layer_state.take_roots(self.model, fit.step.root_rank or 0)
-        self.model.stop_training = seen.stop
-        return fit.steps > 0 or fit.has_restored_metrics
+        self.model.stop_training = state.stop
 
     def _level_out(self, steps):
         """Synchronizes ranks that have taken different numbers of steps."""
@@ -304,13 +307,3 @@ class DDLCallback(keras.callbacks.Callback):
             found = metrics.shared_logs(self.model, {}, has_samples=False)
             if logs is not None:
                 logs.update({f"val_{key}": value for key, value in found.items()})
-
-
-def _checked(name, value):
-    is_positive = isinstance(value, int) and not isinstance(value, bool) and value > 0
-    if value is not None and value is not False and not is_positive:
-        raise ValueError(
-            f"`{name}` must be a positive integer, None for the end of fit(), or False for never. "
-            f"Received: {name}={value!r}"
-        )
-    return value

@@ -7,8 +7,9 @@ from easyddl import backends
 from easyddl.callbacks import order
 from easyddl.checkpoint import random_states
 from easyddl.collectives import arrays, objects, variables
-from easyddl.runtime import console, world
+from easyddl.runtime import context, notices, world
 from easyddl.training import compiled_step, fit_context, model_state, replica_check
+from easyddl.training.fit_context import FitContext
 
 
 class DDLGlobalVariablesCallback(keras.callbacks.Callback):
@@ -80,8 +81,8 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
 
     def _share_late(self):
         """Broadcasts after the first step, if only that step could create the variables."""
-        if replica_check.differences(self.model) and world.is_root():
-            console.say(
+        if replica_check.differences(self.model):
+            notices.tell(
                 "warning: each rank took the first step from its own initial weights, because the "
                 "model's own train_step creates them and runs eagerly. Now all ranks have the "
                 "root's weights. Call keras.utils.set_random_seed on all ranks before you create "
@@ -99,9 +100,7 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
         self._share_seeds()
 
     def _share_seeds(self):
-        fit, parted = fit_context.current(self.model), random_states.Parted(self.root_rank)
-        if fit is not None:
-            fit.at_success(fit.at_end.enter_context(parted).join)
+        self._part_random_states(fit_context.current(self.model))
         pairs = [generator.state for generator in random_states.seed_generators(self.model)]
         variables.broadcast_variables(pairs, self.root_rank)
         for pair in pairs:
@@ -110,16 +109,25 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
             distance = (world.rank() - self.root_rank) % world.size()
             pair.assign(np.array([(seed + distance) % 2**32, counter], pair.dtype))
 
+    def _part_random_states(self, fit):
+        # Not within another fit, whose callback trains too: the ranks' states differ already.
+        if any(each.random_states is not None for each in context.active(FitContext)):
+            return
+        parted = random_states.Parted(self.root_rank)
+        if fit is not None:
+            fit.random_states = parted
+            fit.at_success(parted.join)
+
     def on_train_batch_end(self, batch, logs=None):
         # `self.model` would make Keras copy JAX's state into all variables.
         model = self._model
         fit = fit_context.current(model)
-        if fit is None or fit.attendance is None or world.size() == 1:
+        if fit is None or fit.join is None or world.size() == 1:
             return
         # If Keras does not wait for its callbacks, the fit context does this after the next step.
         if fit.is_here():
             backends.require().finish(model)
-            model.stop_training = fit.attendance.after_step(model.stop_training)
+            model.stop_training = fit.join.ends_after_step(model.stop_training)
 
     def on_epoch_end(self, epoch, logs=None):
         if world.size() > 1:

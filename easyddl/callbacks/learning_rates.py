@@ -1,13 +1,12 @@
 """Callbacks that set a plain learning rate, by epoch or by step."""
 
 import math
-import numbers
 
 import keras
 
 from easyddl.optimizers import momentum_correction
 from easyddl.optimizers.scale_lr import factor_of, ramp
-from easyddl.runtime import world
+from easyddl.runtime import validators, world
 
 
 class LearningRateScheduleCallback(keras.callbacks.Callback):
@@ -195,7 +194,6 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
 
 def _positive(name, value):
-    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not is_number or not 0 <= value < math.inf:
+    if not validators.is_number(value) or not 0 <= value < math.inf:
         raise ValueError(f"`{name}` must be a number, 0 or more. Received: {name}={value!r}")
     return value

@@ -7,7 +7,7 @@ import numpy as np
 
 from easyddl.checkpoint import atomic_files
 from easyddl.collectives import objects
-from easyddl.runtime import world
+from easyddl.runtime import validators, world
 from easyddl.training import fit_context, moving_statistics
 
 
@@ -112,8 +112,7 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
 
 def check_save_freq(save_freq):
     """Raises an error unless `save_freq` is a number of batches."""
-    is_number = isinstance(save_freq, int) and not isinstance(save_freq, bool)
-    if not is_number or save_freq < 1:
+    if not validators.is_integer(save_freq) or save_freq < 1:
         raise ValueError(
             '`save_freq` must be "epoch", or the number of batches after which to save. '
             f"Received: save_freq={save_freq!r}"

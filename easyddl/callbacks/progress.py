@@ -64,7 +64,7 @@ class ProgressCallback(keras.callbacks.Callback):
         self._fit = fit_context.current(model)
         if self._fit is None:
             return  # evaluate or predict
-        self._pace = Pace(self._fit.meter, self._fit.attendance)
+        self._pace = Pace(self._fit.meter, self._fit.join)
         for callback in self._fit.callbacks:
             if isinstance(callback, keras.callbacks.ProgbarLogger):
                 self._fit.at_end.callback(hooks.mute(callback))

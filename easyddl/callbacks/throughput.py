@@ -27,12 +27,12 @@ class Pace:
 
     Args:
         meter: The fit's `StepMeter`.
-        attendance: The fit's `Attendance`; `None` if its steps exchange nothing.
+        join: The fit's `Join`; `None` if its steps exchange nothing.
     """
 
-    def __init__(self, meter, attendance):
+    def __init__(self, meter, join):
         self._meter = meter
-        self._attendance = attendance
+        self._join = join
         self._last = None  # when the last step ended; `None` before the first
 
     def begin_epoch(self):
@@ -49,13 +49,13 @@ class Pace:
             self._since = self._last, self._waited()
 
     def _waited(self):
-        return 0.0 if self._attendance is None else self._attendance.waited
+        return 0.0 if self._join is None else self._join.waited
 
     def now(self):
         """The epoch so far: `Own`."""
         busy = None
         measured = self._since is not None and self._since[0] < self._last
-        if self._attendance is not None and measured:
+        if self._join is not None and measured:
             begin, before = self._since
             waited = self._waited()
             if None not in (before, waited):

@@ -1,13 +1,11 @@
 """Gives each rank its own shard of the data."""
 
-import numbers
-
 import numpy as np
 
 from easyddl.data import arrays as whole
 from easyddl.data import kinds
 from easyddl.data.shard import EPOCH, Shard
-from easyddl.runtime import world
+from easyddl.runtime import validators, world
 
 
 def split_data(*arrays, shuffle=False, seed=0, remainder="drop", batch_size=None):
@@ -141,7 +139,7 @@ def _check_options(shuffle, seed, remainder):
         raise TypeError(
             f'Argument `shuffle` must be a boolean or "{EPOCH}". Received: shuffle={shuffle!r}'
         )
-    if isinstance(seed, bool) or not isinstance(seed, numbers.Integral):
+    if not validators.is_integer(seed):
         raise TypeError(
             "Argument `seed` must be an integer, the same on all ranks. With different seeds the "
             "ranks' shards would overlap. "
@@ -168,8 +166,4 @@ def _check_batch_size(batch_size, is_taken):
             f'shuffle="{EPOCH}". Otherwise batch the dataset, or pass it to `model.fit()`. '
             f"Received: batch_size={batch_size!r}"
         )
-    is_integer = isinstance(batch_size, numbers.Integral) and not isinstance(batch_size, bool)
-    if not is_integer or batch_size < 1:
-        raise ValueError(
-            f"Argument `batch_size` must be a positive integer. Received: batch_size={batch_size!r}"
-        )
+    validators.positive_integer("batch_size", batch_size)

@@ -6,8 +6,8 @@ import keras
 from keras import ops
 
 from easyddl import backends
-from easyddl.reducer.in_step_sum import StepRows
-from easyddl.runtime import join, world
+from easyddl.reducer.in_step_sum import InStepRows
+from easyddl.runtime import context, world
 
 
 @keras.saving.register_keras_serializable("easyddl")
@@ -69,13 +69,13 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
 
     def _rows_of(self, length):
         def make(place=0):
-            return StepRows(f"the moments of {_name_without_number(self.name)}", length)
+            return InStepRows(f"the moments of {_name_without_number(self.name)}", length)
 
         # A fit has its own sums, one for each call within a step, because calls may run in any
         # order.
-        fit = join.current()
-        if fit is not None and fit.is_in_step:
-            return fit.sum_in_step(("moments", length), make)
+        join = context.join()
+        if join is not None and join.is_in_step:
+            return join.sum_at_this_place(("moments", length), make)
         if self._rows is None:
             object.__setattr__(self, "_rows", make())
         return self._rows

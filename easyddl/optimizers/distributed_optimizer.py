@@ -3,7 +3,7 @@
 import keras
 
 from easyddl.optimizers import momentum_correction
-from easyddl.reducer import gradient_reducer
+from easyddl.reducer import bucket_size
 from easyddl.training import optimizer_hook
 
 
@@ -39,11 +39,11 @@ def DistributedOptimizer(optimizer, bucket_bytes=None, sparse_as_dense=False):
             "`optimizer` must be an instance of a Keras optimizer, such as "
             f"`keras.optimizers.Adam(1e-3)`. Received: {optimizer!r}"
         )
-    averager = optimizer_hook.averager(
+    reducer = optimizer_hook.reducer_of(
         optimizer,
-        bucket_bytes=gradient_reducer.requested_bucket_bytes(bucket_bytes),
-        sparse_as_dense=gradient_reducer.requested_sparse_as_dense(sparse_as_dense),
+        bucket_bytes=bucket_size.requested(bucket_bytes),
+        sparse_as_dense=optimizer_hook.checked_sparse_as_dense(sparse_as_dense),
     )
-    optimizer_hook.hook(optimizer, averager)
+    optimizer_hook.hook(optimizer, reducer)
     momentum_correction.hook(optimizer)
     return optimizer

@@ -2,12 +2,11 @@
 
 import copy
 import math
-import numbers
 
 import keras
 from keras.optimizers import schedules
 
-from easyddl.runtime import world
+from easyddl.runtime import validators, world
 
 _RULES = {
     "linear": lambda size: size,
@@ -125,7 +124,7 @@ def checked_rate(value, name):
         TypeError: If `value` is not a number.
         ValueError: If `value` is negative, infinite or not a number.
     """
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+    if not validators.is_number(value):
         raise TypeError(
             f"`{name}` must be a number, or one of Keras's learning rate schedules. "
             f"{_advice(value)} "

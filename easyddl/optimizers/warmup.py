@@ -1,13 +1,11 @@
 """A learning rate schedule with a warmup over the first steps."""
 
-import numbers
-
 import keras
 from keras import ops
 from keras.optimizers import schedules
 
 from easyddl.optimizers.scale_lr import checked_rate, factor_of, ramp
-from easyddl.runtime import world
+from easyddl.runtime import validators, world
 
 
 @keras.saving.register_keras_serializable("easyddl")
@@ -145,7 +143,7 @@ def _steps(steps, epochs, steps_per_epoch):
         )
     if steps is not None:
         return _count("warmup_steps", steps, least=0)
-    if isinstance(epochs, bool) or not isinstance(epochs, numbers.Real) or not 0 <= epochs < 1e9:
+    if not validators.is_number(epochs) or not 0 <= epochs < 1e9:
         raise ValueError(
             f"`warmup_epochs` must be a number, 0 or more. Received: warmup_epochs={epochs!r}"
         )
@@ -153,7 +151,7 @@ def _steps(steps, epochs, steps_per_epoch):
 
 
 def _count(name, value, least=1):
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+    if not validators.is_integer(value) or value < least:
         raise ValueError(
             f"`{name}` must be an integer, {least} or more. Received: {name}={value!r}"
         )

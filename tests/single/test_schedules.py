@@ -193,7 +193,7 @@ def test_unknown_schedule(ranks):
 def test_warmup_is_scaled_already(ranks):
     ranks(2)
     message = refused(TypeError, LearningRateWarmup(0.1, 5))
-    assert "already scales" in message
+    assert "already scales its rate with the number of ranks." in message
     assert "Pass it to the optimizer without `scale_lr`" in message
     assert message.endswith("of type LearningRateWarmup")
 
