@@ -290,7 +290,7 @@ class DDLCallback(keras.callbacks.Callback):
         evaluation, fit = evaluation_context.current(self.model), fit_context.current(self.model)
         if evaluation is not None and world.size() > 1:
             evaluation.is_shared = self._has_validated = True
-        # A long validation does not count as a stall. Only the root may have validation data.
+        # A long validation must not end the job as a stall, even if only the root validates.
         if fit is not None:
             self._validation = fit.at_end.enter_context(contextlib.ExitStack())
             self._validation.enter_context(world.activity("validation"))
