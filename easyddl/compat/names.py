@@ -6,6 +6,8 @@ import importlib
 
 import keras
 
+_BACKENDS = ("tensorflow", "jax", "torch")  # on which easyddl trains
+
 
 @dataclasses.dataclass(frozen=True)
 class Name:
@@ -19,7 +21,7 @@ class Name:
             and later.
         is_set: Boolean. Whether it is an attribute that the owner's methods set on instances;
             else it is a method, or a function of a module.
-        backend: String. The only Keras backend that has it, or `None`.
+        backend: String. The only Keras backend that it is needed on, or `None`.
         takes: Tuple of strings. The parameters that easyddl relies on, of a function that it
             replaces.
     """
@@ -38,7 +40,9 @@ class Name:
 
     def is_expected(self):
         """Whether the installed Keras should have it, by its version and backend."""
-        return self.since <= version() and self.backend in (None, keras.backend.backend())
+        backend = keras.backend.backend()
+        is_needed = backend in _BACKENDS and self.backend in (None, backend)
+        return is_needed and self.since <= version()
 
     def is_there(self):
         """Whether the installed Keras has it."""

@@ -9,7 +9,7 @@ import keras
 
 from easyddl import backends
 from easyddl.collectives import objects
-from easyddl.compat import patches
+from easyddl.compat import keras_trainer, patches
 from easyddl.data import set_epoch, validation_split
 from easyddl.data.kinds import is_a
 from easyddl.runtime import job_exit, launcher, world
@@ -76,7 +76,7 @@ class Fit:
     def anyone_validates(self, epoch):
         """Whether any rank validates after an epoch."""
         frequency = self._validation_freq
-        return frequency is not None and self.model._should_eval(epoch, frequency)
+        return frequency is not None and keras_trainer.validates_after(self.model, epoch, frequency)
 
     def at_success(self, act):
         """Has `act` called once Keras's `fit` has returned, on all ranks together."""
@@ -252,12 +252,11 @@ def install():
     Callbacks alone do not learn that a fit ended by an exception, nor does anyone of a fit
     that has none of easyddl's callbacks.
     """
-    _install_fit()
-    _install_evaluate()
+    patches.install(keras.Model, "fit", _framed_fit)
+    patches.install(keras.Model, "evaluate", _framed_evaluate)
 
 
-def _install_fit():
-    original = keras.Model.fit
+def _framed_fit(original):
     signature = inspect.signature(original)
 
     @functools.wraps(original)
@@ -292,11 +291,10 @@ def _install_fit():
         _note(under_way)
         return history
 
-    keras.Model.fit = fit
+    return fit
 
 
-def _install_evaluate():
-    original = keras.Model.evaluate
+def _framed_evaluate(original):
     signature = inspect.signature(original)
 
     @functools.wraps(original)
@@ -307,7 +305,7 @@ def _install_evaluate():
                 _attach(arguments.get("callbacks"), self)
             return original(self, *args, **kwargs)
 
-    keras.Model.evaluate = evaluate
+    return evaluate
 
 
 def _note(fit):

@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from easyddl import backends
+from easyddl.compat import keras_optimizer, patches
 from easyddl.reducer.batch_weight import PLAIN
 from easyddl.reducer.gradient_reducer import Exchange
 from easyddl.reducer.in_step_sum import StepRows
@@ -154,14 +155,13 @@ def hook(optimizer, averager):
         return lambda: None
     replaced = (_update_of if _accumulates(optimizer) else _apply_of)(optimizer, averager)
     uncompiled = backends.require().uncompiled
-    for name, function in replaced.items():
-        object.__setattr__(optimizer, name, uncompiled(function))
-    object.__setattr__(optimizer, _HOOK, averager)
+    hooked = {name: uncompiled(function) for name, function in replaced.items()}
+    undo, unmark = patches.replace_all(optimizer, hooked), patches.add(optimizer, _HOOK, averager)
 
     def unhook():
         averager.pause()
-        for name in (*replaced, _HOOK):
-            object.__delattr__(optimizer, name)
+        undo()
+        unmark()
 
     return unhook
 
@@ -218,7 +218,9 @@ def _build(optimizer, variables):
 
 
 def _variables_of(optimizer, variables):
-    return optimizer._trainable_variables if variables is None else list(variables)
+    if variables is None:
+        return keras_optimizer.trainable_variables_of(optimizer)
+    return list(variables)
 
 
 def _apply_of(optimizer, averager):
@@ -255,7 +257,7 @@ def _update_of(optimizer, averager):
     The mean over ranks of a sum over steps is the sum over steps of the means: one exchange
     when the optimizer updates, between accumulation and clipping, does for all of its steps.
     """
-    original_apply, original_clip = optimizer.apply, optimizer._clip_gradients
+    original_apply, original_clip = optimizer.apply, keras_optimizer.clip_of(optimizer)
     uncompiled = functools.partial(backends.require().uncompiled, wholly=True)
     mean = uncompiled(lambda *args: averager.mean(*args))
     register = uncompiled(averager.register)
@@ -281,4 +283,4 @@ def _update_of(optimizer, averager):
     def clip(grads):
         return original_clip(mean(list(grads), list(applied)))
 
-    return {"apply": apply, "_clip_gradients": clip}
+    return {"apply": apply, keras_optimizer.CLIP: clip}

@@ -14,8 +14,6 @@ from jax import numpy as jnp
 from jax.experimental.sparse import JAXSparse
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
-from keras.src.backend.common.stateless_scope import get_stateless_scope
-from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
 from easyddl.backends import xla
 from easyddl.backends.jax.trainer import (
@@ -33,6 +31,7 @@ from easyddl.backends.jax.trainer import (
     trace_step,
     unwrapped,
 )
+from easyddl.compat import keras_scope
 from easyddl.runtime import affinity, launcher, world
 
 __all__ = [
@@ -130,7 +129,7 @@ def is_symbolic(x):
 
 def infers_shapes(x):
     """Whether Keras traces a function for the shapes of its results alone."""
-    return is_symbolic(x) and in_symbolic_scope()
+    return is_symbolic(x) and keras_scope.infers_shapes()
 
 
 def is_float(x):
@@ -298,7 +297,7 @@ def once_there_is_a_batch():
 
 def outside_of_step():
     """A context in which variables have values, or `None`: in a pure function they have none."""
-    return contextlib.nullcontext() if get_stateless_scope() is None else None
+    return None if keras_scope.is_stateless() else contextlib.nullcontext()
 
 
 def unless(condition, act):

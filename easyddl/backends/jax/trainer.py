@@ -13,12 +13,7 @@ import keras
 
 from easyddl.backends import deferred_build
 from easyddl.backends.host_step_meter import HostStepMeter
-
-_STATES = {
-    4: ("trainable_variables", "non_trainable_variables", "optimizer_variables",
-        "metrics_variables"),
-    3: ("trainable_variables", "non_trainable_variables", "metrics_variables"),
-}  # fmt: skip
+from easyddl.compat import keras_jax_trainer, keras_trainer, patches
 
 
 def begin_without_batch(model):
@@ -46,7 +41,7 @@ def _wrap_made(model, name, wrap):
         Function that takes that back.
     """
     maker = f"make_{name}"
-    own, original = vars(model).get(maker), getattr(model, maker)
+    original = getattr(model, maker)
     made = []
 
     def make(force=False):
@@ -58,15 +53,12 @@ def _wrap_made(model, name, wrap):
             setattr(model, name, made[-1])
 
     def take_back():
-        if own is None:
-            object.__delattr__(model, maker)
-        else:
-            object.__setattr__(model, maker, own)
+        undo()
         function = getattr(model, name)
         if any(function is each for each in made):
             setattr(model, name, function.easyddl_wraps)
 
-    object.__setattr__(model, maker, make)
+    undo = patches.replace(model, maker, make)
     return take_back
 
 
@@ -84,20 +76,15 @@ def _held(model, step):
         try:
             return step(state, data)
         except StopIteration:
-            _hold(model, state)
+            keras_jax_trainer.hold(model, state)
             raise
 
     return held
 
 
-def _hold(model, state):
-    model._jax_state = dict(zip(_STATES[len(state)], state, strict=True))
-    model._jax_state_synced = False
-
-
 def synced(model):
     """Has a model's variables hold the values that they have after the last step."""
-    model.jax_state_sync()
+    keras_jax_trainer.sync(model)
 
 
 def begun(result):
@@ -113,11 +100,7 @@ def begun(result):
 
 def finish(model):
     """Waits until all steps that the trainer has begun are done."""
-    state = getattr(model, "_jax_state", None)
-    if state and not model._jax_state_synced:
-        jax.block_until_ready(state)
-    else:
-        jax.block_until_ready([v._value for v in model.variables if v._value is not None])
+    jax.block_until_ready(keras_jax_trainer.arrays_of(model))
 
 
 def _first(data):
@@ -148,18 +131,10 @@ def on_first_batch(model, act):
 
 def _changed(model, state, act):
     """The state after `act`, which may read and assign variables."""
-    _hold(model, state)
-    model.jax_state_sync()
+    keras_jax_trainer.hold(model, state)
+    keras_jax_trainer.sync(model)
     act()
-    state = model._get_jax_state(
-        trainable_variables=True,
-        non_trainable_variables=True,
-        optimizer_variables=True,
-        metrics_variables=True,
-        purge_model_variables=True,
-    )
-    model._jax_state_synced = False
-    return state
+    return keras_jax_trainer.take_state(model)
 
 
 def _spec(batch):
@@ -214,7 +189,7 @@ def builds_in_step(model):
 
 def build(model, spec):
     """Makes a model's variables before its first step, by a batch's structure: always `True`."""
-    model._symbolic_build(data_batch=symbolic_batch(spec))
+    keras_trainer.build(model, symbolic_batch(spec))
     return True
 
 
@@ -222,14 +197,8 @@ def trace_step(model, spec):
     """Traces a model's step for batches of a structure, and computes nothing."""
     synced(model)
     # Of metrics too: what was built while tracing would be of no use afterwards.
-    model._symbolic_build(data_batch=symbolic_batch(spec))
-    state = model._get_jax_state(
-        trainable_variables=True,
-        non_trainable_variables=True,
-        optimizer_variables=True,
-        metrics_variables=True,
-    )
-    jax.eval_shape(model.train_step, state, spec)
+    keras_trainer.build(model, symbolic_batch(spec))
+    jax.eval_shape(model.train_step, keras_jax_trainer.copy_state(model), spec)
 
 
 def skip_steps(model, steps):

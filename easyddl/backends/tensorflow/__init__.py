@@ -17,6 +17,7 @@ from tensorflow.python.ops import control_flow_util
 
 from easyddl.backends import xla
 from easyddl.backends.tensorflow.rows import Rows, no_rows
+from easyddl.compat import keras_trainer
 from easyddl.runtime import affinity, console, launcher, world
 
 
@@ -470,7 +471,7 @@ def check_model(model):
     """Raises an error if the model's step cannot hold an exchange."""
     if world.size() == 1:
         return
-    strategy = model._distribute_strategy
+    strategy = keras_trainer.strategy_of(model)
     if strategy is None and tf.distribute.has_strategy():
         strategy = tf.distribute.get_strategy()
     if strategy is not None:
@@ -526,7 +527,7 @@ def build(model, spec):
         Boolean: whether the variables are there. They are not where such a step runs eagerly.
     """
     if not _has_own_step(model):
-        model._symbolic_build(data_batch=symbolic_batch(spec))
+        keras_trainer.build(model, symbolic_batch(spec))
     elif model.run_eagerly:
         return False
     else:

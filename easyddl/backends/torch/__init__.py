@@ -16,6 +16,7 @@ from easyddl.backends import deferred_build
 from easyddl.backends.host_step_meter import HostStepMeter
 from easyddl.backends.torch import rehearsal
 from easyddl.backends.torch.exchange import Exchange, has_rows, to_dense
+from easyddl.compat import keras_layer, keras_trainer
 from easyddl.runtime import affinity, launcher
 
 __all__ = ["Exchange", "has_rows", "to_dense"]
@@ -120,7 +121,7 @@ def check_model(model):
                 "torch.distributed, and start the ranks by mpirun. "
                 f"Received: model {model.name!r} with {path}"
             )
-    wraps = hasattr(model, "_initialize_ddp")  # Keras 3.16 and later
+    wraps = keras_trainer.wraps_in_ddp()  # Keras 3.16 and later
     if wraps and torch.distributed.is_available() and torch.distributed.is_initialized():
         raise ValueError(
             f"Keras {keras.__version__} wraps models in DistributedDataParallel where "
@@ -132,7 +133,7 @@ def check_model(model):
 
 def _modules(model):
     """All modules of a model, with what leads to each."""
-    for layer in model._flatten_layers():
+    for layer in keras_layer.layers_of(model):
         for name, module in layer.named_modules():
             yield f"{layer.name}.{name}" if name else layer.name, module
     for name, value in vars(model).items():  # past Keras's and PyTorch's tracking
@@ -195,7 +196,7 @@ def builds_in_step(model):
 
 def build(model, spec):
     """Makes a model's variables before its first step, by a batch's structure: always `True`."""
-    model._symbolic_build(data_batch=symbolic_batch(spec))
+    keras_trainer.build(model, symbolic_batch(spec))
     return True
 
 
