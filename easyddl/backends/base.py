@@ -5,6 +5,8 @@ import contextlib
 
 import keras
 
+from easyddl.compat import keras_trainer
+
 
 class Backend(abc.ABC):
     """A Keras backend. Its packages are the only modules that import the framework.
@@ -172,7 +174,7 @@ class Backend(abc.ABC):
         Returns:
             Boolean: whether the variables exist now. If not, only the first step makes them.
         """
-        model._symbolic_build(data_batch=self.symbolic_batch(spec))
+        keras_trainer.build(model, self.symbolic_batch(spec))
         return True
 
     @abc.abstractmethod

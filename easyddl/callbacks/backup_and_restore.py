@@ -12,6 +12,7 @@ from easyddl.callbacks.model_checkpoint import check_save_freq
 from easyddl.checkpoint import atomic_files, random_states
 from easyddl.collectives import objects, variables
 from easyddl.collectives.arrays import as_bytes, contiguous
+from easyddl.compat import keras_trainer
 from easyddl.optimizers import rescaling
 from easyddl.optimizers.scale_lr import factor_of
 from easyddl.runtime import console, world
@@ -255,10 +256,10 @@ class BackupAndRestore(keras.callbacks.Callback):
         return Fraction(now, steps) if now and steps else Fraction(size, world.size())
 
     def _set_initial_epoch(self, epoch):
+        undo = keras_trainer.set_initial_epoch(self.model, epoch)
         fit = fit_context.current(self.model)
         if fit is not None:  # otherwise a later fit would begin there too
-            fit.at_end.callback(setattr, self.model, "_initial_epoch", self.model._initial_epoch)
-        self.model._initial_epoch = epoch
+            fit.at_end.callback(undo)
 
     def _skip_steps(self, steps):
         self._skipped = steps
@@ -275,7 +276,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         fit = fit_context.current(self.model)
         if fit is not None:
             fit.has_restored_metrics = True
-        self.model._symbolic_build(data_batch=backends.require().symbolic_batch(spec))
+        keras_trainer.build(self.model, backends.require().symbolic_batch(spec))
         values = self._resumed["ranks"][world.rank()]["metrics"]
         for variable, value in zip(_metrics_of(self.model), values, strict=True):
             variable.assign(np.array(value, variable.dtype))

@@ -7,6 +7,7 @@ from easyddl import backends
 from easyddl.callbacks import order
 from easyddl.checkpoint import random_states
 from easyddl.collectives import arrays, objects, variables
+from easyddl.compat import keras_callback, keras_trainer
 from easyddl.runtime import context, notices, world
 from easyddl.training import compiled_step, fit_context, model_state, replica_check
 from easyddl.training.fit_context import FitContext
@@ -67,9 +68,9 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
 
     def _share_initial_epoch(self):
         # BackupAndRestore, which acts on the root, may have set the epoch to resume from.
-        self.model._initial_epoch = objects.broadcast_object(
-            getattr(self.model, "_initial_epoch", None), self.root_rank
-        )
+        mine = keras_trainer.initial_epoch(self.model)
+        epoch = objects.broadcast_object(mine, self.root_rank)
+        keras_trainer.set_initial_epoch(self.model, epoch)
 
     def _build_and_share(self, spec):
         if backends.require().build(self.model, spec):
@@ -120,7 +121,7 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         # `self.model` would make Keras copy JAX's state into all variables.
-        model = self._model
+        model = keras_callback.model_of(self)
         fit = fit_context.current(model)
         if fit is None or fit.join is None or world.size() == 1:
             return

@@ -4,6 +4,7 @@ import functools
 
 import keras
 
+from easyddl.compat import patches
 from easyddl.runtime import world
 
 
@@ -30,7 +31,7 @@ def mute(callback):
     Returns:
         Function that restores the hooks.
     """
-    return _replace(callback, dict.fromkeys(NAMES, do_nothing))
+    return patches.replace_all(callback, dict.fromkeys(NAMES, do_nothing))
 
 
 def announce(callback):
@@ -40,7 +41,7 @@ def announce(callback):
         Function that restores the hooks.
     """
     own = [name for name in NAMES if is_overridden(callback, name)]
-    return _replace(callback, {name: announced(callback, name) for name in own})
+    return patches.replace_all(callback, {name: announced(callback, name) for name in own})
 
 
 def is_overridden(callback, name):
@@ -58,14 +59,3 @@ def announced(callback, name):
             return hook(*args, **kwargs)
 
     return wrapped
-
-
-def _replace(callback, functions):
-    for name, function in functions.items():
-        object.__setattr__(callback, name, function)
-
-    def restore():
-        for name in functions:
-            object.__delattr__(callback, name)
-
-    return restore

@@ -4,6 +4,7 @@ import math
 
 import keras
 
+from easyddl.compat import keras_optimizer
 from easyddl.optimizers import momentum_correction
 from easyddl.optimizers.scale_lr import factor_of, ramp
 from easyddl.runtime import validators, world
@@ -72,11 +73,12 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         optimizer = momentum_correction.innermost(self.model.optimizer)
-        if isinstance(optimizer._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
+        rate = keras_optimizer.learning_rate_of(optimizer)
+        if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
             raise TypeError(
                 f"{type(self).__name__} sets the optimizer's learning rate, which must be a number "
                 "and not a schedule. Pass a float to the optimizer, or leave out the callback. "
-                f"Received: learning_rate={optimizer._learning_rate!r}"
+                f"Received: learning_rate={rate!r}"
             )
 
     def on_epoch_begin(self, epoch, logs=None):

@@ -2,16 +2,16 @@
 
 import os
 
-import keras
 import numpy as np
 
 from easyddl.checkpoint import atomic_files
 from easyddl.collectives import objects
+from easyddl.compat import keras_callback
 from easyddl.runtime import validators, world
 from easyddl.training import fit_context, moving_statistics
 
 
-class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
+class ModelCheckpoint(keras_callback.SavingCheckpoint):
     """Saves the model during training. Replaces Keras's callback of this name on many ranks.
 
     It takes the arguments of `keras.callbacks.ModelCheckpoint`, and differs as follows:
@@ -97,7 +97,7 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
         if fit_context.everyone_trains(self.model):
             super().on_train_batch_end(batch, logs)
 
-    def _save_model(self, epoch, batch, logs):
+    def save_model(self, epoch, batch, logs):
         # Keras calls this after a batch or an epoch, and decides here whether to save. This is
         # the only collective of this callback during training.
         moving_statistics.average_moving_statistics(self.model)
@@ -106,12 +106,9 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
         )
 
     def _save_on_root(self, epoch, batch, logs):
-        model = self._model
-        self._model = _SavedAtomically(model)
-        try:
-            super()._save_model(epoch, batch, logs or {})
-        finally:
-            self._model = model
+        model = _SavedAtomically(keras_callback.model_of(self))
+        with keras_callback.model_replaced(self, model):
+            super().save_model(epoch, batch, logs or {})
         return self.best
 
 

@@ -3,6 +3,7 @@
 import keras
 
 from easyddl.callbacks import hooks
+from easyddl.compat import patches
 from easyddl.runtime import world
 
 
@@ -48,4 +49,4 @@ class RankZero(keras.callbacks.Callback):
         for name in hooks.NAMES:
             own = hooks.is_overridden(callback, name)
             hook = hooks.announced(callback, name) if own else getattr(callback, name)
-            setattr(self, name, hook)
+            patches.replace(self, name, hook)

@@ -3,6 +3,7 @@
 import itertools
 import time
 
+from easyddl.compat import patches
 from easyddl.runtime import world
 
 _numbers = itertools.count()  # numbers the steps of this process, over all fits
@@ -38,4 +39,4 @@ def _append(callback, name, own):
         own(batch, logs)
         inherited(batch, logs)
 
-    object.__setattr__(callback, name, hook)
+    patches.replace(callback, name, hook)

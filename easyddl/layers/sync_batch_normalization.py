@@ -6,12 +6,14 @@ import keras
 from keras import ops
 
 from easyddl import backends
+from easyddl.compat import patches
+from easyddl.compat.keras_layer import MomentsBatchNormalization
 from easyddl.reducer.in_step_sum import InStepRows
 from easyddl.runtime import context, world
 
 
 @keras.saving.register_keras_serializable("easyddl")
-class SyncBatchNormalization(keras.layers.BatchNormalization):
+class SyncBatchNormalization(MomentsBatchNormalization):
     """`keras.layers.BatchNormalization` with the moments of all ranks' batches.
 
     In training it normalizes with the mean and the variance that one process would compute over
@@ -48,20 +50,20 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
                 "this layer. Received: synchronized=True"
             )
         super().__init__(**arguments)
-        object.__setattr__(self, "_rows", None)
+        patches.add(self, "_rows", None)
 
     def get_config(self):
         config = super().get_config()
         config.pop("synchronized", None)
         return config
 
-    def _moments(self, inputs, mask):
-        mean, variance = super()._moments(inputs, mask)
+    def moments(self, inputs, mask):
+        mean, variance = super().moments(inputs, mask)
         if world.size() == 1 or backends.require().infers_shapes(mean):
             return mean, variance
         dtype = mean.dtype  # float32, or float64
         mean, variance = ops.cast(mean, "float32"), ops.cast(variance, "float32")
-        count = ops.reshape(_count(inputs, mask, self._reduction_axes), (1,))
+        count = ops.reshape(_count(inputs, mask, self.reduction_axes), (1,))
         mine = ops.concatenate([count, mean, variance])
         rows = self._rows_of(mine.shape[0])(mine)
         joined = _joined(ops.stop_gradient(rows[:, :1]), *ops.split(rows[:, 1:], 2, axis=1))
@@ -77,7 +79,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
         if join is not None and join.is_in_step:
             return join.sum_at_this_place(("moments", length), make)
         if self._rows is None:
-            object.__setattr__(self, "_rows", make())
+            patches.replace(self, "_rows", make())
         return self._rows
 
 

@@ -10,9 +10,8 @@ import keras
 from keras import ops
 
 from easyddl import backends
+from easyddl.compat import keras_optimizer
 from easyddl.optimizers.warmup import LearningRateWarmup
-
-_HOOK = "_backend_update_step"
 
 
 def velocities(optimizer):
@@ -22,7 +21,7 @@ def velocities(optimizer):
     if isinstance(optimizer, keras.optimizers.SGD) and optimizer.momentum != 0:
         return optimizer.momentums
     if isinstance(optimizer, keras.optimizers.RMSprop) and optimizer.momentum > 0:
-        return optimizer._momentums
+        return keras_optimizer.momentums_of_rmsprop(optimizer)
     return []
 
 
@@ -58,17 +57,16 @@ def hook(optimizer):
         needs no correction.
     """
     optimizer = innermost(optimizer)
-    schedule = optimizer._learning_rate
+    schedule = keras_optimizer.learning_rate_of(optimizer)
     corrects = isinstance(schedule, LearningRateWarmup) and schedule.correct_momentum
-    if not corrects or _HOOK in vars(optimizer):
+    if not corrects or keras_optimizer.has_own_update(optimizer):
         return lambda: None
-    original = getattr(optimizer, _HOOK)
+    original = keras_optimizer.update_of(optimizer)
 
     def update(grads, trainable_variables, learning_rate):
-        growth = schedule.growth(optimizer._iterations)
+        growth = schedule.growth(keras_optimizer.steps_of(optimizer))
         # Most steps come after the warmup, where all velocities can be left unchanged.
         backends.require().unless(growth == 1.0, lambda: scale(optimizer, growth))
         return original(grads, trainable_variables, learning_rate)
 
-    object.__setattr__(optimizer, _HOOK, update)
-    return lambda: object.__delattr__(optimizer, _HOOK)
+    return keras_optimizer.replace_update(optimizer, update)

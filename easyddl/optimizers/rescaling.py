@@ -2,6 +2,7 @@
 
 from keras.optimizers import schedules
 
+from easyddl.compat import keras_optimizer
 from easyddl.optimizers import momentum_correction
 
 
@@ -19,7 +20,7 @@ def rescale(optimizer, rate, steps):
         steps: Number. The factor of a number of steps.
     """
     inner = momentum_correction.innermost(optimizer)
-    if isinstance(inner._learning_rate, schedules.LearningRateSchedule):
+    if isinstance(keras_optimizer.learning_rate_of(inner), schedules.LearningRateSchedule):
         _count_anew(inner, steps)
     else:
         inner.learning_rate = float(inner.learning_rate.numpy()) * rate
@@ -28,6 +29,7 @@ def rescale(optimizer, rate, steps):
 
 def _count_anew(optimizer, steps):
     # Rescales completed updates, and keeps the position in the accumulation window.
-    count = int(optimizer._iterations.numpy())
+    steps_taken = keras_optimizer.steps_of(optimizer)
+    count = int(steps_taken.numpy())
     each = optimizer.gradient_accumulation_steps or 1
-    optimizer._iterations.assign(round(count // each * steps) * each + count % each)
+    steps_taken.assign(round(count // each * steps) * each + count % each)

@@ -7,7 +7,7 @@ import keras
 
 from easyddl import backends
 from easyddl.collectives import objects
-from easyddl.compat import patches
+from easyddl.compat import keras_trainer, patches
 from easyddl.reducer import gradient_reducer
 from easyddl.runtime import context, world
 from easyddl.training import dry_run, epoch_data, structures
@@ -65,7 +65,7 @@ class FitContext(context.Context):
     def anyone_validates(self, epoch):
         """Whether any rank validates after an epoch."""
         frequency = self._validation_freq
-        return frequency is not None and self.model._should_eval(epoch, frequency)
+        return frequency is not None and keras_trainer.validates_after(self.model, epoch, frequency)
 
     def at_success(self, act):
         """Has `act` called once Keras's `fit` has returned, on all ranks together."""

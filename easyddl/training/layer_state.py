@@ -13,6 +13,7 @@ from keras import ops
 
 from easyddl import backends
 from easyddl.collectives import arrays, variables
+from easyddl.compat import keras_layer
 from easyddl.reducer import allreduce
 from easyddl.runtime import notices, world
 from easyddl.training.moving_statistics import moving_statistics
@@ -70,7 +71,7 @@ def register_layer(layer_class=None, *, merge):
 
 def batch_states(model):
     """The states of a model's stateful RNNs: a row for each sample of a rank's own batches."""
-    layers = [each for each in model._flatten_layers() if isinstance(each, keras.layers.RNN)]
+    layers = [each for each in keras_layer.layers_of(model) if isinstance(each, keras.layers.RNN)]
     states = [each.states for each in layers if each.stateful and each.states is not None]
     return keras.tree.flatten(states)
 
@@ -162,9 +163,9 @@ def _kept(model):
     left_out = {id(v) for v in (*moving_statistics(model), *batch_states(model))}
     left_out |= {id(v) for metric in model.metrics for v in metric.variables}
     found = {}
-    for layer in model._flatten_layers():
+    for layer in keras_layer.layers_of(model):
         # Without those of layers that are frozen, which nobody changes.
-        for variable in layer._non_trainable_variables:
+        for variable in keras_layer.non_trainable_variables_of(layer):
             if id(variable) not in left_out and not isinstance(layer, keras.metrics.Metric):
                 found[id(variable)] = variable, _merge_of(layer, variable)
     return list(found.values())

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 
 from easyddl.collectives import arrays, objects
+from easyddl.compat import keras_metric
 from easyddl.runtime import notices, world
 
 _OPS = {"sum": np.sum, "mean": np.mean, "min": np.min, "max": np.max}
@@ -149,8 +150,8 @@ def _held(metric):
     Its update may do anything with variables of its own, and its result must not be computed of
     these and of other ranks' states.
     """
-    held = _leaves(metric._metrics)
-    is_all = type(metric) not in _merges and not metric._variables
+    held = _leaves(keras_metric.metrics_in(metric))
+    is_all = type(metric) not in _merges and not keras_metric.own_variables_of(metric)
     return held if is_all and all(map(_is_known, held)) else []
 
 

@@ -5,11 +5,11 @@ import functools
 import weakref
 
 import jax
-from keras.src.backend.common.stateless_scope import get_stateless_scope
 
 from easyddl.backends.base import Backend
 from easyddl.backends.jax import private
 from easyddl.backends.jax.tensors import is_symbolic
+from easyddl.compat import keras_scope
 
 
 class JaxStep(Backend):
@@ -50,7 +50,7 @@ class JaxStep(Backend):
 
     def outside_of_step(self):
         # In a pure function variables have no values.
-        return contextlib.nullcontext() if get_stateless_scope() is None else None
+        return None if keras_scope.is_stateless() else contextlib.nullcontext()
 
 
 class _Scope:

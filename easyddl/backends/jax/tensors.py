@@ -5,9 +5,9 @@ import keras
 import numpy as np
 from jax import numpy as jnp
 from jax.experimental.sparse import JAXSparse
-from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
 from easyddl.backends.base import Backend
+from easyddl.compat import keras_scope
 
 
 class JaxTensors(Backend):
@@ -21,7 +21,7 @@ class JaxTensors(Backend):
 
     def infers_shapes(self, x):
         # Keras traces a function to infer the shapes of its results.
-        return is_symbolic(x) and in_symbolic_scope()
+        return is_symbolic(x) and keras_scope.infers_shapes()
 
     def is_float(self, x):
         return jnp.issubdtype(x.dtype, jnp.floating)

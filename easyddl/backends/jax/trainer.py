@@ -14,14 +14,8 @@ import keras
 from easyddl.backends import deferred_build
 from easyddl.backends.base import Backend
 from easyddl.backends.host_step_meter import HostStepMeter
-from easyddl.compat import patches
+from easyddl.compat import keras_jax_trainer, patches
 from easyddl.runtime import world
-
-_STATES = {
-    4: ("trainable_variables", "non_trainable_variables", "optimizer_variables",
-        "metrics_variables"),
-    3: ("trainable_variables", "non_trainable_variables", "metrics_variables"),
-}  # fmt: skip
 
 
 class JaxTrainer(Backend):
@@ -86,7 +80,7 @@ class JaxTrainer(Backend):
         self.synced(model)
         # Metrics are built too: what tracing built would be of no use afterwards.
         self.build(model, spec)
-        jax.eval_shape(model.train_step, _state_of(model), spec)
+        jax.eval_shape(model.train_step, keras_jax_trainer.copy_state(model), spec)
 
     def unwrapped(self, function):
         while hasattr(function, "easyddl_wraps"):
@@ -103,14 +97,10 @@ class JaxTrainer(Backend):
         return lambda: jax.block_until_ready(arrays)
 
     def finish(self, model):
-        state = getattr(model, "_jax_state", None)
-        if state and not model._jax_state_synced:
-            jax.block_until_ready(state)
-        else:
-            jax.block_until_ready([v._value for v in model.variables if v._value is not None])
+        jax.block_until_ready(keras_jax_trainer.arrays_of(model))
 
     def synced(self, model):
-        model.jax_state_sync()
+        keras_jax_trainer.sync(model)
 
     def skip_steps(self, model, steps):
         step = model.train_function
@@ -176,30 +166,18 @@ def _held(model, step):
         try:
             return step(state, data)
         except StopIteration:
-            _hold(model, state)
+            keras_jax_trainer.hold(model, state)
             raise
 
     return held
 
 
-def _hold(model, state):
-    model._jax_state = dict(zip(_STATES[len(state)], state, strict=True))
-    model._jax_state_synced = False
-
-
 def _changed(model, state, act):
     """The state after `act`, which may read and assign variables."""
-    _hold(model, state)
-    model.jax_state_sync()
+    keras_jax_trainer.hold(model, state)
+    keras_jax_trainer.sync(model)
     act()
-    state = _state_of(model, purge_model_variables=True)
-    model._jax_state_synced = False
-    return state
-
-
-def _state_of(model, **purge):
-    """The values of all variables of a model, as its step takes them."""
-    return model._get_jax_state(**dict.fromkeys(_STATES[4], True), **purge)
+    return keras_jax_trainer.take_state(model)
 
 
 def _first(data):

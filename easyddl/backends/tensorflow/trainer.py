@@ -12,6 +12,7 @@ import tensorflow as tf
 from easyddl.backends.base import Backend
 from easyddl.backends.tensorflow import submitter
 from easyddl.backends.tensorflow.step import once_there_is_a_batch, traced_for_xla
+from easyddl.compat import keras_trainer
 from easyddl.runtime import world
 
 
@@ -21,7 +22,7 @@ class TensorFlowTrainer(Backend):
     def check_model(self, model):
         if world.size() == 1:
             return
-        strategy = model._distribute_strategy
+        strategy = keras_trainer.strategy_of(model)
         if strategy is None and tf.distribute.has_strategy():
             strategy = tf.distribute.get_strategy()
         if strategy is not None:

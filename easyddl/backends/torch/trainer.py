@@ -14,6 +14,7 @@ from easyddl.backends import deferred_build
 from easyddl.backends.base import Backend
 from easyddl.backends.host_step_meter import HostStepMeter
 from easyddl.backends.torch import dry_run
+from easyddl.compat import keras_layer, keras_trainer
 
 
 class TorchTrainer(Backend):
@@ -28,7 +29,7 @@ class TorchTrainer(Backend):
                     "without torch.distributed, and start the ranks by mpirun. "
                     f"Received: model {model.name!r} with {path}"
                 )
-        wraps = hasattr(model, "_initialize_ddp")  # Keras 3.16 and later
+        wraps = keras_trainer.wraps_in_ddp()  # Keras 3.16 and later
         if wraps and torch.distributed.is_available() and torch.distributed.is_initialized():
             raise ValueError(
                 f"Keras {keras.__version__} wraps models in DistributedDataParallel where "
@@ -98,7 +99,7 @@ class TorchTrainer(Backend):
 
 def _modules(model):
     """All modules of a model, with the path to each."""
-    for layer in model._flatten_layers():
+    for layer in keras_layer.layers_of(model):
         for name, module in layer.named_modules():
             yield f"{layer.name}.{name}" if name else layer.name, module
     for name, value in vars(model).items():  # which Keras and PyTorch do not track
