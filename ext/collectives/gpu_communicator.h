@@ -11,6 +11,7 @@
 
 #include "algorithms/gpu_algorithm.h"
 #include "arrays/segment_list.h"
+#include "collectives/gpu_peer_info.h"
 #include "common/wait.h"
 #include "gpu/completion_monitor.h"
 #include "gpu/memory.h"
@@ -89,16 +90,13 @@ class GpuCommunicator {
   std::vector<Segment> zeros(const std::vector<size_t>& bytes);
 
  private:
-  struct PeerInfo;
   struct NcclIds;
   struct NcclNeeds;
 
   NcclNeeds needs_of(const std::vector<GpuLoad>& loads) const;
   int gpu_or_mine(std::optional<int> gpu) const;
   void set_up(int gpu);
-  PeerInfo peer_info(const NcclNeeds& needs, int gpu) const;
-  void compare(const std::vector<PeerInfo>& all, const NcclNeeds& needs) const;
-  void refuse_shared_gpus(const std::vector<PeerInfo>& all) const;
+  GpuPeerInfo peer_info(const NcclNeeds& needs, int gpu) const;
   std::vector<NcclIds> make_ids(Communicator& communicator, const NcclNeeds& missing) const;
   void connect(Communicator& communicator, const NcclNeeds& missing);
   void warm_up(Communicator& communicator, const std::vector<GpuLoad>& loads);
@@ -110,6 +108,8 @@ class GpuCommunicator {
   void check();
   size_t shard_bytes(size_t bytes, DType dtype) const;
   void poll_gpu(const std::function<bool()>& ready, const Idle& idle);
+
+  static constexpr size_t kAhead = 8;  // chunks that are copied ahead
 
   const Topology& topology_;
   const GpuTopology gpu_topology_;

@@ -54,10 +54,10 @@ class DirectLevel {
               const Idle& idle);
 
  private:
-  struct Work;
+  struct BlockProgress;
   struct Announcement;
 
-  Work& work(uint32_t phase);
+  BlockProgress& progress(uint32_t phase);
   Announcement& announcement(int member, uint32_t phase);
   size_t most_segments() const;
   size_t block_bytes(size_t bytes) const;

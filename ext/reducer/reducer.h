@@ -122,7 +122,7 @@ class Reducer : public Submittable {
   };
 
   // Where the arrays of all ranks lie: that is learnt before the first step.
-  enum class Place { unknown, host, gpu };
+  enum class ArrayPlace { unknown, host, gpu };
 
   // With that of the rows, which is the last.
   size_t num_buckets() const { return buckets_.size() + (rows_.has_tables() ? 1 : 0); }
@@ -130,7 +130,9 @@ class Reducer : public Submittable {
 
   void hand_in(size_t first, Request request);
   void run();
-  void agree_on_place(Place mine, std::optional<int> gpu);
+  std::string advance(std::unique_lock<std::mutex>& lock);
+  void fail_waiting(std::unique_lock<std::mutex>& lock);
+  void agree_on_place(ArrayPlace mine, std::optional<int> gpu);
   std::string take(Request& request);
   std::string take_joined_step();
   void reduce(std::vector<Segment> arrays, int64_t handed_in);
@@ -152,7 +154,7 @@ class Reducer : public Submittable {
   void prepare_gpu(const std::vector<int64_t>& step_order, std::optional<int> gpu,
                    const uint64_t* claimed);
   GpuLoad load_of(size_t bucket) const;
-  std::string refusal(size_t first, Place place) const;
+  std::string refusal(size_t first, ArrayPlace place) const;
   void take_on_gpu(Request request, const GpuSource& there);
   void take_joined_step_on_gpu();
   bool begin_step_on_gpu(double weight, const uint64_t* claimed);
@@ -177,7 +179,7 @@ class Reducer : public Submittable {
   std::chrono::steady_clock::time_point last_handed_in_;
   std::chrono::nanoseconds waited_{0};
   std::string failure_;  // why nothing travels any more
-  Place place_ = Place::unknown;
+  ArrayPlace place_ = ArrayPlace::unknown;
   // Whether a thread takes a step or agrees on the place: this one's, or one that hands in arrays
   // on a GPU, for which so many wait.
   bool is_driven_ = false;

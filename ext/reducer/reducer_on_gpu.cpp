@@ -70,7 +70,7 @@ std::string Reducer::submit_on_gpu(size_t first, std::vector<Segment> arrays,
     const RelaxedCapture relaxed;
     require_on_gpu(first, arrays, gpu, there.stream);
     try {
-      if (place_ == Place::unknown) agree_on_place(Place::gpu, gpu);
+      if (place_ == ArrayPlace::unknown) agree_on_place(ArrayPlace::gpu, gpu);
       take_on_gpu({std::move(arrays), weight, done, handed_in, {}, {}}, there);
     } catch (const std::exception& error) {
       fail(error.what());
@@ -94,7 +94,7 @@ void Reducer::require_on_gpu(size_t first, const std::vector<Segment>& arrays, i
                              CudaStream stream) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const std::string refused = refusal(first, Place::gpu);
+    const std::string refused = refusal(first, ArrayPlace::gpu);
     if (!refused.empty()) throw Error(refused);
   }
   if (first != next_) {
@@ -126,7 +126,7 @@ GpuLoad Reducer::load_of(size_t bucket) const {
 
 bool Reducer::only_queues() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (place_ != Place::gpu) return false;
+  if (place_ != ArrayPlace::gpu) return false;
   for (size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
     if (gpu_->algorithm_of(load_of(bucket)) != GpuAlgorithm::nccl) return false;
   }

@@ -65,12 +65,12 @@ class ExitProtocol {
   using Words = std::vector<uint64_t>;
 
   // A wait of this rank, once it has lasted for a while.
-  struct Wait {
+  struct LongWait {
     uint64_t number = 0;
     Clock::time_point ask_at;
     int gone = -1;  // a rank that will not come
   };
-  struct Sending {
+  struct Outgoing {
     Words words;
     MPI_Request request;
   };
@@ -96,14 +96,14 @@ class ExitProtocol {
   std::mutex mutex_;
   size_t next_ = 0;                              // the number of the next communicator
   std::unordered_map<size_t, uint64_t> counts_;  // by communicator
-  std::map<size_t, Wait> waits_;                 // by communicator
+  std::map<size_t, LongWait> waits_;             // by communicator
   int under_way_ = 0;                            // collectives that have begun and not ended
   bool leaves_ = false, has_told_ = false, all_have_left_ = false;
   Clock::time_point leaves_since_;
   int flag_ = 0, all_flags_ = 0;
 
   // Of the thread that calls `serve`.
-  std::deque<Sending> sendings_;
+  std::deque<Outgoing> outgoing_;
   std::unordered_map<size_t, Fewest> fewest_;  // on rank 0: by communicator
   Fewest fewest_communicators_;                // on rank 0: of communicators made
 };

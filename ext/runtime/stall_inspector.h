@@ -13,19 +13,12 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/deadlines.h"
 #include "runtime/exit_protocol.h"
+#include "runtime/stall_inquiry.h"
 #include "runtime/topology.h"
 
 namespace easyddl {
-
-// In seconds; 0 means never.
-struct Deadlines {
-  double warn;   // until a rank that waits asks the others where they stand, and says so
-  double abort;  // until it fails
-};
-
-// Seconds in words, without a fraction.
-std::string rounded(double seconds);
 
 // A rank that has waited for long asks all others. A thread of each rank answers, whatever the
 // other threads do: whether it has come, what it does, what it waits in itself, and where its
@@ -67,30 +60,24 @@ class StallInspector {
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct Message;
   struct Wait;
-  struct Inquiry;
-  struct Sending;
+  struct Outgoing;
 
   void run();
   void receive_all();
-  void take(int from, const Message& message);
-  void send(int to, std::shared_ptr<const Message> message);
-  void send_to_all(const Message& message);
+  void take(int from, const StallMessage& message);
+  void send(int to, std::shared_ptr<const StallMessage> message);
+  void send_to_all(const StallMessage& message);
   void ask_all();
   bool note_failure(size_t communicator, const std::string& text);
   void spread_failures();
-  Message answer_to(const Message& question);
+  StallMessage answer_to(const StallMessage& question);
   void send_stacks(std::unique_lock<std::mutex>& lock);
   void free_sent();
-  bool is_time_to_ask(const Inquiry& inquiry, double seconds) const;
+  bool is_time_to_ask(const StallInquiry& inquiry, double seconds) const;
   double period() const;
-  bool all_have_answered(const Inquiry& inquiry) const;
-  std::string describe(const Inquiry& inquiry, const std::string& what, double seconds) const;
-  bool has_parted(const Inquiry& inquiry, double seconds) const;
-  bool is_excused(const Inquiry& inquiry) const;
-  bool have_all_come(const Inquiry& inquiry) const;
-  bool is_spokesman(const Inquiry& inquiry) const;
+  StallInquiry& inquire(size_t communicator, uint64_t number, Clock::time_point since,
+                        double seconds);
 
   MpiComm comm_;
   const Topology& topology_;
@@ -101,10 +88,10 @@ class StallInspector {
   bool stopped_ = false;
   std::string activity_;
   std::function<std::string()> stack_;
-  std::map<size_t, Wait> waits_;         // by communicator
-  std::map<size_t, Inquiry> inquiries_;  // by communicator
-  std::vector<std::pair<int, Message>> want_stack_;
-  std::vector<std::unique_ptr<Sending>> sendings_;
+  std::map<size_t, Wait> waits_;              // by communicator
+  std::map<size_t, StallInquiry> inquiries_;  // by communicator
+  std::vector<std::pair<int, StallMessage>> want_stack_;
+  std::vector<std::unique_ptr<Outgoing>> outgoing_;
   // Apart from the rest, so that nobody who announces or asks waits for a call of MPI.
   mutable std::mutex failures_mutex_;
   std::atomic<bool> any_failure_{false};
