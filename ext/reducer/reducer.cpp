@@ -202,8 +202,9 @@ void Reducer::fail_waiting(std::unique_lock<std::mutex>& lock) {
   }
 }
 
-// Where the arrays lie, which a rank that has none must know too. Once in a reducer. With it a
-// rank whose arrays lie on a GPU tells which turn it has claimed.
+// Agrees, once in a reducer, whether the arrays lie on GPUs: a rank without arrays must know it
+// too. A rank whose arrays lie on a GPU also sends the position in the step order that it has
+// claimed.
 void Reducer::agree_on_place(ArrayPlace mine, std::optional<int> gpu) {
   constexpr int64_t kPlaces = 4;
   const uint64_t position =

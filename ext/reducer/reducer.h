@@ -1,4 +1,4 @@
-// The gradients of one optimizer on their way over all ranks, step after step.
+// The gradients of one optimizer, reduced over all ranks at every step.
 #pragma once
 
 #include <chrono>
@@ -33,7 +33,7 @@ struct Bucket {
 
 // A list of gradients, cut into buckets that are averaged over all ranks, in a fixed order, by a
 // thread of their own while the backward pass computes the next ones. All ranks hand in each
-// bucket once a step; nothing is negotiated, since the order says whose turn it is.
+// bucket once a step; nothing is negotiated, because the order is fixed.
 //
 // A rank's gradient is that of a mean over its batch. So the mean over the ranks is weighted, by
 // what each rank's mean was divided by: then it is the gradient of the mean over all batches.
@@ -92,7 +92,7 @@ class Reducer : public Submittable {
   // until all results were there. Nothing where they lie on GPUs: the host stands still for none.
   std::optional<std::chrono::nanoseconds> waited();
 
-  // What the steps have told, since `forget`.
+  // What this rank has learned from the control words, since `forget`.
   JoinSummary join_summary();
   void forget();
 
@@ -173,7 +173,7 @@ class Reducer : public Submittable {
   std::mutex mutex_;
   std::condition_variable came_, all_joined_;
   std::vector<std::deque<Request>> waiting_;  // by their first bucket
-  size_t next_ = 0;                           // the bucket whose turn it is
+  size_t next_ = 0;                           // the bucket to reduce next
   uint64_t step_ = 0;
   JoinState joined_;
   std::chrono::steady_clock::time_point last_handed_in_;

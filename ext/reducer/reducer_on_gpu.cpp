@@ -5,11 +5,12 @@
 // the framework's stream waits for an event after that. No stream ever waits for what a thread of
 // the host has still to do or to queue: streams may share a queue of the hardware, in which such a
 // thing would never be reached, and calls of the driver wait for streams where nobody expects it.
-// So where hosts have a part in a way, the thread waits for it, and then queues what comes back.
+// So where hosts take part in an algorithm, the thread waits for it, and then queues what comes
+// back.
 //
 // The control word is the hosts', and goes before the data: then all ranks know whether there is a
-// step to queue at all, in which turn, and by what NCCL is to multiply. The thread waits for the
-// others' for as long as a small allreduce takes.
+// step to queue at all, at which position in the step order, and by what NCCL is to multiply. The
+// thread waits for the others' for as long as a small allreduce takes.
 #include <algorithm>
 #include <array>
 #include <exception>

@@ -25,7 +25,7 @@
 namespace easyddl {
 
 // Adds up one float32 array over all ranks, once a step. A model may have hundreds: so each has no
-// more of its own than shared memory, as long as what it carries, and a number in the
+// more of its own than a shared buffer, as long as what it carries, and a number in the
 // tags of messages. They share a thread: see StepSumThread. They are independent of each other: a
 // step may come to them in any order, or not at all.
 //

@@ -1,4 +1,4 @@
-// How ranks part: no rank waits for one that has left.
+// The exit protocol: no rank waits for a rank that has already exited.
 #pragma once
 
 #include <mpi.h>

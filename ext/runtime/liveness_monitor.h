@@ -15,7 +15,7 @@ namespace easyddl {
 // memory and tells its parent, so that the survivors speak before the launcher ends them.
 class LivenessMonitor {
  public:
-  // Collective over layout.machine. Must live as long as the process.
+  // Collective over topology.machine. Must live as long as the process.
   explicit LivenessMonitor(const Topology& topology);
 
   // From now on the end of this process is no surprise to its peers.
