@@ -127,7 +127,7 @@ std::vector<Segment> arrays_of(const xla::CallFrame& frame) {
   return arrays;
 }
 
-// Memory of arguments and results stays until the future is told.
+// The memory of arguments and results lives until the future is set.
 void tell(const xla::Api& api, xla::Future* future, const std::string& error) {
   if (error.empty()) {
     auto args = xla::sized<xla::FutureAvailableArgs>();

@@ -10,9 +10,9 @@
 namespace easyddl {
 namespace {
 
-// NCCL refuses a GPU that two ranks of a host share, in words that name neither, unless it is told
-// to bear it, or that these are two hosts. It goes by the GPU's place on the bus: two instances of
-// one GPU (MIG) are one to it.
+// By default NCCL refuses a GPU that two ranks of a host share, in an error that names neither
+// rank. It accepts one if NCCL_MULTI_RANK_GPU_ENABLE is 1 on both, or if their NCCL_HOSTIDs differ.
+// NCCL compares the GPUs' places on the bus: two instances of one GPU (MIG) are the same GPU to it.
 std::string refuse_shared_gpus(const std::vector<GpuPeerInfo>& all, const Topology& topology) {
   for (size_t b = 1; b < all.size(); ++b) {
     for (size_t a = 0; a < b; ++a) {

@@ -26,13 +26,13 @@ void store(std::array<char, N>& room, const std::string& text) {
 
 // What a rank tells the others before they connect.
 struct GpuPeerInfo {
-  std::array<char, 768> failure;  // why it cannot take part; empty if it can
+  std::array<char, 768> failure;  // why the rank cannot take part; empty if it can
   std::array<char, 64> host_id;   // NCCL_HOSTID
   std::array<char, 320> machine;
   std::array<char, 32> bus;         // the GPU's place in it
   CudaUuid uuid;                    // the GPU's, or that of its instance
   int32_t version;                  // NCCL's
-  int32_t may_share_gpu;            // as NCCL has been told
+  int32_t may_share_gpu;            // by NCCL's environment variables
   int32_t is_new_here;              // it has not been set up, or for another GPU
   int32_t lacks_world, lacks_host;  // it has not these communicators
 

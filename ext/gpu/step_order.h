@@ -24,7 +24,7 @@ class GpuStepOrder {
 
   // For a rank that has arrays: the position of the step that it is about to begin. Other threads'
   // claims wait until this step has ended. Throws if a step of another reducer is half-way, with
-  // buckets that have not been handed in.
+  // buckets that have not been submitted.
   uint64_t claim(const Owner& owner);
 
   // A position as it is sent, to be summed over the ranks that have arrays; and the position that
@@ -36,7 +36,7 @@ class GpuStepOrder {
   // Returns once all earlier steps have ended here.
   void begin(const Owner& owner, uint64_t position);
 
-  // Between two calls that hand in buckets of one step.
+  // Between two calls that submit buckets of one step.
   void pause(const Owner& owner);
   void resume(const Owner& owner);
 

@@ -13,7 +13,7 @@
 namespace easyddl {
 
 // Lines of JSON, one a span, in a file of this rank's own. There is one trace a process or none,
-// so that a span need not be told where it belongs. It takes little memory: what was added goes
+// so that no span names it. It takes little memory: what was added goes
 // to the file soon, and at the latest when its buffer is full.
 class Trace {
  public:

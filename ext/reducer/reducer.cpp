@@ -81,7 +81,7 @@ void Reducer::hand_in(size_t first, Request request) {
   if (first == next_) came_.notify_one();
 }
 
-// Why arrays that lie there cannot be handed in; empty if they can.
+// Why arrays that lie there cannot be submitted; empty if they can.
 std::string Reducer::refusal(size_t first, ArrayPlace place) const {
   if (!failure_.empty()) return failure_;
   if (first >= num_buckets()) {

@@ -25,29 +25,29 @@
 
 namespace easyddl {
 
-// Arrays of one dtype that travel together.
+// Arrays of one dtype that are reduced together.
 struct Bucket {
   DType dtype;
   std::vector<size_t> bytes;  // of each array
 };
 
-// A list of gradients, cut into buckets that are averaged over all ranks, in a fixed order, by a
-// thread of their own while the backward pass computes the next ones. All ranks hand in each
-// bucket once a step; nothing is negotiated, because the order is fixed.
+// Averages a list of gradients over all ranks at every step. The list is cut into buckets. A thread
+// of the reducer reduces one bucket after the other, while the backward pass computes the next
+// ones. All ranks submit each bucket once a step. Nothing is negotiated, because the order of the
+// buckets is fixed.
 //
-// A rank's gradient is that of a mean over its batch. So the mean over the ranks is weighted, by
-// what each rank's mean was divided by: then it is the gradient of the mean over all batches.
-// Every rank scales its own by its weight over the usual one, which all know from the step before;
-// the sum is divided by that of the weights, which came with it. Where batches are alike
-// neither is needed, and nothing is scaled.
+// The gradient of a rank is that of a mean over its batch. For the gradient of the mean over all
+// batches, the mean over the ranks is weighted by what each rank's mean was divided by. Each rank
+// multiplies its gradients by its weight over the mean weight of the step before, which all ranks
+// know. The control word of the step brings the sum of the weights, by which the result is divided.
+// Where all batches are alike, both factors are 1, and nothing is multiplied.
 //
-// Sparse gradients are not added up. The rows that the ranks have of them are brought together,
-// each rank's multiplied so that their sum is that mean: an optimizer that takes the rows one by
-// one does then what it does on one process. They travel behind the other gradients, as one more
-// bucket.
+// Sparse gradients are not summed: the rows of all ranks are gathered, each rank's multiplied so
+// that their sum is the weighted mean. An optimizer that applies rows one by one then does what it
+// does on one process. Rows are gathered after the last bucket, as one more bucket.
 //
-// A rank that has no more batches joins: its thread takes part with zeros, and no rows, and with no
-// weight, until all have joined.
+// A rank that has no more batches joins: its thread takes part with zeros, no rows and no weight,
+// until all ranks have joined.
 class Reducer : public Submittable {
  public:
   // Collective: makes a communicator of its own, as large as the largest bucket. All ranks must
@@ -62,21 +62,21 @@ class Reducer : public Submittable {
   // By this number other libraries of the process find the reducer.
   int64_t number() const { return registration_.number(); }
 
-  // Hands in the arrays of one or more whole buckets, from bucket `first` on. In whatever order
-  // threads come here, buckets travel in theirs. `weight` is that of this rank's batch in the
-  // step, or kPlain; that of the first bucket counts.
+  // Submits the arrays of one or more whole buckets, from bucket `first` on. Threads may come in
+  // any order: buckets are reduced in theirs. `weight` is that of this rank's batch in the step, or
+  // kPlain; that of the first bucket counts.
   void submit(size_t first, std::vector<Segment> arrays, double weight, Done done) override;
 
   // The same for arrays on a GPU: see ReducerEntryPoints. The thread that comes here takes the step
-  // itself. Either all ranks hand in such, or none does.
+  // itself. Either all ranks submit arrays on GPUs, or none does.
   std::string submit_on_gpu(size_t first, std::vector<Segment> arrays, const float* gpu_weight,
                             double weight, void* stream, const Done& done) override;
 
-  // Hands in the rows of all tables: see ReducerEntryPoints. `weight` is that of `submit`, and
+  // Submits the rows of all tables: see ReducerEntryPoints. `weight` is that of `submit`, and
   // counts where there are no buckets.
   void submit_rows(std::vector<Rows> rows, double weight, MakeRoom make_room, Done done) override;
 
-  // From now on this rank has no batches. Steps that are handed in already are taken first.
+  // From now on this rank has no batches. Steps that it has submitted are reduced first.
   void join();
 
   // Waits until all ranks have joined, and so none is joined any more. False if they have not
@@ -85,7 +85,7 @@ class Reducer : public Submittable {
 
   void give_up(const std::string& why) override;
 
-  // Whether this rank asks all to stop, from its next step on.
+  // Whether this rank asks all ranks to stop, from its next step on.
   void ask_to_stop(bool stop);
 
   // For how long steps have stood still for it: from when the last array of a step was handed in

@@ -1,6 +1,6 @@
 // The reducer's part for arrays that lie on GPUs.
 //
-// The thread that hands in arrays takes the step itself, as PyTorch's DistributedDataParallel and
+// The thread that submits arrays takes the step itself, as PyTorch's DistributedDataParallel and
 // Horovod do: the engine's stream waits for an event on the framework's, NCCL is queued on it, and
 // the framework's stream waits for an event after that. No stream ever waits for what a thread of
 // the host has still to do or to queue: streams may share a queue of the hardware, in which such a
@@ -90,7 +90,7 @@ void Reducer::fail(const std::string& failure) {
   give_up(failure);
 }
 
-// Throws if no such arrays can be handed in. Nothing has been begun then.
+// Throws if no such arrays can be submitted. Nothing has been begun then.
 void Reducer::require_on_gpu(size_t first, const std::vector<Segment>& arrays, int gpu,
                              CudaStream stream) {
   {

@@ -15,7 +15,7 @@ namespace easyddl {
 // Shared by the waiting thread and the reducer; owns no buffers. Nobody needs to wait for it.
 class WorkHandle {
  public:
-  // To be handed in with the arrays: it tells the work handle how that ended.
+  // The function to submit with the arrays: the reducer calls it with the outcome.
   Done done() const;
 
   // Waits for some time. False if it is not done by then. Throws an Error that says why the

@@ -16,10 +16,15 @@
 
 namespace easyddl {
 
-// Counts the collectives that this rank has begun on each communicator. A rank that has ended its
-// script, and waits for the others to do so, tells rank 0 what it had begun. A rank that waits in a
-// collective asks rank 0 now and then whether anyone has left without coming to it, and so learns
-// that it waits for a rank that will not come. Where all end together none of this is sent.
+// A rank that waits in a collective for a rank that has already exited gets an error, instead of
+// waiting for ever:
+//   - Each rank counts the collectives that it has begun on each communicator.
+//   - A rank that has ended its script waits for the others to do so. If they are late, it sends
+//   its
+//     counts to rank 0.
+//   - A rank that waits in a collective asks rank 0 now and then whether a rank has exited without
+//     having begun that collective.
+// Where all ranks end together, no message is sent.
 class ExitProtocol {
  public:
   // No communicator, but the steps on GPUs: see GpuCompletionMonitor.
