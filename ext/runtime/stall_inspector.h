@@ -1,4 +1,4 @@
-// Deadlines: names the ranks that do not come, and says where they stand.
+// Deadlines for waits: names the ranks that are late, and says where they stand.
 #pragma once
 
 #include <atomic>
@@ -20,9 +20,9 @@
 
 namespace easyddl {
 
-// A rank that has waited for long asks all others. A thread of each rank answers, whatever the
-// other threads do: whether it has come, what it does, what it waits in itself, and where its
-// script stands. A rank that does not answer is stopped, or cannot be reached.
+// A rank that has waited for long asks all other ranks. On each rank a thread answers, whatever the
+// other threads do: whether the rank has begun the collective, what it does, in what it waits
+// itself, and where its script stands. A rank that does not answer is stopped or cannot be reached.
 class StallInspector {
  public:
   // Collective over `world`.
@@ -37,18 +37,19 @@ class StallInspector {
   void set_activity(std::string activity);
 
   // Called now and then by a thread that has waited since `since` in collective `number` of
-  // `communicator`, which `what` describes. Throws an Error once the others are too late; and,
-  // `if_all_have_come`, if it takes as long though they have come; and with the failure of the
-  // communicator, if it has one.
+  // `communicator`, which `what` describes. Throws an Error if
+  //   - a collective on the communicator has failed on any rank,
+  //   - other ranks have not begun the collective within the deadline, or,
+  //   - `if_all_have_come`, all ranks have begun it and it has not ended within the deadline.
   void check(size_t communicator, uint64_t number, const std::string& what,
              std::chrono::steady_clock::time_point since, bool if_all_have_come);
 
   // The wait in `communicator` is over.
   void forget(size_t communicator);
 
-  // A collective ended half-way, for this reason, so that no other can follow it on `communicator`:
-  // has all ranks know. Neither waits nor throws. The first failure of a communicator is the one
-  // that counts.
+  // Tells all ranks that a collective on `communicator` has failed part-way, for this reason, so
+  // that no other can follow it. Neither waits nor throws. The first failure of a communicator
+  // counts.
   void announce_failure(size_t communicator, const std::string& reason) noexcept;
 
   // The first failure of `communicator` that this rank knows of, with the rank's name; empty for
