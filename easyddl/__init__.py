@@ -25,7 +25,7 @@ from easyddl.callbacks import (
     ProgressCallback,
     RankZero,
 )
-from easyddl.collectives.arrays import allgather, allreduce, alltoall, broadcast, reduce_scatter
+from easyddl.collectives.arrays import allgather, alltoall, broadcast, reduce_scatter
 from easyddl.collectives.objects import allgather_object, broadcast_object, root_first
 from easyddl.collectives.variables import broadcast_variables
 from easyddl.data.split_data import split_data
@@ -33,7 +33,8 @@ from easyddl.layers.sync_batch_normalization import SyncBatchNormalization, sync
 from easyddl.optimizers.distributed_optimizer import DistributedOptimizer
 from easyddl.optimizers.scale_lr import scale_lr
 from easyddl.optimizers.warmup import LearningRateWarmup
-from easyddl.runtime import job_exit as _lifetime
+from easyddl.reducer.allreduce import allreduce
+from easyddl.runtime import job_exit as _job_exit
 from easyddl.runtime import launcher as _launcher
 from easyddl.runtime import world as _world
 from easyddl.runtime.world import (
@@ -47,7 +48,7 @@ from easyddl.runtime.world import (
     rank,
     size,
 )
-from easyddl.training import fit_context as _fits
+from easyddl.training import model_methods as _model_methods
 from easyddl.training.layer_state import register_layer
 from easyddl.training.metrics import register_metric
 
@@ -88,8 +89,13 @@ __all__ = [
     "sync_batch_norm",
 ]
 
-_lifetime.install()
-_fits.install()
+
+def __dir__():
+    return [*__all__, "callbacks", "layers", "optimizers"]
+
+
+_job_exit.install()
+_model_methods.install()
 if not _launcher.is_worker() and _backends.find() is not None:
     _backends.find().configure()
     _world.at_start(_backends.pin_gpu_of)

@@ -1,4 +1,4 @@
-"""The callbacks of easyddl."""
+"""The public callbacks: one per file."""
 
 from easyddl.callbacks.backup_and_restore import BackupAndRestore
 from easyddl.callbacks.ddl_callback import DDLCallback

@@ -9,8 +9,6 @@ from easyddl.collectives import objects
 from easyddl.compat import keras_layer, keras_random
 from easyddl.runtime import world
 
-_under_way = []  # of the fits
-
 
 def seed_generators(model):
     """The seed generators of a model's layers, such as those of its `Dropout` layers."""
@@ -87,8 +85,7 @@ class Parted:
     """States that differ by rank, for the length of a training, of generators that no layer owns.
 
     These are the framework's own, and Keras's global one. They follow from the root's. All ranks
-    must make it together. Within the context of another one, that of a fit whose callback trains
-    too, nothing changes.
+    must make it together.
 
     Args:
         root_rank: Integer. The rank whose numbers stay what they were.
@@ -96,26 +93,14 @@ class Parted:
 
     def __init__(self, root_rank):
         self._root_rank = root_rank
-        self._is_inner = bool(_under_way)
-        if not self._is_inner:
-            self._part()
-
-    def __enter__(self):
-        _under_way.append(self)
-        return self
-
-    def __exit__(self, *error):
-        _under_way.remove(self)
-
-    def _part(self):
         self._first_pair = _make_global_generator()
         state, seeds, pair = objects.broadcast_object(_of_no_layer(), self._root_rank)
         distance = (world.rank() - self._root_rank) % world.size()
-        door = backends.require()
+        backend = backends.require()
         if state is not None:
-            door.set_random_state(door.random_state_of_another_rank(state, distance))
+            backend.set_random_state(backend.random_state_of_another_rank(state, distance))
         if seeds is not None and distance:
-            door.set_op_seeds((seeds[0] + distance, None))
+            backend.set_op_seeds((seeds[0] + distance, None))
         _set_global_pair([(pair[0] + distance) % 2**32, pair[1]])
 
     def join(self):
@@ -124,25 +109,23 @@ class Parted:
         So what the script draws next is the same on all ranks, as it was before the training. All
         ranks must call it.
         """
-        if self._is_inner:
-            return
         was_used = self._first_pair not in (None, _of_no_layer()[2])
         theirs = objects.broadcast_object((*_of_no_layer(), was_used), self._root_rank)
         state, seeds, pair, was_used = theirs
         if world.rank() != self._root_rank:
-            door = backends.require()
+            backend = backends.require()
             if state is not None:
-                door.set_random_state(state)
+                backend.set_random_state(state)
             if seeds is not None:
-                door.set_op_seeds(seeds)
+                backend.set_op_seeds(seeds)
             _set_global_pair(pair)
         if self._first_pair is not None:
             _unmake_global_generator(was_used)
 
 
 def _of_no_layer():
-    door = backends.require()
-    return door.random_state(), door.op_seeds(), _pair_of(keras_random.generator())
+    backend = backends.require()
+    return backend.random_state(), backend.op_seeds(), _pair_of(keras_random.generator())
 
 
 def _pair_of(generator):

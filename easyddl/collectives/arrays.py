@@ -6,8 +6,7 @@ import numbers
 import numpy as np
 
 from easyddl import backends
-from easyddl.reducer import in_step
-from easyddl.runtime import join, world
+from easyddl.runtime import context, validators, world
 
 OPS = ("mean", "sum", "min", "max", "prod")
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -19,9 +18,9 @@ class _Argument:
 
     def __init__(self, x):
         self.kind = x
-        self.door = backends.door_of(x)
-        if self.door is not None:
-            self.array = self.door.to_numpy(x)
+        self.backend = backends.backend_of(x)
+        if self.backend is not None:
+            self.array = self.backend.to_numpy(x)
         elif isinstance(x, np.ndarray | np.generic | numbers.Number):
             self.array = np.asarray(x)
         else:
@@ -44,8 +43,8 @@ class _Argument:
 
     def like(self, array):
         """The result `array` as what the caller passed."""
-        if self.door is not None:
-            return self.door.from_numpy(array, self.kind)
+        if self.backend is not None:
+            return self.backend.from_numpy(array, self.kind)
         if isinstance(self.kind, np.ndarray):
             return array
         if array.ndim > 0:
@@ -91,7 +90,7 @@ def _check_op(dtype, op):
 
 def check_root(root_rank):
     """Raises an error unless `root_rank` is one."""
-    if isinstance(root_rank, bool) or not isinstance(root_rank, numbers.Integral):
+    if not validators.is_integer(root_rank):
         raise TypeError(f"`root_rank` must be an integer. Received: root_rank={root_rank!r}")
     if not 0 <= root_rank < world.size():
         raise ValueError(
@@ -116,7 +115,7 @@ def collective(name, x, prepare, run, **arguments):
         **arguments: The user's other arguments that must agree.
     """
     with world.taking_part(f"{name}()"):
-        join.require_all(f"{name}()")
+        context.require_all_ranks(f"{name}()")
         shown = ", ".join(f"{key}={plain(value)!r}" for key, value in arguments.items())
         try:
             argument = _Argument(x)
@@ -192,39 +191,12 @@ def gathering(shape, dtype):
 
 
 def allreduce(x, op="mean"):
-    """Reduces an array over all ranks, element by element.
-
-    float16 and bfloat16 are summed in float32 and rounded once. Elements are combined in an
-    order that depends on the layout of the ranks alone, so that all ranks get the same bits,
-    in every run.
-
-    Inside of a `train_step` of your own, and in a `tf.function`, it takes floating-point tensors
-    of a known shape, with `"mean"` and `"sum"`. They are computed in float32; gradients pass
-    through; and ranks that have no batch in the step add nothing and do not count. All ranks must
-    make the same calls.
+    """Reduces the values of an array over all ranks: see `easyddl.allreduce`.
 
     Args:
-        x: NumPy array, number, or tensor of the active Keras backend, of the same shape and
-            dtype on all ranks: float16, bfloat16, float32, float64, int8 to int64, uint8, or
-            bool (`"min"`, `"max"` and `"prod"` only).
-        op: One of `"mean"` (floating-point only), `"sum"`, `"min"`, `"max"`, `"prod"`.
-            Integers wrap around; a NaN on any rank is a NaN in the result.
-
-    Returns:
-        What `x` is: an array, number or tensor of its shape and dtype, equal on all ranks.
-
-    Raises:
-        TypeError: If `x` is no array of a supported dtype.
-        ValueError: If `op` is unknown.
-        RuntimeError: On all ranks, if they disagree in shape, dtype or op.
-
-    Example:
-    ```python
-    total = ddl.allreduce(np.array([1.0, 2.0]), op="sum")  # [k, 2k] on k ranks
-    ```
+        x: NumPy array, number, or tensor that has values.
+        op: One of `OPS`.
     """
-    if in_step.serves(x):
-        return in_step.allreduce(x, op)
 
     def prepare(argument):
         _check_op(argument.dtype, op)
@@ -235,10 +207,6 @@ def allreduce(x, op="mean"):
         return argument.like(result)
 
     return collective("allreduce", x, prepare, run, op=op)
-
-
-# Tells TensorFlow's AutoGraph, in a user's tf.function, to call it as it is.
-allreduce.autograph_info__ = {}
 
 
 def broadcast(x, root_rank=0):

@@ -6,14 +6,14 @@ import pickle
 import numpy as np
 
 from easyddl.collectives import arrays
-from easyddl.runtime import join, world
+from easyddl.runtime import context, world
 
 _NOTHING = np.empty(0, np.uint8)
 
 
 def _pickled(name, obj):
     """The object's bytes; an error on all ranks if it has none on this one."""
-    join.require_all(name)
+    context.require_all_ranks(name)
     try:
         return np.frombuffer(pickle.dumps(obj), np.uint8)
     except Exception as problem:
@@ -72,7 +72,7 @@ def broadcast_object(obj, root_rank=0):
             pickled.
     """
     with world.taking_part("broadcast_object()"):
-        join.require_all("broadcast_object()")
+        context.require_all_ranks("broadcast_object()")
         text = f"broadcast_object(root_rank={arrays.plain(root_rank)!r})"
         try:
             arrays.check_root(root_rank)

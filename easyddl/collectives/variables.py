@@ -80,9 +80,9 @@ def checksum(variable):
 
 
 def _value(variable):
-    door = backends.door_of(variable)
-    if door is not None and door.is_variable(variable):
-        return door.to_numpy(variable)
+    backend = backends.backend_of(variable)
+    if backend is not None and backend.is_variable(variable):
+        return backend.to_numpy(variable)
     if not hasattr(variable, "assign") or not hasattr(variable, "numpy"):
         raise TypeError(
             "`variables` must be a list of variables, as `model.weights` is. "
@@ -92,8 +92,8 @@ def _value(variable):
 
 
 def _assign(variable, value):
-    door = backends.door_of(variable)
-    if door is not None and door.is_variable(variable):
-        door.assign(variable, value)
+    backend = backends.backend_of(variable)
+    if backend is not None and backend.is_variable(variable):
+        backend.assign(variable, value)
     else:
         variable.assign(value)

@@ -1,16 +1,13 @@
 """What the gradients of a batch count for beside those of the other ranks."""
 
-import contextlib
-
 from keras import ops
 
 from easyddl import backends
+from easyddl.runtime import context
 
-# What stands for the weight of gradients of a sum over samples, which have none (`kPlain` in
-# ext/control_word.h).
-PLAIN = -1.0
-
-_under_way = []
+# The weight of gradients of a sum over samples: they are averaged as they are (`kUnweighted` in
+# ext/reducer/control_word.h).
+UNWEIGHTED = -1.0
 
 
 class BatchWeight:
@@ -23,36 +20,30 @@ class BatchWeight:
         """Notes the weight of the batch of this step.
 
         Args:
-            weight: Scalar float32 tensor, `PLAIN`, or `None` where nothing is known.
+            weight: Scalar float32 tensor, `UNWEIGHTED`, or `None` where nothing is known.
         """
-        # What no gradient passes to, and so does not belong to what is differentiated.
-        is_tensor = weight is not None and weight is not PLAIN
+        # No gradient passes through a weight: it is a constant of what is differentiated.
+        is_tensor = weight is not None and weight is not UNWEIGHTED
         self._weight = ops.stop_gradient(weight) if is_tensor else weight
 
+    def clear(self):
+        """Forgets the weight, which holds the graph of a step."""
+        self._weight = None
+
     def current(self):
-        """What `set` was told in this step.
+        """The weight that `set` noted in this step.
 
         Returns:
-            Scalar float32 tensor, `PLAIN`, or `None` where no loss has told.
+            Scalar float32 tensor, `UNWEIGHTED`, or `None` where no loss has told.
         """
-        if self._weight is None or self._weight is PLAIN:
+        if self._weight is None or self._weight is UNWEIGHTED:
             return self._weight
         return self._weight if backends.require().is_current(self._weight) else None
 
     @property
-    def is_plain(self):
+    def is_unweighted(self):
         """Whether the losses are sums."""
-        return self._weight is PLAIN
-
-    @contextlib.contextmanager
-    def of_fit(self):
-        """A context in which this is the weight of the fit's batches: see `current`."""
-        _under_way.append(self)
-        try:
-            yield
-        finally:
-            _under_way.remove(self)
-            self._weight = None  # which holds the graph of a step
+        return self._weight is UNWEIGHTED
 
 
 def current():
@@ -61,5 +52,6 @@ def current():
     Returns:
         Scalar float32 tensor; `None` where nothing has told, or ranks count alike.
     """
-    weight = _under_way[-1].current() if _under_way else None
-    return None if weight is PLAIN else weight
+    step = context.step()
+    weight = None if step is None else step.weight.current()
+    return None if weight is UNWEIGHTED else weight

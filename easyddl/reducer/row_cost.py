@@ -1,10 +1,13 @@
 """What rows of sparse gradients cost on their way, beside dense gradients."""
 
-import functools
-
-from easyddl.runtime import console, world
+from easyddl.runtime import notices
 
 _INDEX_BYTES = 8
+_HINT = (
+    "hint: sparse gradients have taken more bytes on their way than dense ones would have. Pass "
+    "sparse_as_dense=True to send dense ones. The optimizer then gets the sum of rows that come "
+    "several times, and not each of them."
+)
 
 
 def advise(tables, steps, counts):
@@ -19,19 +22,10 @@ def advise(tables, steps, counts):
         count * (_INDEX_BYTES + row_bytes)
         for count, (_, _, _, row_bytes) in zip(counts, tables, strict=True)
     )
-    if gathered > steps * allreduced_bytes(tables) and world.is_root():
-        _say()
+    if gathered > steps * allreduced_bytes(tables):
+        notices.tell_once(advise, _HINT)
 
 
 def allreduced_bytes(tables):
     """What an allreduce moves of dense gradients of these tables: each byte there and back."""
     return sum(2 * rows * row_bytes for _, _, rows, row_bytes in tables)
-
-
-@functools.cache
-def _say():
-    console.say(
-        "hint: sparse gradients have taken more bytes on their way than dense ones would have. "
-        "Pass sparse_as_dense=True to send dense ones. The optimizer then gets the sum of rows "
-        "that come several times, and not each of them."
-    )

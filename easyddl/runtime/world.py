@@ -16,7 +16,7 @@ import traceback
 from typing import Any
 
 from easyddl.profiling import trace_file
-from easyddl.runtime import join, launcher
+from easyddl.runtime import context, launcher
 
 _REINSTALL = (
     "Install easyddl again in this environment, so that it is built with the MPI that is used "
@@ -451,7 +451,7 @@ def agree(text):
 def barrier():
     """Returns once all ranks have called it."""
     with taking_part("barrier()"):
-        join.require_all("barrier()")
+        context.require_all_ranks("barrier()")
         agree("barrier()")
 
 

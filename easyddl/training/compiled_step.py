@@ -8,14 +8,12 @@ import numpy as np
 from easyddl import backends
 from easyddl.collectives import arrays, variables
 from easyddl.compat import keras_trainer, patches
-from easyddl.optimizers import momentum_correction
-from easyddl.reducer import batch_weight
-from easyddl.runtime import join, world
+from easyddl.reducer.batch_weight import BatchWeight
+from easyddl.runtime import context, world
+from easyddl.runtime.join import Join
 from easyddl.training import loss_weight, optimizer_hook
 
 _ATTRIBUTE = "_easyddl_step"
-
-_under_way = []  # of the fits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +36,7 @@ class CompiledStep:
     ranks may have left its exchanges at different places.
 
     Attributes:
-        attendance: `Attendance` of its exchanges.
+        join: `Join` of its reducers.
         weight: `BatchWeight` of its batches.
         meter: `StepMeter`, which counts what it takes.
         root_rank: Integer. The rank from which all take the variables of optimizers that are
@@ -46,17 +44,18 @@ class CompiledStep:
         is_traced: Boolean. Whether a fit has had a batch, and so the step has its variables.
     """
 
-    def __init__(self, model, settings):
+    def __init__(self, model, settings, optimizer_hooks=()):
         self._model = model
         self._settings = settings
         self._compilation = keras_trainer.compilation_of(model)
-        self.attendance = join.Attendance()
-        self.weight = batch_weight.BatchWeight()
-        self.meter = backends.require().StepMeter()
+        self.join = Join()
+        self.weight = BatchWeight()
+        self.meter = backends.require().step_meter()
         self.root_rank = None
         self.is_traced = False
+        self._optimizer_hooks = optimizer_hooks
         self._hooks = contextlib.ExitStack()  # for the length of a fit
-        self._averagers = {}  # with their optimizers, by the identities of these
+        self._reducers = {}  # with their optimizers, by the identities of these
         self._train_function = None
         self._test_function = None
 
@@ -72,22 +71,23 @@ class CompiledStep:
     @property
     def optimizers(self):
         """The optimizers that apply gradients in it, as far as is known."""
-        return [optimizer for optimizer, _ in self._averagers.values()]
+        return [optimizer for optimizer, _ in self._reducers.values()]
 
     def hook(self, optimizer):
         """Has an optimizer average its gradients, for the length of the fit."""
-        is_new = id(optimizer) not in self._averagers
+        is_new = id(optimizer) not in self._reducers
         if is_new:
-            made = optimizer_hook.averager(
+            made = optimizer_hook.reducer_of(
                 optimizer,
                 self.weight,
                 self._settings.bucket_bytes,
                 self._settings.sparse_as_dense,
             )
-            self._averagers[id(optimizer)] = optimizer, made
-        self._hooks.callback(optimizer_hook.hook(optimizer, self._averagers[id(optimizer)][1]))
-        self._hooks.callback(momentum_correction.hook(optimizer))
-        if is_new and self.attendance.is_in_step:
+            self._reducers[id(optimizer)] = optimizer, made
+        self._hooks.callback(optimizer_hook.hook(optimizer, self._reducers[id(optimizer)][1]))
+        for hook in self._optimizer_hooks:
+            self._hooks.callback(hook(optimizer))
+        if is_new and self.join.is_in_step:
             self._share_variables(optimizer)
 
     def _share_variables(self, optimizer):
@@ -102,10 +102,9 @@ class CompiledStep:
         self._train_function = backends.require().unwrapped(self._model.train_function)
 
     def __enter__(self):
-        self.attendance.__enter__()
-        _under_way.append(self)
+        self.join.begin_fit()
         self.root_rank = None
-        self._hooks.enter_context(self.weight.of_fit())
+        self._hooks.callback(self.weight.clear)
         self._hooks.callback(
             loss_weight.hook(self._model, self.weight, self._settings.scalar_losses)
         )
@@ -116,8 +115,6 @@ class CompiledStep:
 
     def __exit__(self, kind, error, traceback):
         self._hooks.close()
-        _under_way.remove(self)
-        self.attendance.__exit__(kind, error, traceback)
         # Without easyddl's callbacks Keras must compile a step that exchanges nothing.
         self._model.train_function = None
         if loss_weight.changes_tests_of(self._model):
@@ -130,16 +127,16 @@ class CompiledStep:
         """Ends its exchanges. The next fit compiles another step."""
         if of(self._model) is self:
             self._detach()
-        self.attendance.close()
-        for _, averager in self._averagers.values():
-            averager.close()
-        self._averagers.clear()
+        self.join.close()
+        for _, reducer in self._reducers.values():
+            reducer.close()
+        self._reducers.clear()
 
 
 def current():
     """The step that the innermost fit is taking or tracing, or `None`."""
-    step = _under_way[-1] if _under_way else None
-    return step if step is not None and step.attendance.is_in_step else None
+    step = context.step()
+    return step if step is not None and step.join.is_in_step else None
 
 
 def of(model):
@@ -153,7 +150,7 @@ def drop(model):
         of(model).close()
 
 
-def for_fit(model, settings):
+def for_fit(model, settings, optimizer_hooks=()):
     """The step of a fit that begins: the kept one, if it is valid on all ranks, or a new one.
 
     All ranks must call it together.
@@ -161,9 +158,11 @@ def for_fit(model, settings):
     Args:
         model: A compiled Keras model.
         settings: `Settings`.
+        optimizer_hooks: Other hooks of each optimizer for the length of a fit: functions of the
+            optimizer that return a function that takes the hook off again.
     """
     kept = of(model)
-    if kept in _under_way:
+    if kept is not None and any(each.step is kept for each in context.active()):
         raise RuntimeError(
             "model.fit() of a model is called within another one of the same model, by a callback "
             "for example: the ranks could not tell their steps apart. Call it after the other one. "
@@ -176,6 +175,6 @@ def for_fit(model, settings):
     if is_valid:
         return kept
     drop(model)
-    made = CompiledStep(model, settings)
+    made = CompiledStep(model, settings, optimizer_hooks)
     made.attach()
     return made

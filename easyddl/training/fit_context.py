@@ -1,8 +1,6 @@
 """What belongs to one call of `model.fit()`, and ends with it."""
 
-import contextlib
 import functools
-import inspect
 import threading
 
 import keras
@@ -10,28 +8,19 @@ import keras
 from easyddl import backends
 from easyddl.collectives import objects
 from easyddl.compat import keras_trainer, patches
-from easyddl.data import set_epoch, validation_split
-from easyddl.data.kinds import is_a
-from easyddl.runtime import job_exit, launcher, world
-from easyddl.training import epoch_data, evaluation_context, optimizer_hook, structures
-
-_TRAINED_ALONE = (
-    "easyddl: warning: model.fit() took steps without exchanging gradients: every rank trained "
-    "alone. Pass callbacks=[ddl.DDLCallback(), ..., ddl.DDLGlobalVariablesCallback()] to fit."
-)
-
-_under_way = []
+from easyddl.reducer import gradient_reducer
+from easyddl.runtime import context, world
+from easyddl.training import dry_run, epoch_data, structures
 
 
-class Fit:
+class FitContext(context.Context):
     """One call of `model.fit()`.
 
     Attributes:
-        model: The model that is trained.
         arguments: Dict of what `fit` was called with, by name.
         callbacks: List of the user's callbacks, in their order.
-        at_end: `contextlib.ExitStack` of what to undo when fit ends, in whatever way.
-        step: `CompiledStep`, where a `DDLCallback` is among the callbacks; else `None`.
+        random_states: `Parted`, where each rank draws random numbers of its own for the length of
+            the fit; else `None`.
         has_steps: Boolean. Whether this rank has taken any, where a `DDLCallback` is among them.
         has_batches: Boolean. Whether this rank had a batch when the ranks met at the first one.
         steps: Integer. How often this rank has called its train function in this epoch, where a
@@ -41,16 +30,16 @@ class Fit:
     """
 
     def __init__(self, model, arguments):
-        self.model = model
+        super().__init__(model)
         self.data = epoch_data.EpochData()
         self.arguments = arguments
-        self.callbacks = _callbacks(arguments.get("callbacks"))
-        self.at_end = contextlib.ExitStack()
-        self.step = None
+        self.callbacks = callbacks_of(arguments.get("callbacks"))
+        self.random_states = None
         self.steps = 0
         self._thread = threading.get_ident()
         self._acts = []  # at the first batch
-        self._last_acts = []
+        self._last_acts = []  # when Keras's `fit` has returned
+        self._steps_end_acts = []  # when an epoch's steps have ended
         self.has_steps = False
         self.has_restored_metrics = False
         self._first_step = []  # what to call after it
@@ -58,12 +47,12 @@ class Fit:
         self.has_batches = False
         self._validation_freq = None  # of the ranks that validate
         self._steps = _steps(model)
-        self._exchanges = _exchanges()
+        self._exchanged = _exchanged_steps()
 
     @property
-    def attendance(self):
-        """The `Attendance` of its steps; `None` without a `DDLCallback`."""
-        return self.step and self.step.attendance
+    def join(self):
+        """The `Join` of its steps; `None` without a `DDLCallback`."""
+        return self.step and self.step.join
 
     def ask_who_validates(self):
         """Hears whether any rank has data to validate with. All ranks must ask together."""
@@ -87,11 +76,28 @@ class Fit:
         while self._last_acts:
             self._last_acts.pop(0)()
 
+    def at_steps_end(self, act):
+        """Has `act` called in each epoch between its last step and its validation.
+
+        All ranks call it together.
+        """
+        self._steps_end_acts.append(act)
+
+    def end_steps(self):
+        """Called when the last step of an epoch has ended."""
+        for act in self._steps_end_acts:
+            act()
+
+    @property
+    def has_samples(self):
+        """Whether the metrics of this epoch hold samples of this rank's."""
+        return self.steps > 0 or self.has_restored_metrics
+
     def at_first_batch(self, act):
         """Has `act` called before the first step, on all ranks together.
 
         Args:
-            act: Function of the structure of the batches, which the backend's door understands.
+            act: Function of the structure of the batches, in the backend's form.
         """
         if not self._acts:
             backends.require().on_first_batch(self.model, self._meet)
@@ -107,7 +113,8 @@ class Fit:
             return
         spec = self._meet(None)
         if spec is not None:
-            backends.require().trace_step(self.model, spec)
+            preserved = dry_run.Preserved(self.model)
+            backends.require().trace_step(self.model, spec, preserved)
 
     def _meet(self, spec):
         if self._has_met:
@@ -177,7 +184,7 @@ class Fit:
             self.has_steps = True
             while self._first_step:
                 self._first_step.pop()()
-            model.stop_training = self.attendance.by_step(done, model.stop_training)
+            model.stop_training = self.join.ends_by_step(done, model.stop_training)
             return result
 
         model.train_function = watched
@@ -185,14 +192,14 @@ class Fit:
     @functools.cached_property
     def meter(self):
         """What measures its steps: a `StepMeter`, to be asked for in a callback's `set_model`."""
-        meter = backends.require().StepMeter() if self.step is None else self.step.meter
+        meter = backends.require().step_meter() if self.step is None else self.step.meter
         meter.watch(self)
         return meter
 
     def took_steps_alone(self):
         """Whether the optimizer has moved on without one exchange of gradients."""
         moved = _steps(self.model) != self._steps
-        return moved and _exchanges() == self._exchanges
+        return moved and _exchanged_steps() == self._exchanged
 
 
 def _steps(model):
@@ -203,112 +210,26 @@ def _steps(model):
     return int(keras.ops.convert_to_numpy(optimizer.iterations))
 
 
-def _exchanges():
+def _exchanged_steps():
     # Asking must not start MPI, which a fit without easyddl's callbacks does not need.
-    return optimizer_hook.exchanged_steps() if world.is_started() else 0
+    return gradient_reducer.exchanged_steps() if world.is_started() else 0
 
 
 def current(model):
-    """The fit of `model` that is under way, or `None`."""
-    for fit in reversed(_under_way):
-        if fit.model is model:
-            return fit
-    return None
+    """The innermost active fit of `model`, or `None`."""
+    return context.of(model, FitContext)
 
 
 def everyone_trains(model):
-    """Whether no rank is out of batches, in the last step of a fit. Such a one is not here."""
+    """Whether all ranks had a batch in the last step of a fit.
+
+    A rank without batches does not run callbacks, so it does not call this.
+    """
     fit = current(model)
-    return fit is None or fit.attendance is None or not fit.attendance.seen.uneven
+    return fit is None or fit.join is None or not fit.join.state.uneven
 
 
-def _callbacks(callbacks):
-    inner = getattr(callbacks, "callbacks", callbacks)  # of a keras CallbackList
+def callbacks_of(callbacks):
+    """The user's callbacks as a list: `fit` also takes one, nested ones, or a `CallbackList`."""
+    inner = getattr(callbacks, "callbacks", callbacks)
     return keras.tree.flatten(inner) if inner else []
-
-
-def _attach(callbacks, model, **params):
-    """Tells easyddl's callbacks in a `CallbackList` of the user's own what they serve now.
-
-    Keras does so as it makes such a list: here before the fit, and maybe without a model.
-    """
-    if not isinstance(callbacks, keras.callbacks.CallbackList):
-        return
-    for callback in _callbacks(callbacks):
-        if is_a(callback, "easyddl"):
-            callback.set_model(model)
-            callback.set_params({**(callback.params or {}), **params})
-
-
-def _is_shared(callbacks):
-    """Whether one of the callbacks is a `DDLCallback`, and there are other ranks."""
-    names = [cls.__name__ for callback in callbacks for cls in type(callback).__mro__]
-    return "DDLCallback" in names and world.size() > 1
-
-
-def install():
-    """Puts a frame around `keras.Model.fit`, and one around `keras.Model.evaluate`.
-
-    Callbacks alone do not learn that a fit ended by an exception, nor does anyone of a fit
-    that has none of easyddl's callbacks.
-    """
-    patches.install(keras.Model, "fit", _framed_fit)
-    patches.install(keras.Model, "evaluate", _framed_evaluate)
-
-
-def _framed_fit(original):
-    signature = inspect.signature(original)
-
-    @functools.wraps(original)
-    def fit(self, *args, **kwargs):
-        try:
-            arguments = signature.bind(self, *args, **kwargs).arguments
-        except TypeError:
-            return original(self, *args, **kwargs)  # which says what is wrong
-        del arguments["self"]
-        arguments = set_epoch.in_order(arguments)
-        is_shared = _is_shared(_callbacks(arguments.get("callbacks")))
-        if is_shared:
-            arguments = validation_split.made_global(arguments)
-        under_way = Fit(self, arguments)
-        if is_shared:
-            under_way.at_end.callback(backends.require().begin_without_batch(self))
-            under_way.at_end.callback(under_way.data.watch(self))
-        _under_way.append(under_way)
-        try:
-            with job_exit.bounded_end() as has_failed, under_way.at_end:
-                try:
-                    epochs_given = arguments.get("epochs", 1)
-                    _attach(arguments.get("callbacks"), self, epochs=epochs_given)
-                    history = original(self, **arguments)
-                    under_way.succeed()
-                except BaseException as error:
-                    if is_shared:
-                        has_failed(error)
-                    raise
-        finally:
-            _under_way.remove(under_way)
-        _note(under_way)
-        return history
-
-    return fit
-
-
-def _framed_evaluate(original):
-    signature = inspect.signature(original)
-
-    @functools.wraps(original)
-    def evaluate(self, *args, **kwargs):
-        with evaluation_context.under_way(self):
-            if current(self) is None:  # a fit passes its own list
-                arguments = signature.bind_partial(self, *args, **kwargs).arguments
-                _attach(arguments.get("callbacks"), self)
-            return original(self, *args, **kwargs)
-
-    return evaluate
-
-
-def _note(fit):
-    is_alone = launcher.is_rank_of_several() and fit.step is None
-    if is_alone and fit.took_steps_alone():
-        world.warn_at_end(_TRAINED_ALONE)

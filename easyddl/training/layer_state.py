@@ -14,8 +14,8 @@ from keras import ops
 from easyddl import backends
 from easyddl.collectives import arrays, variables
 from easyddl.compat import keras_layer
-from easyddl.reducer import in_step
-from easyddl.runtime import console, world
+from easyddl.reducer import allreduce
+from easyddl.runtime import notices, world
 from easyddl.training.moving_statistics import moving_statistics
 
 _IN_STEP = ("sum", "mean")
@@ -23,7 +23,6 @@ _MERGES = (*_IN_STEP, "root")
 _AGGREGATIONS = {"sum": "sum", "mean": "mean", "only_first_replica": "root"}
 
 _merges = {}  # by class, of users' own layers
-_told = set()  # names of variables that were warned of
 
 
 def register_layer(layer_class=None, *, merge):
@@ -102,7 +101,7 @@ def _merged(merges, before, after):
     ends = np.cumsum([math.prod(value.shape) for value in before]).tolist()
     # The sum of the ones is the number of ranks that have a batch.
     mine = ops.concatenate([*changes, ops.ones((1,), "float32")])
-    *totals, ranks = ops.split(in_step.allreduce(mine, "sum"), ends)
+    *totals, ranks = ops.split(allreduce.in_step(mine, "sum"), ends)
     result = []
     for merge, old, total in zip(merges, before, totals, strict=True):
         change = total / ranks if merge == "mean" else total
@@ -140,8 +139,7 @@ def take_roots(model, root_rank=0):
     if differing:
         variables.broadcast_variables([v for v, _ in differing], root_rank)
     for variable, merge in differing:
-        if merge is None and variable.path not in _told:
-            _told.add(variable.path)
+        if merge is None:
             _warn(variable)
 
 
@@ -151,13 +149,13 @@ def taken_from_root(model):
 
 
 def _warn(variable):
-    if world.is_root():
-        console.say(
-            f"warning: a layer computes its variable {variable.path!r} from its batches, and each "
-            "rank has its own. After each epoch all take the root's, which is not what one process "
-            "would have. Tell how they become one: by the variable's `aggregation`, or by "
-            "ddl.register_layer."
-        )
+    notices.tell_once(
+        ("layer", variable.path),
+        f"warning: a layer computes its variable {variable.path!r} from its batches, and each rank "
+        "has its own. After each epoch all take the root's, which is not what one process would "
+        "have. Tell how they become one: by the variable's `aggregation`, or by "
+        "ddl.register_layer.",
+    )
 
 
 def _kept(model):

@@ -12,9 +12,9 @@ from keras import ops
 
 from easyddl import backends
 from easyddl.compat import keras_loss, keras_trainer, patches
-from easyddl.reducer import in_step
-from easyddl.reducer.batch_weight import PLAIN
-from easyddl.runtime import join, world
+from easyddl.reducer import allreduce
+from easyddl.reducer.batch_weight import UNWEIGHTED
+from easyddl.runtime import context, world
 from easyddl.training import scalar_losses
 
 # Stands for the denominator of a loss that counts by the samples of its batch.
@@ -51,7 +51,7 @@ def hook(model, weight, kind_of_scalars):
             denominators = around.enter_context(_noted(kind, _samples(x)))
             loss = _call(model, original, x, y, y_pred, sample_weight, True)
         if loss is not None and len(loss.shape) > 0:
-            weight.set(PLAIN)
+            weight.set(UNWEIGHTED)
             return _summed(loss)
         weight.set(_total(denominators, _samples(x)))
         return loss
@@ -77,8 +77,8 @@ def _call(model, compute_loss, x, y, y_pred, sample_weight, training):
 
 
 def _total(denominators, samples):
-    if any(each is PLAIN for each in denominators):
-        return PLAIN
+    if any(each is UNWEIGHTED for each in denominators):
+        return UNWEIGHTED
     if denominators and not any(each is _BY_SAMPLES for each in denominators):
         return sum(denominators[1:], start=denominators[0])
     # Or a loss of the user's own, or none but `add_loss`: a mean over samples, as far as one knows.
@@ -139,7 +139,7 @@ def _noted(kind_of_scalars, samples):
                 scalar_losses.warn_of_unknown("a loss function returns one number")
             reduction = "sum" if kind_of_scalars == "sum" else None
         if reduction == "sum":
-            denominators.append(PLAIN)
+            denominators.append(UNWEIGHTED)
             return loss * world.size()
         if len(values.shape) == 0:
             return loss
@@ -156,8 +156,8 @@ def _noted(kind_of_scalars, samples):
 
 
 def _is_in_step():
-    fit = join.current()
-    return world.size() > 1 and fit is not None and fit.is_in_step
+    join = context.join()
+    return world.size() > 1 and join is not None and join.is_in_step
 
 
 def _by_samples(loss, denominator, samples):
@@ -169,7 +169,7 @@ def _by_samples(loss, denominator, samples):
     samples, reports what one process would.
     """
     mine = ops.stack([ops.cast(loss, "float32") * denominator, denominator, samples])
-    total = in_step.allreduce(ops.stop_gradient(mine), "sum")
+    total = allreduce.in_step(ops.stop_gradient(mine), "sum")
     share = ops.divide_no_nan(denominator, total[1]) / ops.divide_no_nan(samples, total[2])
     scaled = loss * ops.stop_gradient(ops.cast(share, loss.dtype))
     everyones = ops.cast(ops.divide_no_nan(total[0], total[1]), loss.dtype)

@@ -9,11 +9,9 @@ import contextlib
 import keras
 
 from easyddl.compat import keras_layer
-from easyddl.runtime import console, world
+from easyddl.runtime import notices, world
 
 KINDS = ("mean", "sum")
-
-_told = set()  # what was warned of
 
 
 @contextlib.contextmanager
@@ -95,7 +93,4 @@ def _of_whole_batch(loss):
 
 
 def _warn(text):
-    if text not in _told:
-        _told.add(text)
-        if world.is_root():
-            console.say(f"warning: {text}")
+    notices.tell_once(text, f"warning: {text}")

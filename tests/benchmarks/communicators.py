@@ -80,10 +80,10 @@ class Registrations:
     """Counts sums, and the seconds in which they are made."""
 
     def __init__(self):
-        from easyddl.reducer.in_step_sum import StepSum
+        from easyddl.reducer.in_step_sum import InStepSum
 
         self.count, self.seconds = 0, 0.0
-        original = StepSum.__init__
+        original = InStepSum.__init__
 
         def timed(*arguments, **named):
             begin = time.perf_counter()
@@ -91,7 +91,7 @@ class Registrations:
             self.seconds += time.perf_counter() - begin
             self.count += 1
 
-        StepSum.__init__ = timed
+        InStepSum.__init__ = timed
 
 
 def train(layers, is_plain):
@@ -118,7 +118,7 @@ def train(layers, is_plain):
 def make_sums(count, leave_free):
     """So many sums, until something runs out: that, and what they hold."""
     import easyddl as ddl
-    from easyddl.reducer.in_step_sum import StepSum
+    from easyddl.reducer.in_step_sum import InStepSum
 
     ddl.init()
     before, begin = held(), time.perf_counter()
@@ -129,7 +129,7 @@ def make_sums(count, leave_free):
             ended = f"stopped, as the machine has less than {leave_free / 2**30:.0f} GiB left"
             break
         try:
-            sums.append(StepSum(f"sum {len(sums)}", (FEATURES,)))
+            sums.append(InStepSum(f"sum {len(sums)}", (FEATURES,)))
         except Exception as error:
             ended = f"{type(error).__name__}: {error}"
             break

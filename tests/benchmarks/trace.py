@@ -18,8 +18,8 @@ import time
 import keras
 import tensorflow as tf
 
+from easyddl.reducer.gradient_reducer import GradientReducer
 from easyddl.runtime import world
-from easyddl.training import optimizer_hook
 
 # Shorter than a time slice, so that most repeats are spared what else the machine does; longer
 # than it takes to fill the buffer that goes to the file.
@@ -48,7 +48,7 @@ class Exchange:
 
     def __init__(self, size):
         variables = [keras.Variable(tf.zeros(size // 40), name=f"v{i}") for i in range(10)]
-        average = optimizer_hook.Averager()
+        average = GradientReducer()
 
         @tf.function
         def step():

@@ -19,7 +19,8 @@ from mpi4py import MPI
 
 import easyddl as ddl
 from easyddl.checkpoint import atomic_files
-from easyddl.training import moving_statistics, optimizer_hook
+from easyddl.reducer import gradient_reducer
+from easyddl.training import moving_statistics
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -464,10 +465,10 @@ def check_a_loaded_model_goes_on_with_hooks_in_place(folder):
     fit(model, ddl.ModelCheckpoint(path), epochs=2)
     COMM.Barrier()
     loaded = keras.saving.load_model(path)
-    before = optimizer_hook.exchanged_steps()
+    before = gradient_reducer.exchanged_steps()
     fit(loaded, epochs=2)
     fit(model, epochs=2)
-    assert optimizer_hook.exchanged_steps() - before == (0 if SIZE == 1 else 4 * STEPS)
+    assert gradient_reducer.exchanged_steps() - before == (0 if SIZE == 1 else 4 * STEPS)
     assert int(loaded.optimizer.iterations.numpy()) == 4 * STEPS
     for value, expected in zip(loaded.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_array_equal(value, expected)

@@ -10,7 +10,7 @@ from mpi4py import MPI
 from steps import BACKEND, gradients_of
 
 import easyddl as ddl
-from easyddl.training import optimizer_hook
+from easyddl.reducer.gradient_reducer import GradientReducer
 
 N = 4  # samples a rank takes in a step
 STEPS = 20
@@ -168,12 +168,12 @@ def check_class_weight():
 
 @contextlib.contextmanager
 def exchange_switched_off():
-    mean = optimizer_hook.Averager.mean
-    optimizer_hook.Averager.mean = lambda self, grads, variables: grads
+    mean = GradientReducer.mean
+    GradientReducer.mean = lambda self, grads, variables: grads
     try:
         yield
     finally:
-        optimizer_hook.Averager.mean = mean
+        GradientReducer.mean = mean
 
 
 def check_without_exchange_it_fails():

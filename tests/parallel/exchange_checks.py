@@ -25,7 +25,8 @@ from ranks import numpy_dtype
 from steps import BACKEND, compiled, gradients_of, in_a_graph, stateful
 
 import easyddl as ddl
-from easyddl.training import optimizer_hook
+from easyddl.reducer import gradient_reducer
+from easyddl.reducer.gradient_reducer import GradientReducer
 
 SIZES = [0, 1, 2, 7, 1021, 65537]  # of variables, in elements
 
@@ -147,7 +148,7 @@ def check_half_precision_is_summed_in_single():
         size = 3001
         variable = keras.Variable(np.zeros(size, "float32"), dtype="float32", name="v")
         gradient = ops.cast(tensor(mine(size) * np.float32(1000)), dtype)
-        average = optimizer_hook.Averager()
+        average = GradientReducer()
         [mean] = average.mean([gradient], [variable])
         assert mean.dtype == gradient.dtype
         half = numpy_dtype(dtype)
@@ -163,7 +164,7 @@ def check_several_dtypes_at_once():
     third = "bfloat16" if BACKEND == "jax" else "float64"
     kinds = ["float32", "float16", third, "float32", "float16"]
     variables = [keras.Variable(np.zeros(50, kind), dtype=kind, name=kind) for kind in kinds]
-    average = optimizer_hook.Averager(bucket_bytes=100)
+    average = GradientReducer(bucket_bytes=100)
     values = [tensor(mine(50, kind, seed)) for seed, kind in enumerate(kinds)]
     means = compiled(lambda: average.mean(values, variables))()
     for seed, (kind, mean) in enumerate(zip(kinds, means, strict=True)):
@@ -184,9 +185,9 @@ def check_constant_gradients():
 
 
 def check_gradients_that_nobody_uses():
-    before = optimizer_hook.exchanged_steps()
+    before = gradient_reducer.exchanged_steps()
     variables = new_variables([3, 4, 5])
-    average = optimizer_hook.Averager(bucket_bytes=1)
+    average = GradientReducer(bucket_bytes=1)
 
     @compiled
     def step():
@@ -194,13 +195,13 @@ def check_gradients_that_nobody_uses():
 
     for _ in range(3):
         np.testing.assert_allclose(step(), mean_of(4))
-    assert optimizer_hook.exchanged_steps() - before == (3 if SIZE > 1 else 0)
+    assert gradient_reducer.exchanged_steps() - before == (3 if SIZE > 1 else 0)
     average.close()
 
 
 def check_gradients_that_are_absent_everywhere():
     variables = new_variables([3, 4, 5])
-    average = optimizer_hook.Averager(bucket_bytes=1)
+    average = GradientReducer(bucket_bytes=1)
     means = average.mean([None, tensor(mine(4)), None], variables)
     assert means[0] is None and means[2] is None
     np.testing.assert_allclose(means[1], mean_of(4))
@@ -210,7 +211,7 @@ def check_gradients_that_are_absent_everywhere():
 
 def check_gradients_that_some_ranks_lack():
     variables = new_variables([3, 4])
-    average = optimizer_hook.Averager(bucket_bytes=1)
+    average = GradientReducer(bucket_bytes=1)
     lacking = RANK == SIZE - 1 and SIZE > 1
 
     @compiled
@@ -228,7 +229,7 @@ def check_gradients_that_come_later_are_an_error():
     if SIZE == 1:
         return
     variables = new_variables([3, 4])
-    average = optimizer_hook.Averager()
+    average = GradientReducer()
     average.mean([None, ops.ones(4)], variables)
     error = fails(lambda: average.mean([ops.ones(3), ops.ones(4)], variables))
     assert isinstance(error, RuntimeError) and "'v3' is new" in str(error), error
@@ -238,7 +239,7 @@ def check_gradients_that_come_later_are_an_error():
 def check_one_rank_alone_traces_again():
     if BACKEND == "torch":
         return  # nothing is traced
-    average = optimizer_hook.Averager(bucket_bytes=1)
+    average = GradientReducer(bucket_bytes=1)
     variables = new_variables([3])
     traces = []
 
@@ -308,9 +309,9 @@ def check_two_optimizers_in_one_step():
     model.compile("sgd", run_eagerly=BACKEND == "jax")
     for part in (model.first, model.second):
         part.optimizer = ddl.DistributedOptimizer(keras.optimizers.Adam(0.01))
-    before = optimizer_hook.exchanged_steps()
+    before = gradient_reducer.exchanged_steps()
     fit(model, steps=5)
-    assert optimizer_hook.exchanged_steps() - before == (10 if SIZE > 1 else 0)
+    assert gradient_reducer.exchanged_steps() - before == (10 if SIZE > 1 else 0)
     assert_replicas_are_equal(model)
 
 
@@ -384,11 +385,11 @@ def check_accumulation_exchanges_once_an_update():
     # On JAX Keras computes an update in every step, and drops those that are not due.
     updates = 6 if BACKEND == "jax" else 2
     for steps_per_execution in (1,) if BACKEND == "torch" else (1, 3):
-        before = optimizer_hook.exchanged_steps()
+        before = gradient_reducer.exchanged_steps()
         optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps=3)
         model = new_model(optimizer=optimizer, steps_per_execution=steps_per_execution)
         fit(model, steps=6)
-        assert optimizer_hook.exchanged_steps() - before == (updates if SIZE > 1 else 0)
+        assert gradient_reducer.exchanged_steps() - before == (updates if SIZE > 1 else 0)
         assert_replicas_are_equal(model)
 
 
@@ -500,7 +501,7 @@ def check_a_step_of_an_ended_fit_says_so():
     if SIZE == 1 or BACKEND == "torch":
         return  # there is no compiled step that could outlive the fit
     variables = new_variables([3])
-    average = optimizer_hook.Averager()
+    average = GradientReducer()
     step = compiled(lambda: average.mean([tensor(mine(3))], variables))
     step()
     average.close()

@@ -13,7 +13,7 @@ import tensorflow as tf
 from mpi4py import MPI
 
 import easyddl as ddl
-from easyddl.training import optimizer_hook
+from easyddl.reducer.gradient_reducer import GradientReducer
 
 PARTS = 10
 
@@ -50,7 +50,7 @@ def main(size):
     count = size // 4 // PARTS
     variables = [keras.Variable(np.zeros(count, "float32"), name=f"v{i}") for i in range(PARTS)]
     without = most_bytes_of(steps_of(variables, lambda made, _: made))
-    averager = optimizer_hook.Averager()
+    averager = GradientReducer()
     with_one = most_bytes_of(steps_of(variables, averager.mean))
     for i, variable in enumerate(variables):
         want = -3 * (i + 1) * (ddl.rank() + 1 + (ddl.size() + 1) / 2)

@@ -15,8 +15,9 @@ from mpi import run_checks
 from steps import gradients_of
 
 import easyddl as ddl
-from easyddl.reducer import row_cost
-from easyddl.training import optimizer_hook
+from easyddl.reducer import gradient_reducer
+from easyddl.reducer.gradient_reducer import GradientReducer
+from easyddl.runtime import notices
 
 ROWS, WIDTH, WORDS = 20, 4, 6
 STEPS = 25
@@ -159,9 +160,9 @@ def check_a_model_of_an_embedding_alone():
         ]
 
     parts = [part[: 4 + rank] for rank, part in enumerate(parts_of([3] * SIZE, 8))]
-    before = optimizer_hook.exchanged_steps()
+    before = gradient_reducer.exchanged_steps()
     assert_trains_as_one_process(lambda: new_model(squaring(), layers), parts)
-    assert optimizer_hook.exchanged_steps() - before == (max(map(len, parts)) if SIZE > 1 else 0)
+    assert gradient_reducer.exchanged_steps() - before == (max(map(len, parts)) if SIZE > 1 else 0)
 
 
 def check_sums():
@@ -262,7 +263,7 @@ def everyones_rows(counts, step=0, **arguments):
 
 @contextlib.contextmanager
 def averaging(*arguments, **options):
-    average = optimizer_hook.Averager(*arguments, **options)
+    average = GradientReducer(*arguments, **options)
     try:
         yield average
     finally:
@@ -457,7 +458,7 @@ def check_a_step_compiled_by_xla():
 
 def check_the_hint_where_dense_is_cheaper():
     gc.collect()  # optimizers of other checks, which may have it said as they end
-    row_cost._say.cache_clear()
+    notices.forget()
     for rows, is_told in ((10_000, False), (2, True)):
 
         def layers(rows=rows):
