@@ -44,11 +44,11 @@ def _is_shared(callbacks):
 
 def install():
     """Has every call of the two methods make a context. To be called once."""
-    patches.install(keras.Model, "fit", _within_fit_context)
-    patches.install(keras.Model, "evaluate", _within_evaluation_context)
+    patches.install(keras.Model, "fit", _fit)
+    patches.install(keras.Model, "evaluate", _evaluate)
 
 
-def _within_fit_context(original):
+def _fit(original):
     signature = inspect.signature(original)
 
     @functools.wraps(original)
@@ -81,7 +81,7 @@ def _within_fit_context(original):
     return fit
 
 
-def _within_evaluation_context(original):
+def _evaluate(original):
     signature = inspect.signature(original)
 
     @functools.wraps(original)

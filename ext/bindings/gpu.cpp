@@ -2,7 +2,8 @@
 #include <pybind11/stl.h>
 
 #include "bindings/definitions.h"
-#include "gpu/cuda_driver.h"
+#include "gpu/nccl_library.h"
+#include "gpu/versions.h"
 
 namespace py = pybind11;
 

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -50,9 +51,6 @@ class Communicator {
 
   // Called now and then while a rank waits; may throw.
   void set_idle(Idle idle) { user_idle_ = std::move(idle); }
-
-  // Whether a collective ended half-way, so that no other can follow it.
-  bool is_broken() const;
 
   // Breaks the communicator on all ranks: this one gives up a collective that the others may be in.
   void give_up(const std::string& why);
@@ -129,6 +127,9 @@ class Communicator {
   };
   class Call;
 
+  // Below this every rank reads all of the others' data: one wait instead of two.
+  static constexpr size_t kAtOnce = 8 << 10;
+
   // Runs a collective. Unless it ends in order the communicator is broken.
   template <class Run>
   void collective(const char* name, size_t bytes, const Fingerprint& fingerprint, Run run);
@@ -179,8 +180,8 @@ class Communicator {
 
   World& world_;
   const Topology& topology_;
-  size_t line_;  // this communicator's number in the exit protocol
-  int tag_;      // the first of its own
+  size_t id_;  // the same on all ranks, and never used again
+  int tag_;    // the first of its own
   SharedMemoryLevel local_;
   DirectLevel direct_;
   MpiLevel remote_;

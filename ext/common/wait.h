@@ -1,9 +1,7 @@
-// Waiting: for a counter in shared memory, and for what has to be polled.
+// Waiting for something that has to be polled.
 #pragma once
 
-#include <atomic>
 #include <chrono>
-#include <cstdint>
 #include <functional>
 
 namespace easyddl {
@@ -11,31 +9,6 @@ namespace easyddl {
 // Called every kIdlePeriod while a rank waits; it may throw to end the wait.
 using Idle = std::function<void()>;
 constexpr std::chrono::milliseconds kIdlePeriod{50};
-
-// A counter in shared memory that ranks advance and wait for. It wraps around; two of its
-// values are compared by the sign of their difference.
-class FutexCounter {
- public:
-  // Adds one. Whoever makes the counter reach `target` wakes the ranks that sleep.
-  void advance(uint32_t target);
-
-  // Returns once the counter has reached `target`. Spins first, because waking a sleeping
-  // thread takes longer than a small collective; then gives its core to others, because the
-  // rank that is waited for may need it; then sleeps, because a core belongs to computation.
-  void wait(uint32_t target, bool cores_are_shared, const Idle& idle);
-
-  bool reached(uint32_t target) const;
-
-  // As a bell: `ring` wakes whoever waits for more than `count` told.
-  void ring();
-  uint32_t count() const { return arrived_.load(std::memory_order_acquire); }
-
- private:
-  void sleep_until(uint32_t target, const Idle& idle);
-
-  std::atomic<uint32_t> arrived_{0};
-  std::atomic<uint32_t> sleepers_{0};
-};
 
 // Returns once `ready` is true. Calls it with growing pauses, for what nobody is woken by: MPI
 // makes progress only while it is polled.

@@ -9,6 +9,7 @@
 #include "arrays/segment_list.h"
 #include "common/wait.h"
 #include "gpu/memory.h"
+#include "gpu/nccl_library.h"
 
 namespace easyddl {
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "common/futex_counter.h"
 #include "common/wait.h"
 #include "runtime/shared_segment.h"
 #include "runtime/topology.h"

@@ -89,7 +89,7 @@ class StepSum : public Submittable {
     between_hosts,  // until its shard has crossed the hosts
     spreading,      // until all owners have written their shards' sums
   };
-  struct StepSumRequest {
+  struct Request {
     std::vector<Segment> arrays;
     Done done;
     std::chrono::steady_clock::time_point handed_in;
@@ -122,7 +122,7 @@ class StepSum : public Submittable {
   StepSumThread& all_;
   const std::string what_;
   const size_t bytes_;  // of the array
-  const size_t line_;   // its number in the exit protocol
+  const size_t id_;     // its number in the exit protocol
   std::unique_ptr<SharedMemoryLevel> shared_memory_;
   MpiLevel remote_;
   std::unique_ptr<Schedule> schedule_;
@@ -131,7 +131,7 @@ class StepSum : public Submittable {
 
   // Guarded by the mutex of StepSumThread.
   std::condition_variable all_joined_;
-  std::deque<StepSumRequest> waiting_;
+  std::deque<Request> waiting_;
   std::string failure_;  // why nothing travels any more
   JoinState joined_;
   std::chrono::nanoseconds waited_{0};
@@ -141,7 +141,7 @@ class StepSum : public Submittable {
   bool is_watched_ = false;
   // Of the step under way.
   State state_ = State::idle;
-  std::optional<StepSumRequest> current_;  // none if this rank has no batch
+  std::optional<Request> current_;  // none if this rank has no batch
   ControlWord mine_;
   ControlWord::Floats floats_{};
   std::vector<uint8_t> zeros_;

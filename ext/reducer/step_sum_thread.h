@@ -6,6 +6,7 @@
 #include <mutex>
 #include <vector>
 
+#include "common/futex_counter.h"
 #include "common/wait.h"
 #include "runtime/shared_segment.h"
 #include "runtime/topology.h"

@@ -1,4 +1,6 @@
 // Ranks as threads, and as processes, that meet at a gate.
+#include "common/futex_counter.h"
+
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>

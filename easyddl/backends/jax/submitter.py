@@ -21,7 +21,7 @@ class JaxReduction(Backend):
 
 
 class JaxSubmitter(Submitter):
-    """Hands in all arrays by one custom call, which finds the engine's object by number.
+    """Submits all arrays by one custom call, which finds the engine's object by number.
 
     The call can be a part of a compiled step: see `ext/xla_ffi.cpp`. It blocks none of XLA's
     threads.
