@@ -1,19 +1,20 @@
-"""Beginning a fit where Keras builds a model by the first batch before it calls its callbacks."""
+"""Fits that begin without a batch, on backends where Keras needs one to build the model."""
 
 from easyddl.compat import keras_data, keras_trainer
 
 
 def put_off_without_batch(model):
-    """Has a model stay unbuilt where its data hold no batch, in place of an error.
+    """Lets a model stay unbuilt if its data hold no batch, in place of an error.
 
-    Keras builds all that a model computes with by the first batch of its data, on JAX and PyTorch
-    before it calls a callback. A rank that has none is told of the others' later.
+    On JAX and PyTorch, Keras builds all that a model computes with from the first batch of its
+    data, before it calls a callback. A rank without a batch gets the structure of the other ranks'
+    batches later, and builds the model then.
 
     Args:
         model: A Keras model.
 
     Returns:
-        Function that takes that back.
+        Function that undoes it.
     """
     original = keras_trainer.builder_of(model)
 
