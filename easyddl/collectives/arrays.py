@@ -146,12 +146,12 @@ def reduce_arrays(arrays, dtype, op, text):
     with world.failing_alike(text):
         arrays = [contiguous(array) for array in arrays]
         results = [np.empty_like(array) for array in arrays]
-    world.engine().channel.allreduce(
+    world.engine().communicator.allreduce(
         [as_bytes(array) for array in arrays],
         [as_bytes(result) for result in results],
         dtype,
         op,
-        world.signature(text),
+        world.fingerprint(text),
     )
     return results
 
@@ -161,11 +161,11 @@ def broadcast_arrays(arrays, root_rank, text):
     with world.failing_alike(text):
         arrays = [contiguous(array) for array in arrays]
         results = [array.copy() for array in arrays]
-    world.engine().channel.broadcast(
+    world.engine().communicator.broadcast(
         [as_bytes(array) for array in arrays],
         [as_bytes(result) for result in results],
         root_rank,
-        world.signature(text),
+        world.fingerprint(text),
     )
     return results
 
@@ -257,7 +257,7 @@ def _rows_of_all(argument, text, carry, counts):
         array = contiguous(argument.array)
         rows = as_bytes(array)
     result, allocate = gathering(array.shape[1:], array.dtype)
-    carry(rows, counts, _row_bytes(array), world.signature(text), allocate)
+    carry(rows, counts, _row_bytes(array), world.fingerprint(text), allocate)
     return argument.like(result[0])
 
 
@@ -283,7 +283,7 @@ def allgather(x):
     """
 
     def run(argument, text):
-        channel = world.engine().channel
+        channel = world.engine().communicator
         return _rows_of_all(argument, text, channel.all_gather, argument.array.shape[0])
 
     return collective("allgather", x, _rows, run)
@@ -316,14 +316,14 @@ def reduce_scatter(x, op="sum"):
         with world.failing_alike(text):
             array = contiguous(argument.array)
             result = np.empty((array.shape[0] // world.size(), *array.shape[1:]), array.dtype)
-        world.engine().channel.reduce_scatter(
+        world.engine().communicator.reduce_scatter(
             as_bytes(array),
             as_bytes(result),
             result.size,
             world.size(),
             argument.dtype,
             op,
-            world.signature(text),
+            world.fingerprint(text),
         )
         return argument.like(result)
 
@@ -383,6 +383,6 @@ def alltoall(x, splits=None):
         return described
 
     def run(argument, text):
-        return _rows_of_all(argument, text, world.engine().channel.all_to_all, sends)
+        return _rows_of_all(argument, text, world.engine().communicator.all_to_all, sends)
 
     return collective("alltoall", x, prepare, run)

@@ -51,8 +51,8 @@ def allgather_object(obj):
             ends.extend(np.cumsum(counts)[:-1])
             return allocate(counts)
 
-        signature = world.signature(text)
-        world.engine().channel.all_gather(data, data.size, 1, signature, cut)
+        signature = world.fingerprint(text)
+        world.engine().communicator.all_gather(data, data.size, 1, signature, cut)
     return [pickle.loads(part.tobytes()) for part in np.split(joined[0], ends)]
 
 
@@ -82,8 +82,8 @@ def broadcast_object(obj, root_rank=0):
         is_root = world.rank() == root_rank
         data = _pickled(text, obj) if is_root else _NOTHING
         received, allocate = arrays.gathering((), np.uint8)
-        signature = world.signature(text)
-        world.engine().channel.broadcast_unknown(data, root_rank, signature, allocate)
+        signature = world.fingerprint(text)
+        world.engine().communicator.broadcast_unknown(data, root_rank, signature, allocate)
     return obj if is_root else pickle.loads(received[0].tobytes())
 
 

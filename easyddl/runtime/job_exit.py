@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 
-from easyddl.runtime import launcher, world
+from easyddl.runtime import deadlines, launcher, mpi_library, world
 
 
 def _flush():
@@ -38,7 +38,7 @@ def _end_before_start(kind, error):
     )
     _flush()
     time.sleep(0.5)  # for the launcher to pass that on, which an abort may cut off
-    world.abort_mpi(1)
+    mpi_library.abort(1)
     # A launcher ends a job when a process dies by a signal, but MPICH's waits for ever where
     # one ends by itself before it has initialised MPI.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -71,7 +71,7 @@ def bounded_end():
     timers = []
 
     def begin(error):
-        seconds = world.stall_warn()
+        seconds = deadlines.warn()
         if seconds > 0:
             arguments = (sys.__excepthook__, type(error), error, error.__traceback__)
             timers.append(threading.Timer(seconds, _end_job, arguments))
