@@ -1,4 +1,4 @@
-"""What easyddl tells the user on the root, once where it would repeat itself."""
+"""Messages to the user that only the root prints, some of them only once."""
 
 from easyddl.runtime import console, world
 
@@ -12,10 +12,10 @@ def tell(text):
 
 
 def tell_once(key, text):
-    """Prints a line on the root, unless a line with this key was printed before.
+    """Prints a line on the root, unless it has already printed a line with this key.
 
     Args:
-        key: Hashable, such as a tuple of what the line is about.
+        key: Hashable that identifies the subject of the line, such as a tuple.
         text: String.
     """
     if key not in _told:
@@ -24,5 +24,5 @@ def tell_once(key, text):
 
 
 def forget():
-    """Lets every line be printed again."""
+    """Allows `tell_once` to print every line again."""
     _told.clear()
