@@ -87,7 +87,7 @@ def _check_op(dtype, op):
         )
     if op == "mean" and dtype not in _FLOATS:
         raise TypeError(
-            'op="mean" needs a floating-point dtype, because a mean of integers is no integer. Cast '
+            'op="mean" needs a floating-point dtype, because integers have no integer mean. Cast '
             f'`x`, or use op="sum" and divide. Received: x with dtype {dtype}'
         )
     if dtype == "bool" and op == "sum":

@@ -4,7 +4,7 @@ import contextlib
 
 from easyddl.runtime.engine import engine
 
-_active = []  # the innermost last
+_active: list[str] = []  # the innermost last
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 import contextlib
 
-_active = []  # the innermost last
+_active: list["Context"] = []  # the innermost last
 
 
 class Context:

@@ -2,6 +2,8 @@
 
 import os
 import threading
+from collections.abc import Callable
+from typing import Any
 
 from easyddl.runtime import launcher
 from easyddl.runtime.start import Engine, start
@@ -10,7 +12,7 @@ _engine: Engine | None = None
 _failure: Exception | None = None  # the error of the start, which cannot be repeated
 _is_starting = False
 _lock = threading.RLock()  # held while the engine starts
-_at_start = []
+_at_start: list[Callable[[Any], object]] = []
 _process = os.getpid()  # a forked child has another id
 
 
@@ -26,7 +28,12 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 def is_started() -> bool:
     """Whether the engine has started in this process. False in a forked child."""
-    return _engine is not None and _engine.process == os.getpid()
+    return _of_this_process() is not None
+
+
+def _of_this_process():
+    engine = _engine
+    return engine if engine is not None and engine.process == os.getpid() else None
 
 
 def engine() -> Engine:
@@ -35,11 +42,12 @@ def engine() -> Engine:
     Raises:
         RuntimeError: If the start fails, in every call; or in a process that is not a rank.
     """
-    if is_started():
-        return _engine
+    started = _of_this_process()
+    if started is not None:
+        return started
     _check_process()
     with _lock:
-        return _engine if is_started() else _start_once()
+        return _of_this_process() or _start_once()
 
 
 def _start_once():

@@ -42,9 +42,7 @@ class Join:
         self._reducers = {}  # the engine's reducers, by number
         self._leading = {}  # the reducers that every step uses, which know the step's number
         self._sums = {}  # the sums inside of the step, by place and kind
-        self._places = (
-            None  # how many sums of each kind the step has so far; None between steps
-        )
+        self._places = None  # how many sums of each kind the step has so far; None between steps
         self._ends = False
 
     def begin_fit(self):

@@ -1,8 +1,10 @@
 """Messages to the user that only the root prints, some of them only once."""
 
+from collections.abc import Hashable
+
 from easyddl.runtime import console, world
 
-_told = set()
+_printed: set[Hashable] = set()  # keys of `tell_once`
 
 
 def tell(text):
@@ -18,11 +20,11 @@ def tell_once(key, text):
         key: Hashable that identifies the subject of the line, such as a tuple.
         text: String.
     """
-    if key not in _told:
-        _told.add(key)
+    if key not in _printed:
+        _printed.add(key)
         tell(text)
 
 
 def forget():
     """Allows `tell_once` to print every line again."""
-    _told.clear()
+    _printed.clear()
