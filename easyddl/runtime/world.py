@@ -82,7 +82,7 @@ def fingerprint(text):
     Args:
         text: String. The collective and its arguments, as the error prints them.
     """
-    return engine().core.Signature(text)
+    return engine().core.Fingerprint(text)
 
 
 class _TakingPart:

@@ -64,7 +64,7 @@ class Reducer : public Submittable {
 
   // Submits the arrays of one or more whole buckets, from bucket `first` on. Threads may come in
   // any order: buckets are reduced in theirs. `weight` is that of this rank's batch in the step, or
-  // kPlain; that of the first bucket counts.
+  // kUnweighted; that of the first bucket counts.
   void submit(size_t first, std::vector<Segment> arrays, double weight, Done done) override;
 
   // The same for arrays on a GPU: see ReducerEntryPoints. The thread that comes here takes the step
