@@ -1,4 +1,4 @@
-"""The structs of ext/bindings/xla_ffi_api.h are those of XLA's own headers, if a framework has them."""
+"""The structs of ext/bindings/xla_ffi_api.h are those of XLA's headers, if a framework has them."""
 
 import importlib.util
 import pathlib
