@@ -1,19 +1,20 @@
-"""Beginning a fit where Keras builds a model by the first batch before it calls its callbacks."""
+"""Defers the build of a model in a fit on a rank that has no batch."""
 
 from easyddl.compat import keras_data, keras_trainer
 
 
-def put_off_without_batch(model):
-    """Has a model stay unbuilt where its data hold no batch, in place of an error.
+def defer_without_batch(model):
+    """Makes Keras leave a model unbuilt if its data contain no batch, instead of raising an error.
 
-    Keras builds all that a model computes with by the first batch of its data, on JAX and PyTorch
-    before it calls a callback. A rank that has none is told of the others' later.
+    Keras builds a model, its optimizer and its metrics from the first batch. On JAX and PyTorch it
+    does so before it calls any callback. A rank without a batch later builds from the structure of
+    the other ranks' batches.
 
     Args:
         model: A Keras model.
 
     Returns:
-        Function that takes that back.
+        Function without arguments that undoes the change.
     """
     original = keras_trainer.builder_of(model)
 
