@@ -12,8 +12,8 @@ class Backend(abc.ABC):
     """A Keras backend. Only the package of a backend imports its framework.
 
     The structure of a batch (`spec`) is nested like the batch. Each leaf has the `shape` and the
-    `dtype` that this array has in every batch. A leaf is `None` if the batches contain `None` there,
-    for example without sample weights.
+    `dtype` that this array has in every batch. A leaf is `None` if the batches contain `None` in
+    its place, for example without sample weights.
     """
 
     # Devices.
