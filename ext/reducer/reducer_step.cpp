@@ -148,7 +148,7 @@ void Reducer::end_bucket() {
   next_ = 0;
   ++step_;
   joined_.end_step();
-  if (mine_.active != 0 && place_ == Place::host) {
+  if (mine_.active != 0 && place_ == ArrayPlace::host) {
     waited_ += std::chrono::steady_clock::now() - last_handed_in_;
   }
   if (op_ == Op::mean) g_reduced_steps.fetch_add(1);
