@@ -72,7 +72,7 @@ def contiguous(array):
     return np.require(array, requirements=["C", "A"])
 
 
-def plain(value):
+def to_python(value):
     """Converts a NumPy number or string to a Python object, which prints alike on all ranks."""
     return value.item() if isinstance(value, np.generic) else value
 
@@ -126,7 +126,7 @@ def collective(name, x, prepare, run, **arguments):
     """
     with world.taking_part(f"{name}()"):
         context.require_all_ranks(f"{name}()")
-        shown = ", ".join(f"{key}={plain(value)!r}" for key, value in arguments.items())
+        shown = ", ".join(f"{key}={to_python(value)!r}" for key, value in arguments.items())
         try:
             argument = _Argument(x)
             what = ", ".join(part for part in (prepare(argument), shown) if part)

@@ -83,7 +83,7 @@ def broadcast_object(obj: ObjectT, root_rank: int = 0) -> ObjectT:
     """
     with world.taking_part("broadcast_object()"):
         context.require_all_ranks("broadcast_object()")
-        text = f"broadcast_object(root_rank={arrays.plain(root_rank)!r})"
+        text = f"broadcast_object(root_rank={arrays.to_python(root_rank)!r})"
         try:
             arrays.check_root(root_rank)
         except (TypeError, ValueError) as problem:

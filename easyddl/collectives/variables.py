@@ -34,7 +34,7 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int = 0) -> None:
     ddl.broadcast_variables(model.weights + optimizer.variables)
     ```
     """
-    text = f"broadcast_variables(root_rank={arrays.plain(root_rank)!r})"
+    text = f"broadcast_variables(root_rank={arrays.to_python(root_rank)!r})"
     with world.taking_part(text):
         try:
             arrays.check_root(root_rank)
