@@ -28,13 +28,10 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def pin_gpu(self, local_rank):
-        """Makes the framework use one GPU.
-
-        Does nothing if the user has chosen a GPU, or if the framework already uses GPUs.
+        """Makes the framework use one GPU, unless the user has chosen one or it is too late.
 
         Args:
-            local_rank: Integer. This rank's number on its host. Ranks share GPUs if there are more
-                ranks than GPUs.
+            local_rank: Integer. This rank's number on its host. More ranks than GPUs share GPUs.
         """
 
     # Tensors.
@@ -259,8 +256,8 @@ class Backend(abc.ABC):
         """The state of the random generators for another rank, derived from a given state.
 
         Args:
-            captured: The state that `random_state` returned on one rank.
-            distance: Integer. The number of the new rank minus the number of that rank.
+            captured: The state of a rank, from `random_state`.
+            distance: Integer. The number of the other rank minus the number of that rank.
         """
         return None
 

@@ -51,8 +51,7 @@ def analyze(spans):
     reduced, training, collectives = {}, [], []
     for span in spans:
         if span.name == "bucket":
-            key = span.values["exchange"], span.values["step"]
-            reduced.setdefault(key, []).append(span)
+            reduced.setdefault((span.values["exchange"], span.values["step"]), []).append(span)
         elif span.name == "step":
             training.append((span.begin, span.end))
         elif "channel" in span.values:
@@ -63,7 +62,7 @@ def analyze(spans):
         if key[1] > 0 and len(buckets) == buckets[0].values["buckets"]
     }
     exposed = [interval(buckets) for buckets in counted.values()]
-    communicating = [(b.values["begun"], b.end) for buckets in counted.values() for b in buckets]
+    communicating = [(b.values["begun"], b.end) for key in counted for b in counted[key]]
     communication = length(communicating + exposed)
     reducer_threads = {buckets[0].thread for buckets in reduced.values()}
     others = [(c.begin, c.end) for c in collectives if c.thread not in reducer_threads]
