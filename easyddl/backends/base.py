@@ -22,8 +22,7 @@ class Backend(abc.ABC):
     def configure(self):
         """Divides the cores and GPUs of the machine among its ranks, unless the user has done so.
 
-        Called when easyddl is imported, because a framework takes all cores and GPUs at its first
-        operation.
+        Called at import, because a framework takes all cores and GPUs at its first operation.
         """
 
     @abc.abstractmethod
@@ -189,8 +188,7 @@ class Backend(abc.ABC):
     def trace_step(self, model, spec, preserved):
         """Traces the step of a model on a rank without a batch.
 
-        The trace registers the reducers of the step, so that this rank can join the steps of the
-        other ranks.
+        The trace registers the reducers of the step, so that this rank can join the others.
 
         Args:
             model: A Keras model.
@@ -331,8 +329,7 @@ class Submitter(abc.ABC):
     def watch(self, variables, weight):
         """Submits each bucket when its gradients are computed, before `reduce` is called.
 
-        A backend with compiled steps need not implement it: such a step submits each bucket when it
-        is computed.
+        Compiled steps need no implementation: they submit each bucket when it is computed.
 
         Args:
             variables: List of the variables that the gradients belong to.
