@@ -6,10 +6,10 @@ from typing import NoReturn, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-# Arrays come as their bytes; what these mean is told by a dtype's name.
+# The bytes of an array. A separate argument gives the name of its dtype.
 _Bytes: TypeAlias = NDArray[np.uint8]
 
-# The type of pybind11's classes; it can only be had at run time.
+# The metaclass of pybind11's classes, which exists only at run time.
 class _Pybind11Type(type): ...
 class Error(RuntimeError): ...
 

@@ -6,7 +6,7 @@ import numpy as np
 from easyddl import backends
 from easyddl.callbacks import order
 from easyddl.checkpoint import random_states
-from easyddl.collectives import arrays, objects, variables
+from easyddl.collectives import arguments, arrays, objects, variables
 from easyddl.compat import keras_callback, keras_trainer
 from easyddl.runtime import context, notices, world
 from easyddl.training import compiled_step, fit_context, model_state, replica_check
@@ -53,7 +53,7 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
             order.check(fit.callbacks, last=DDLGlobalVariablesCallback)
 
     def on_train_begin(self, logs=None):
-        arrays.check_root(self.root_rank)
+        arguments.check_root(self.root_rank)
         self._share_initial_epoch()
         fit = fit_context.current(self.model)
         if fit is not None and fit.step is not None:

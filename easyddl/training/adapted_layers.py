@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from easyddl.collectives import arrays, objects
+from easyddl.collectives import arguments, objects
 from easyddl.compat import keras_layer
 from easyddl.runtime import console, world
 
@@ -25,7 +25,7 @@ def share(model, root_rank):
     Returns:
         Boolean: whether any layer of any rank has changed.
     """
-    arrays.check_root(root_rank)
+    arguments.check_root(root_rank)
     layers = [each for each in keras_layer.layers_of(model) if isinstance(each, _LAYERS)]
     everyones = objects.allgather_object([_table_of(layer) for layer in layers])
     theirs = everyones[root_rank]
