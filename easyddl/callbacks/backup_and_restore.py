@@ -152,7 +152,7 @@ class BackupAndRestore(keras.callbacks.Callback):
                 self._restore_variables()
                 self._restore_random_state()
             return
-        if not fit_context.everyone_trains(self.model):
+        if not fit_context.all_ranks_have_batches(self.model):
             return
         self._steps_since_backup += self.model.steps_per_execution
         if self.save_freq != "epoch" and self._steps_since_backup >= self.save_freq:
@@ -284,7 +284,7 @@ class BackupAndRestore(keras.callbacks.Callback):
     def _restore_random_state(self):
         ranks, rank = self._resumed["ranks"], world.rank()
         is_new = rank >= len(ranks)
-        mine = random_states.of_another_rank(ranks[0], rank) if is_new else ranks[rank]
+        mine = random_states.derive_for_rank(ranks[0], rank) if is_new else ranks[rank]
         random_states.restore(self.model, mine)
         self._resumed = None
 

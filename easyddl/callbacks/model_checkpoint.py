@@ -94,7 +94,7 @@ class ModelCheckpoint(keras_callback.SavingCheckpoint):
         )
 
     def on_train_batch_end(self, batch, logs=None):
-        if fit_context.everyone_trains(self.model):
+        if fit_context.all_ranks_have_batches(self.model):
             super().on_train_batch_end(batch, logs)
 
     def save_model(self, epoch, batch, logs):

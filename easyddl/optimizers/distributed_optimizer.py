@@ -39,7 +39,7 @@ def DistributedOptimizer(optimizer, bucket_bytes=None, sparse_as_dense=False):
             "`optimizer` must be an instance of a Keras optimizer, such as "
             f"`keras.optimizers.Adam(1e-3)`. Received: {optimizer!r}"
         )
-    reducer = optimizer_hook.reducer_of(
+    reducer = optimizer_hook.create_reducer(
         optimizer,
         bucket_bytes=bucket_size.requested(bucket_bytes),
         sparse_as_dense=optimizer_hook.checked_sparse_as_dense(sparse_as_dense),
