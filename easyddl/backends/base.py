@@ -184,8 +184,8 @@ class Backend(abc.ABC):
         Args:
             model: A Keras model.
             spec: The structure of the other ranks' batches.
-            preserved: `training.dry_run.PreservedState`: what must be the same afterwards. A backend
-                needs it if it takes a step in place of tracing one.
+            preserved: `training.dry_run.PreservedState`: what must be the same afterwards. A
+                backend needs it if it takes a step in place of tracing one.
         """
 
     def unwrapped(self, function):

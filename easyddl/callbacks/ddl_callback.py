@@ -1,6 +1,9 @@
 """The callback that makes `fit` and `evaluate` work on all ranks together."""
 
+from __future__ import annotations
+
 import contextlib
+from typing import Any, Literal
 
 import keras
 
@@ -120,12 +123,12 @@ class DDLCallback(keras.callbacks.Callback):
 
     def __init__(
         self,
-        bucket_bytes=None,
-        uneven="join",
-        check_replicas=None,
-        scalar_losses=None,
-        sparse_as_dense=False,
-    ):
+        bucket_bytes: int | None = None,
+        uneven: Literal["join", "truncate", "error"] = "join",
+        check_replicas: int | Literal[False] | None = None,
+        scalar_losses: Literal["mean", "sum"] | None = None,
+        sparse_as_dense: bool = False,
+    ) -> None:
         super().__init__()
         self.bucket_bytes = bucket_size.requested(bucket_bytes)
         if uneven not in _UNEVEN:
@@ -149,13 +152,13 @@ class DDLCallback(keras.callbacks.Callback):
         if trace_file.is_wanted() or self.check_replicas:
             self.async_safe = False
 
-    def set_params(self, params):
+    def set_params(self, params: dict[str, Any] | None) -> None:
         # The dict is shared with the callbacks that come later.
         if params and not world.is_root():
             params["verbose"] = 0
         super().set_params(params)
 
-    def set_model(self, model=None):
+    def set_model(self, model: keras.Model | None = None) -> None:
         order.require_instance(self, "DDLCallback")
         super().set_model(model)
         evaluation, fit = evaluation_context.current(model), fit_context.current(model)
@@ -164,7 +167,7 @@ class DDLCallback(keras.callbacks.Callback):
             evaluation.at_end.callback(loss_weight.hook(model, weight, self.scalar_losses))
             evaluation.at_end.callback(metrics_hook.hook(model))
             if loss_weight.changes_test_function(model):
-                model.test_function = None
+                evaluation.model.test_function = None
                 evaluation.at_end.callback(setattr, model, "test_function", None)
         elif fit is not None:
             order.check(fit.callbacks, DDLCallback, DDLGlobalVariablesCallback)
@@ -218,7 +221,7 @@ class DDLCallback(keras.callbacks.Callback):
                 "finds the step; check_replicas=False disables this comparison."
             )
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         fit = fit_context.current(self.model)
         if fit is None:
             raise RuntimeError(
@@ -242,14 +245,14 @@ class DDLCallback(keras.callbacks.Callback):
                 "weights. Pass ddl.DDLGlobalVariablesCallback() as the last callback."
             )
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._epoch, self._has_validated = epoch, False
         fit = fit_context.current(self.model)
         if fit is not None:
             fit.begin_epoch()
             set_epoch.begin(fit.arguments.get("x"), epoch)
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if not self.check_replicas or world.size() == 1:
             return
         model = self.model  # this access makes Keras copy JAX's state into the variables
@@ -288,7 +291,7 @@ class DDLCallback(keras.callbacks.Callback):
         if short:
             model_state.sync_from_rank(self.model, root_rank=steps.index(most))
 
-    def on_test_begin(self, logs=None):
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         evaluation, fit = evaluation_context.current(self.model), fit_context.current(self.model)
         if evaluation is not None and world.size() > 1:
             evaluation.is_shared = self._has_validated = True
@@ -297,10 +300,10 @@ class DDLCallback(keras.callbacks.Callback):
             self._validation = fit.at_end.enter_context(contextlib.ExitStack())
             self._validation.enter_context(world.activity("validation"))
 
-    def on_test_end(self, logs=None):
+    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
         self._validation.close()
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         fit = fit_context.current(self.model)
         if world.size() == 1 or fit is None:
             return

@@ -1,5 +1,9 @@
 """The callback that broadcasts the initial variables."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import keras
 import numpy as np
 
@@ -41,18 +45,18 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
 
     async_safe = True  # see `on_train_batch_end`
 
-    def __init__(self, root_rank=0):
+    def __init__(self, root_rank: int = 0) -> None:
         super().__init__()
         self.root_rank = root_rank
 
-    def set_model(self, model=None):
+    def set_model(self, model: keras.Model | None = None) -> None:
         order.require_instance(self, "DDLGlobalVariablesCallback")
         super().set_model(model)
         fit = fit_context.current(model)
         if fit is not None:
             order.check(fit.callbacks, last=DDLGlobalVariablesCallback)
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         arrays.check_root(self.root_rank)
         self._broadcast_initial_epoch()
         fit = fit_context.current(self.model)
@@ -119,7 +123,7 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
             fit.random_states = states
             fit.on_success(states.sync_from_root)
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         # `self.model` would make Keras copy JAX's state into all variables.
         model = keras_callback.model_of(self)
         fit = fit_context.current(model)
@@ -130,7 +134,7 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
             backends.require().finish(model)
             model.stop_training = fit.join.ends_after_step(model.stop_training)
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if world.size() > 1:
             stop = np.array(bool(self.model.stop_training))
             self.model.stop_training = bool(arrays.allreduce(stop, op="max"))

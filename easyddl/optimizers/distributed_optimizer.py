@@ -1,13 +1,21 @@
 """Averages gradients in a custom training loop."""
 
+from __future__ import annotations
+
+from typing import TypeVar
+
 import keras
 
 from easyddl.optimizers import momentum_correction
 from easyddl.reducer import bucket_size
 from easyddl.training import optimizer_hook
 
+_Optimizer = TypeVar("_Optimizer", bound=keras.optimizers.Optimizer)
 
-def DistributedOptimizer(optimizer, bucket_bytes=None, sparse_as_dense=False):
+
+def DistributedOptimizer(
+    optimizer: _Optimizer, bucket_bytes: int | None = None, sparse_as_dense: bool = False
+) -> _Optimizer:
     """Makes an optimizer average gradients over all ranks before it applies them.
 
     Use it in custom training loops and with several optimizers. `DDLCallback` does the same during

@@ -163,7 +163,7 @@ class FitContext(context.Context):
             self.at_end.callback(setattr, model, "train_function", None)
 
     def is_training_thread(self):
-        """Whether the caller runs in the thread of the steps. Keras may call callbacks in others."""
+        """Whether this thread runs the steps. Keras may call callbacks in other threads."""
         return threading.get_ident() == self._thread
 
     def begin_epoch(self):
