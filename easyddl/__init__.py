@@ -90,7 +90,7 @@ __all__ = [
 ]
 
 
-def __dir__():
+def __dir__() -> list[str]:
     return [*__all__, "callbacks", "layers", "optimizers"]
 
 
