@@ -193,7 +193,7 @@ class Backend(abc.ABC):
         Args:
             model: A Keras model.
             spec: The structure of the other ranks' batches.
-            preserved: `training.dry_run.PreservedState`. It saves and restores the state of the model.
+            preserved: `training.dry_run.PreservedState`. It restores the state of the model.
                 A backend needs it if it runs a step instead of tracing it.
         """
 
