@@ -265,7 +265,7 @@ class Backend(abc.ABC):
         """What hands tensors to the engine: a `Submitter`.
 
         Args:
-            engine: `_core.Exchange` or `_core.StepSum`.
+            engine: `_core.Reducer` or `_core.StepSum`.
             buckets: List of lists of indices. Which tensors travel together, in which order.
             shapes: List of tuples. The shape of each tensor.
         """
@@ -275,7 +275,7 @@ class Submitter(abc.ABC):
     """Hands the tensors of one registration to the engine at every step, and takes the results.
 
     Args:
-        engine: `_core.Exchange` or `_core.StepSum`.
+        engine: `_core.Reducer` or `_core.StepSum`.
         buckets: List of lists of indices. Which tensors travel together, in which order.
         shapes: List of tuples. The shape of each tensor.
     """

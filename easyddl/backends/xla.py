@@ -17,7 +17,7 @@ def library():
     loaded.easyddl_connect_xla.argtypes = [ctypes.c_void_p]
     loaded.easyddl_connect_xla.restype = None
     loaded.easyddl_register_with_tensorflow.restype = ctypes.c_char_p
-    loaded.easyddl_connect_xla(core.exchange_door())
+    loaded.easyddl_connect_xla(core.entry_points())
     return loaded
 
 

@@ -1,8 +1,10 @@
-"""What easyddl tells the user on the root, once where it would repeat itself."""
+"""Messages to the user that only the root prints, some of them only once."""
+
+from collections.abc import Hashable
 
 from easyddl.runtime import console, world
 
-_told = set()
+_printed: set[Hashable] = set()  # keys of `tell_once`
 
 
 def tell(text):
@@ -12,17 +14,17 @@ def tell(text):
 
 
 def tell_once(key, text):
-    """Prints a line on the root, unless a line with this key was printed before.
+    """Prints a line on the root, unless it has already printed a line with this key.
 
     Args:
-        key: Hashable, such as a tuple of what the line is about.
+        key: Hashable that identifies the subject of the line, such as a tuple.
         text: String.
     """
-    if key not in _told:
-        _told.add(key)
+    if key not in _printed:
+        _printed.add(key)
         tell(text)
 
 
 def forget():
-    """Lets every line be printed again."""
-    _told.clear()
+    """Allows `tell_once` to print every line again."""
+    _printed.clear()

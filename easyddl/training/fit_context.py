@@ -47,7 +47,7 @@ class FitContext(context.Context):
         self.has_batches = False
         self._validation_freq = None  # of the ranks that validate
         self._steps = _steps(model)
-        self._exchanged = _exchanged_steps()
+        self._exchanged = _reduced_steps()
 
     @property
     def join(self):
@@ -199,7 +199,7 @@ class FitContext(context.Context):
     def took_steps_alone(self):
         """Whether the optimizer has moved on without one exchange of gradients."""
         moved = _steps(self.model) != self._steps
-        return moved and _exchanged_steps() == self._exchanged
+        return moved and _reduced_steps() == self._exchanged
 
 
 def _steps(model):
@@ -210,9 +210,9 @@ def _steps(model):
     return int(keras.ops.convert_to_numpy(optimizer.iterations))
 
 
-def _exchanged_steps():
+def _reduced_steps():
     # Asking must not start MPI, which a fit without easyddl's callbacks does not need.
-    return gradient_reducer.exchanged_steps() if world.is_started() else 0
+    return gradient_reducer.reduced_steps() if world.is_started() else 0
 
 
 def current(model):

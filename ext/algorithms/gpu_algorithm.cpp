@@ -17,7 +17,7 @@ constexpr double kLaunch = 20e-6, kMessage = 20e-6;
 
 double rounds(int members) { return members > 1 ? 2 * std::ceil(std::log2(members)) : 0; }
 
-// What one of n members sends round a ring, or by any way that sends no more, for each byte.
+// What one of n members sends round a ring, or by any algorithm that sends no more, for each byte.
 double ring(int members) { return 2.0 * (members - 1) / members; }
 
 double cost(GpuAlgorithm algorithm, double bytes, const GpuTopology& p) {

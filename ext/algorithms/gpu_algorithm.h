@@ -1,4 +1,4 @@
-// The ways of arrays that lie on GPUs, and what each costs.
+// The algorithms that reduce arrays that lie on GPUs, and the cost of each.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ struct GpuTopology {
   int leaders;         // ranks of a host that take a shard each across hosts
 };
 
-// By how many bytes leave a host each way, and what copying them costs. It depends on nothing
+// Compares how many bytes leave a host, and what copying them costs. It depends on nothing
 // else, so that the bits of a result are the same in every run.
 GpuAlgorithm cheapest_gpu_algorithm(size_t bytes, const GpuTopology& gpu_topology);
 

@@ -159,25 +159,25 @@ class Halving {
 
   void add_reduce_scatter() const {
     const int partner = j_.rank ^ power_;
-    if (j_.rank >= power_) return exchange(kScatter, partner, {0, 0}, {0, j_.count});
-    if (partner < j_.size) take_in(partner, {0, j_.count}, {0, 0});
+    if (j_.rank >= power_) return send_and_receive(kScatter, partner, {0, 0}, {0, j_.count});
+    if (partner < j_.size) receive_and_add(partner, {0, j_.count}, {0, 0});
     int first = 0;
     for (int half = power_ / 2; half > 0; half /= 2) {
       const bool upper = (j_.rank & half) != 0;
       const int kept = upper ? first + half : first, given = upper ? first : first + half;
-      take_in(j_.rank ^ half, shards(kept, half), shards(given, half));
+      receive_and_add(j_.rank ^ half, shards(kept, half), shards(given, half));
       first = kept;
     }
   }
 
   void add_all_gather() const {
     const int partner = j_.rank ^ power_;
-    if (j_.rank >= power_) return exchange(kGather, partner, {0, j_.count}, {0, 0});
+    if (j_.rank >= power_) return send_and_receive(kGather, partner, {0, j_.count}, {0, 0});
     for (int half = 1; half < power_; half *= 2) {
       const int mine = j_.rank / half * half;
-      exchange(kGather, j_.rank ^ half, shards(mine ^ half, half), shards(mine, half));
+      send_and_receive(kGather, j_.rank ^ half, shards(mine ^ half, half), shards(mine, half));
     }
-    if (partner < j_.size) exchange(kGather, partner, {0, 0}, {0, j_.count});
+    if (partner < j_.size) send_and_receive(kGather, partner, {0, 0}, {0, j_.count});
   }
 
  private:
@@ -190,15 +190,16 @@ class Halving {
     return {begin.begin, last.begin + last.count - begin.begin};
   }
 
-  void exchange(const char* name, int peer, InterHostOperation::Shard comes,
-                InterHostOperation::Shard leaves) const {
+  void send_and_receive(const char* name, int peer, InterHostOperation::Shard comes,
+                        InterHostOperation::Shard leaves) const {
     schedule_.add(name, [j = j_, &schedule = schedule_, peer, comes, leaves] {
       schedule.receive(j.comm, j.at(comes.begin), j.bytes(comes.count), peer);
       schedule.send(j.comm, j.at(leaves.begin), j.bytes(leaves.count), peer);
     });
   }
 
-  void take_in(int peer, InterHostOperation::Shard comes, InterHostOperation::Shard leaves) const {
+  void receive_and_add(int peer, InterHostOperation::Shard comes,
+                       InterHostOperation::Shard leaves) const {
     schedule_.add(kScatter, [j = j_, &schedule = schedule_, peer, comes, leaves] {
       schedule.receive(j.comm, schedule.inbox(j.bytes(comes.count)), j.bytes(comes.count), peer);
       schedule.send(j.comm, j.at(leaves.begin), j.bytes(leaves.count), peer);

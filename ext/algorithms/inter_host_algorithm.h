@@ -1,4 +1,4 @@
-// The ways on which data is reduced among hosts, and what each costs.
+// The algorithms that reduce data across hosts, and the cost of each.
 #pragma once
 
 #include <mpi.h>
@@ -40,7 +40,7 @@ struct InterHostOperation {
   uint8_t* at(size_t element) const { return data + bytes(element); }
 };
 
-// The route that costs least for so many bytes, by the latency of a message, the time that each
+// The algorithm that costs least for so many bytes, by the latency of a message, the time that each
 // one takes its sender, and the bytes that a host must send. It depends on nothing else, so that
 // the order of a sum, and with it its bits, are the same in every run.
 InterHostAlgorithm cheapest_inter_host_algorithm(size_t bytes, int members);
@@ -56,10 +56,10 @@ void add_reduce_scatter(InterHostAlgorithm algorithm, const InterHostOperation& 
 void add_all_gather(InterHostAlgorithm algorithm, const InterHostOperation& operation,
                     Schedule& schedule);
 
-// The same where the journey's data lies on a GPU, by Route::direct, with messages that MPI takes
-// from there and puts there. Sums are the host's: `mine` is its memory for the own shard, which
-// has been copied to it; then the schedule's data is the sum, in accumulators; and in the end
-// `mine` is the result, which is not on the GPU yet.
+// The same for data that lies on a GPU, by InterHostAlgorithm::direct. MPI reads the messages from
+// the GPU's memory and writes them there. Sums are the host's: `mine` is its memory for the own
+// shard, which has been copied to it; then the schedule's data is the sum, in accumulators; and in
+// the end `mine` is the result, which is not on the GPU yet.
 struct GpuShardOperation {
   InterHostOperation operation;  // of the GPU's own elements
   uint8_t* mine;

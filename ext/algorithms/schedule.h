@@ -1,4 +1,4 @@
-// A shard on its way across the hosts.
+// The steps by which a shard is reduced across hosts.
 #pragma once
 
 #include <mpi.h>
@@ -11,9 +11,9 @@
 
 namespace easyddl {
 
-// A row of steps, each of which may start messages: the next one is taken when these have come.
-// It moves on only while somebody asks it to, so that several can be under way at a time and the
-// wire has work while this rank has other.
+// A sequence of steps, each of which may start messages. The next step runs when the messages of
+// the one before have come. A schedule proceeds only when `advance` is called, so that several
+// schedules can be under way at a time and the network works while this rank does something else.
 class Schedule {
  public:
   using Step = std::function<void()>;
@@ -40,7 +40,7 @@ class Schedule {
 
   bool is_under_way() const { return !steps_.empty(); }
 
-  // Takes every step whose turn has come. True once the last one's messages have come too.
+  // Runs all steps whose messages have come. True once those of the last step have come too.
   bool advance();
 
  private:

@@ -23,11 +23,11 @@ constexpr size_t kMost = size_t{1} << 30;
 // Long enough for a message's latency not to matter, and short enough for many to be under way.
 constexpr size_t kMessageBytes = size_t{4} << 20;
 
-struct Range {
+struct Part {
   size_t begin, count;
 };
 
-Range part_of(size_t count, int index, int parts) {
+Part part_of(size_t count, int index, int parts) {
   const size_t n = static_cast<size_t>(parts), i = static_cast<size_t>(index);
   const size_t begin = count / n * i + std::min(i, count % n);
   return {begin, count / n + (i < count % n ? 1 : 0)};
@@ -118,7 +118,7 @@ void Bench::ring(const BenchData& data) {
   if (n == 1) std::memcpy(data.out, data.in, data.bytes());
   Messages messages(comm_.get());
   for (int step = 0; step < n - 1; ++step) {
-    const Range mine = part(rank - step), theirs = part(rank - step - 1);
+    const Part mine = part(rank - step), theirs = part(rank - step - 1);
     const float* from = (step == 0 ? data.in : data.out) + mine.begin;
     messages.receive(data.scratch, theirs.count * sizeof(float), kMost, previous);
     messages.send(from, mine.count * sizeof(float), kMost, next);
@@ -128,7 +128,7 @@ void Bench::ring(const BenchData& data) {
     }
   }
   for (int step = 0; step < n - 1; ++step) {
-    const Range mine = part(rank + 1 - step), theirs = part(rank - step);
+    const Part mine = part(rank + 1 - step), theirs = part(rank - step);
     messages.receive(data.out + theirs.begin, theirs.count * sizeof(float), kMost, previous);
     messages.send(data.out + mine.begin, mine.count * sizeof(float), kMost, next);
     messages.finish();
@@ -146,7 +146,7 @@ void Bench::stream(const BenchData& data, int senders) {
   if (across_.get() == MPI_COMM_NULL || topology_.local_rank >= senders) return;
   const int n = topology_.num_nodes;
   const size_t half = data.bytes() - data.bytes() / static_cast<size_t>(n);
-  const Range mine = part_of(half, topology_.local_rank, senders);
+  const Part mine = part_of(half, topology_.local_rank, senders);
   const int next = (topology_.node_rank + 1) % n, previous = (topology_.node_rank + n - 1) % n;
   const auto* in = reinterpret_cast<const uint8_t*>(data.in) + mine.begin;
   Messages messages(across_.get());

@@ -1,4 +1,4 @@
-// Timing easyddl's allreduce beside other ways to do the same, and beside what bounds them.
+// Timing easyddl's allreduce beside other methods, and beside what bounds them.
 #pragma once
 
 #include <mpi.h>
@@ -12,7 +12,7 @@
 
 namespace easyddl {
 
-// What one way works on: float32 numbers to be summed over all ranks. `scratch` is as long as
+// What a method works on: float32 numbers to be summed over all ranks. `scratch` is as long as
 // the others. It comes from the caller, so that all the memory that is timed is of one kind.
 struct BenchData {
   const float* in;
@@ -23,7 +23,7 @@ struct BenchData {
   size_t bytes() const { return count * sizeof(float); }
 };
 
-// The ways, by name:
+// The methods, by name:
 //   easyddl      the communicator's allreduce
 //   mpi          MPI_Allreduce of the MPI in use
 //   ring         a flat ring over all ranks: reduce-scatter and all-gather, with no hierarchy
@@ -33,10 +33,10 @@ struct BenchData {
 //   wire_of_all  the same, by as many ranks as each host has
 class Bench {
  public:
-  // Collective over the world. `communicator` is the one that easyddl's own way takes.
+  // Collective over the world. `communicator` is the one that the method "easyddl" uses.
   Bench(World& world, Communicator& communicator);
 
-  // Collective. Goes one way `calls` times, all ranks beginning at once; the seconds that a
+  // Collective. Calls one method `calls` times, all ranks beginning at once; the seconds that a
   // call took on this rank.
   double time(const std::string& method, const BenchData& data, int calls);
 

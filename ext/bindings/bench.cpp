@@ -20,7 +20,7 @@ void define_bench(py::module_& m) {
              const WithoutPythonLock nogil;
              return Immortal<Bench>(new Bench(world, communicator));
            }),
-           py::arg("world"), py::arg("channel"), py::keep_alive<1, 2>(), py::keep_alive<1, 3>(),
+           py::arg("world"), py::arg("communicator"), py::keep_alive<1, 2>(), py::keep_alive<1, 3>(),
            "Collective. `channel` is the one that easyddl's own way takes.")
       .def(
           "time",
@@ -35,7 +35,7 @@ void define_bench(py::module_& m) {
             const WithoutPythonLock nogil;
             return bench.time(algorithm, data, calls);
           },
-          py::arg("way"), py::arg("input").noconvert(), py::arg("output").noconvert(),
+          py::arg("name"), py::arg("input").noconvert(), py::arg("output").noconvert(),
           py::arg("scratch").noconvert(), py::arg("calls"),
           "Collective. Goes one way `calls` times; the seconds that a call took on this rank.");
 }

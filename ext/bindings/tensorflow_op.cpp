@@ -21,7 +21,7 @@ using namespace easyddl;
 std::string load_failure;
 ReducerEntryPoints engine{};
 
-// What a node of a graph knows: which gradients it takes to which exchange.
+// What a node of a graph knows: which gradients it submits to which reducer.
 struct Kernel {
   int64_t reducer = 0;
   int64_t bucket = 0;
@@ -250,7 +250,7 @@ void register_exchange() {
   tf->OpDefinitionBuilderAddInput(builder, "gradients: T");
   // Not read: it is what makes each step another computation. The op is not declared
   // stateful, since TensorFlow runs stateful ops one after the other; without this input it
-  // would fold the reducer of a constant gradient into a constant.
+  // would fold the reduction of a constant gradient into a constant.
   tf->OpDefinitionBuilderAddInput(builder, "step: int64");
   tf->OpDefinitionBuilderAddInput(builder, "weight: float");
   tf->OpDefinitionBuilderAddOutput(builder, "means: T");

@@ -23,7 +23,7 @@ void define_world(py::module_& m) {
                                               NetworkOptions{racks, route, gpu, cuda_aware}));
            }),
            py::arg("host"), py::arg("stall_warn"), py::arg("stall_abort"), py::arg("racks") = "",
-           py::arg("route") = "", py::arg("gpu") = "", py::arg("cuda_aware") = "",
+           py::arg("algorithm") = "", py::arg("gpu") = "", py::arg("cuda_aware") = "",
            "Collective over MPI_COMM_WORLD. `host` names this rank's host; deadlines in seconds. "
            "`racks`, `route`, `gpu` and `cuda_aware` are those of rank 0: the rack of each host, "
            "with "

@@ -63,7 +63,7 @@ bool answer_metadata(const xla::CallFrame& frame) {
 int64_t attribute(const xla::CallFrame& frame, const char* name) {
   const xla::Attributes& all = frame.attributes;
   for (int64_t i = 0; i < all.size; ++i) {
-    const xla::Span& found = *all.names[i];
+    const xla::ByteSpan& found = *all.names[i];
     if (std::string(found.text, found.length) != name) continue;
     const auto* scalar = static_cast<const xla::Scalar*>(all.values[i]);
     if (all.types[i] != xla::kScalarAttribute || scalar->dtype != xla::kInt64) break;
@@ -127,7 +127,7 @@ std::vector<Segment> arrays_of(const xla::CallFrame& frame) {
   return arrays;
 }
 
-// Memory of arguments and results stays until the future is told.
+// The memory of arguments and results lives until the future is set.
 void tell(const xla::Api& api, xla::Future* future, const std::string& error) {
   if (error.empty()) {
     auto args = xla::sized<xla::FutureAvailableArgs>();
@@ -141,7 +141,7 @@ void tell(const xla::Api& api, xla::Future* future, const std::string& error) {
   api.future_set_error(&args);
 }
 
-void exchange(xla::CallFrame& frame) {
+void reduce(xla::CallFrame& frame) {
   const int64_t number = attribute(frame, "exchange"), first = attribute(frame, "first");
   std::vector<Segment> arrays = arrays_of(frame);
   const double weight = *static_cast<const float*>(buffer(frame.arguments, 0).data);
@@ -163,7 +163,7 @@ void* stream_of(const xla::CallFrame& frame) {
 
 // Arguments and results lie on the GPU, the weight too. What is queued after this on XLA's stream
 // waits there, so that XLA may reuse memory in the order of its stream.
-void exchange_on_gpu(const xla::CallFrame& frame) {
+void reduce_on_gpu(const xla::CallFrame& frame) {
   const int64_t number = attribute(frame, "exchange"), first = attribute(frame, "first");
   const auto* weight = static_cast<const float*>(buffer(frame.arguments, 0).data);
   const std::string refused =
@@ -217,12 +217,10 @@ const xla::Api& tensorflows_api() {
 
 // The handlers of the custom call, for host memory and for a GPU's. Its attributes: `exchange`, the
 // engine's number of it, and `first`, the first of the buckets.
-EASYDDL_EXPORT xla::Error* easyddl_exchange(xla::CallFrame* frame) {
-  return handle(frame, exchange);
-}
+EASYDDL_EXPORT xla::Error* easyddl_exchange(xla::CallFrame* frame) { return handle(frame, reduce); }
 
 EASYDDL_EXPORT xla::Error* easyddl_exchange_on_gpu(xla::CallFrame* frame) {
-  return handle(frame, exchange_on_gpu);
+  return handle(frame, reduce_on_gpu);
 }
 
 // Connects this library with the engine's.

@@ -41,7 +41,7 @@ struct MetadataExtension {
   Metadata* metadata;
 };
 
-struct Span {
+struct ByteSpan {
   const char* text;
   size_t length;
 };
@@ -78,7 +78,7 @@ struct Attributes {
   Extension* extensions;
   int64_t size;
   int* types;
-  Span** names;
+  ByteSpan** names;
   void** values;
 };
 
@@ -125,7 +125,7 @@ struct ErrorDestroyArgs {
 struct HandlerRegisterArgs {
   size_t struct_size;
   Extension* extensions;
-  Span name, platform;
+  ByteSpan name, platform;
   Handler *instantiate, *prepare, *initialize, *execute;
   uint32_t traits;
 };

@@ -28,7 +28,7 @@ bool ChunkStream::advance(size_t ready) {
   return !is_under_way();
 }
 
-// Starts the message of the next segment. False if there is none yet. Both sides skip empty arrays.
+// Starts the message of the next chunk. False if there is none yet. Both sides skip empty arrays.
 bool ChunkStream::start_next(size_t ready) {
   while (next_ < arrays_.size() && offset_ == arrays_[next_].bytes) {
     ++next_;
@@ -57,7 +57,7 @@ bool ChunkStream::start_next(size_t ready) {
   return true;
 }
 
-// Whether the oldest message under way has ended; a segment that has come is copied out.
+// Whether the oldest message under way has ended; a chunk that has come is copied out.
 bool ChunkStream::end_first() {
   Slot& slot = slots_[ended_ % kWindow];
   if (!have_ended(&slot.request, 1)) return false;

@@ -1,4 +1,4 @@
-// Long arrays on their way between pairs of ranks, in segments.
+// Sends and receives long arrays between pairs of ranks, in chunks.
 #pragma once
 
 #include <mpi.h>
@@ -12,7 +12,7 @@ namespace easyddl {
 
 // Sends arrays to ranks, or receives arrays from ranks, one after the other. MPI sees only memory
 // of the stream's own: a collective that is interrupted leaves requests behind, and the caller's
-// arrays may be gone or changed while MPI still reads or writes. Pieces also keep counts within
+// arrays may be gone or changed while MPI still reads or writes. Chunks also keep counts within
 // MPI's int.
 //
 // A pair of streams of two ranks must name the same arrays in the same order. It moves on only
@@ -63,8 +63,8 @@ class ChunkStream {
   const MPI_Comm comm_;
   const int tag_;
   std::vector<Array> arrays_;
-  size_t next_ = 0, offset_ = 0;   // the array, and the place in it, of the next segment
-  size_t begun_ = 0, ended_ = 0;   // segments
+  size_t next_ = 0, offset_ = 0;   // the array, and the place in it, of the next chunk
+  size_t begun_ = 0, ended_ = 0;   // chunks
   size_t started_ = 0, done_ = 0;  // bytes
   std::array<Slot, kWindow> slots_;
 };

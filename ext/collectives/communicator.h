@@ -1,4 +1,4 @@
-// The hierarchical collectives: shared memory within a host, MPI across hosts.
+// The hierarchical collectives: shared memory within a host, messages of MPI across hosts.
 #pragma once
 
 #include <array>
@@ -21,20 +21,26 @@
 
 namespace easyddl {
 
-// One line of collectives, all ranks calling the same ones in the same order. Each communicator has
-// memory and tags of its own, so that collectives on different communicators never mix. It has no
-// communicator of MPI's: there are only some thousands of these, and making one takes all ranks.
+// Collectives over all ranks. All ranks call the same collectives of a communicator in the same
+// order. Each communicator has shared memory, message tags and an id of its own, so that
+// collectives of different communicators never wait for each other. It does not create a
+// communicator of MPI: MPI has only some thousands of these, and creating one takes all ranks.
 //
-// A collective that ends half-way, by an error or an interrupt, breaks the communicator: turns of
-// the ranks no longer agree. Every later call on it fails at once, on all ranks, with the first
-// error.
+// A collective that fails part-way breaks the communicator, because the phases of the ranks no
+// longer agree. Every later call fails at once, on all ranks, with the first error.
 //
-// Data goes in chunks through stages, each a phase of the shared-memory level: copy the chunk
-// in; reduce my shard of it; copy the reduced chunk out. While chunk k is copied in, chunk k-1
-// is reduced and chunk k-2 copied out, with one wait for the others in a phase. With several
-// hosts the shards of some chunks cross them at a time, in more stages, so that the wire does
-// not wait for the cores. Reduce-scatter inside, recursion on the shard and all-gather on the
-// way back follow BlueConnect (Cho et al., 2019).
+// The hierarchy follows BlueConnect (Cho et al., 2019): reduce-scatter within a host, the same
+// again across hosts on each shard, and all-gather on the way back. Data goes in chunks through
+// stages, each of which is a phase of the shared-memory level: copy the chunk in, reduce this
+// rank's shard of it, copy the reduced chunk out. While chunk k is copied in, chunk k-1 is reduced
+// and chunk k-2 is copied out, so that a phase has only one wait for the other ranks. With several
+// hosts the reduction takes more stages, so that the network works on several chunks while the
+// cores work on others.
+//
+// The collectives are implemented in several files: allreduce.cpp, broadcast.cpp,
+// variable_length.cpp (all-gather, all-to-all, reduce-scatter) and inter_host_shard.cpp. What they
+// have in common is in pipeline.cpp (chunks, phases, comparison of fingerprints) and
+// communicator_call.h (lock, errors, trace).
 class Communicator {
  public:
   // Collective over the world. `most_bytes` is as much as one collective of those on shared memory
@@ -91,7 +97,7 @@ class Communicator {
   void reduce_scatter(const void* in, void* out, size_t count, DType dtype, Op op,
                       const Fingerprint& fingerprint);
 
-  // A collective that goes another way than the shared memory's. `run` is called once, with what
+  // A collective that does not use the shared memory. `run` is called once, with what
   // it has to call now and then while it waits. Nothing compares the ranks' fingerprints.
   void take_part(const char* name, size_t bytes, const Fingerprint& fingerprint,
                  const std::function<void(const Idle&)>& run);

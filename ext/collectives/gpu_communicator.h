@@ -1,4 +1,5 @@
-// The level on GPUs: the communicators, the streams and the memory that all reducers share.
+// Collectives on GPUs: the communicators of NCCL, the streams and the memory that all reducers
+// share.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,7 @@
 
 #include "algorithms/gpu_algorithm.h"
 #include "arrays/segment_list.h"
+#include "collectives/gpu_peer_info.h"
 #include "common/wait.h"
 #include "gpu/completion_monitor.h"
 #include "gpu/memory.h"
@@ -32,13 +34,13 @@ struct GpuLoad {
   size_t total() const;
 };
 
-// One in a process, held by the world: however many reducers there are, they need one communicator
-// of NCCL among all ranks and one among those of a host, two streams, and as many events as are
-// under way. Ending a communicator in order takes all ranks, which close reducers at times of
-// their own: so it stays.
+// There is one in a process, however many reducers there are: one communicator of NCCL among all
+// ranks and one among those of a host, two streams, and as many events as are under way. It lives
+// as long as the world, because ending a communicator of NCCL in order takes all ranks, which close
+// reducers at different times.
 //
-// All work is queued on a stream of its own, in one order on all ranks: each call of `prepare` and
-// each step of a reducer has its turn, and whoever calls here holds it.
+// All work is queued on a stream of its own, in the same order on all ranks: whoever calls
+// `prepare` or queues a step holds its position in `step_order`.
 class GpuCommunicator {
  public:
   // That of a world. Made at the first call.
@@ -52,7 +54,7 @@ class GpuCommunicator {
   GpuStepOrder& step_order() { return step_order_; }
   GpuCompletionMonitor& watch() { return watch_; }
 
-  // Collective over the communicator. Makes ready for such loads: no memory is had later, and NCCL
+  // Collective over the communicator. Prepares such loads: no later step allocates memory, and NCCL
   // makes no connection. `gpu` is the one on which this rank's arrays lie; a rank that has none
   // takes one by its place on the host. Throws on all ranks if any of them cannot take part, and
   // says which and why.
@@ -62,7 +64,8 @@ class GpuCommunicator {
   // The GPU of this rank, once it is prepared.
   int gpu() const { return gpu_; }
 
-  // The way of a load: the user's wish, or the cheapest. The same on all ranks.
+  // The algorithm for a load: the one that the user has chosen, or the cheapest. The same on all
+  // ranks.
   GpuAlgorithm algorithm_of(const GpuLoad& load) const;
 
   // The GPU's context is current in all that follows.
@@ -75,13 +78,14 @@ class GpuCommunicator {
   // The same for a weight that lies on the GPU, which is read: returns once it is there.
   float read(const float* weight, CudaStream framework);
 
-  // Queues the reduction of a load over all ranks, on any way but the host's. By NCCL it returns at
-  // once; by the hierarchy when the data of other hosts has come. To be called within the
+  // Queues the reduction of a load over all ranks, by any algorithm but `host`. By NCCL it returns
+  // at once; by the hierarchy when the data of other hosts has come. To be called within the
   // communicator's `take_part`.
   void reduce(Communicator& communicator, const std::vector<Segment>& arrays, DType dtype,
               GpuAlgorithm algorithm, const Reduction& reduction, const Idle& idle);
 
-  // By the host's way: into its memory, where all of a load lies in a row; and back.
+  // For the algorithm `host`: copies a load to the host's memory, one array after the other; and
+  // back.
   uint8_t* fetch(const std::vector<Segment>& arrays, const Idle& idle);
   void bring_back(const std::vector<Segment>& arrays);
 
@@ -89,16 +93,13 @@ class GpuCommunicator {
   std::vector<Segment> zeros(const std::vector<size_t>& bytes);
 
  private:
-  struct PeerInfo;
   struct NcclIds;
   struct NcclNeeds;
 
   NcclNeeds needs_of(const std::vector<GpuLoad>& loads) const;
   int gpu_or_mine(std::optional<int> gpu) const;
   void set_up(int gpu);
-  PeerInfo peer_info(const NcclNeeds& needs, int gpu) const;
-  void compare(const std::vector<PeerInfo>& all, const NcclNeeds& needs) const;
-  void refuse_shared_gpus(const std::vector<PeerInfo>& all) const;
+  GpuPeerInfo peer_info(const NcclNeeds& needs, int gpu) const;
   std::vector<NcclIds> make_ids(Communicator& communicator, const NcclNeeds& missing) const;
   void connect(Communicator& communicator, const NcclNeeds& missing);
   void warm_up(Communicator& communicator, const std::vector<GpuLoad>& loads);
@@ -110,6 +111,8 @@ class GpuCommunicator {
   void check();
   size_t shard_bytes(size_t bytes, DType dtype) const;
   void poll_gpu(const std::function<bool()>& ready, const Idle& idle);
+
+  static constexpr size_t kAhead = 8;  // chunks that are copied ahead
 
   const Topology& topology_;
   const GpuTopology gpu_topology_;

@@ -1,4 +1,4 @@
-// Tags of messages: communicators of easyddl's share MPI's, and are told apart by their tags.
+// Tags of messages. The communicators of easyddl share one of MPI, so each has tags of its own.
 #pragma once
 
 #include <mpi.h>

@@ -35,11 +35,16 @@ Communicator::Chunk Communicator::chunk_at(size_t index, size_t bytes) const {
   return {index * size, std::min(bytes, (index + 1) * size)};
 }
 
+// In phase k chunk k goes through stage 0, chunk k-1 through stage 1, and so on: at most one wait
+// for the other ranks in each phase. Meanwhile the ranks compare their fingerprints. On one host
+// each rank reads those of all others in the second phase. With several hosts
+//   phase 0: each rank writes its fingerprint to the shared memory;
+//   phase 1: the leaders compare those of their host, then those of all hosts, and write the
+//   verdict; phase 2: all ranks read the verdict.
 void Communicator::pipeline(size_t bytes, const Fingerprint& fingerprint,
                             const std::vector<Stage>& stages) {
   const size_t chunks = (bytes + local_.slot_bytes() - 1) / local_.slot_bytes();
   const uint32_t first = local_.phase();
-  // With several hosts a third phase tells all members what the leaders heard of the others.
   const size_t least = several_hosts() ? 3 : 2;
   const size_t phases = std::max(chunks + stages.size() - 1, least);
   for (size_t k = 0; k < phases; ++k) {
@@ -71,7 +76,7 @@ void Communicator::pipeline(size_t bytes, const Fingerprint& fingerprint,
   }
 }
 
-// Moves on what is under way across the hosts. True if nothing is.
+// Advances all schedules across the hosts. True if none is under way.
 bool Communicator::advance_schedules() {
   bool all_done = true;
   for (Schedule& schedule : schedules_) all_done = schedule.advance() && all_done;

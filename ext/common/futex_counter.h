@@ -22,7 +22,7 @@ class FutexCounter {
 
   bool reached(uint32_t target) const;
 
-  // As a bell: `ring` wakes whoever waits for more than `count` told.
+  // Adds one, and wakes all who wait for a greater value than `count` returned.
   void ring();
   uint32_t count() const { return arrived_.load(std::memory_order_acquire); }
 

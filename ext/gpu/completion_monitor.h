@@ -1,4 +1,4 @@
-// What has been queued on a GPU and is not done yet.
+// The work that is queued on a GPU and not done yet.
 #pragma once
 
 #include <condition_variable>
@@ -18,8 +18,9 @@ namespace easyddl {
 
 class World;
 
-// A thread that watches the steps of all reducers, as NCCL's users do: whoever has queued one has
-// gone on. It tells when a step is done, and ends the job where one fails or takes too long.
+// A thread that watches the steps of all reducers. Whoever queues a step on the GPU does not wait
+// for it: the thread calls back when the step is done, and ends the job if the step fails or takes
+// too long.
 class GpuCompletionMonitor {
  public:
   // `check` throws if NCCL has met an error.
@@ -35,18 +36,18 @@ class GpuCompletionMonitor {
   struct Work {
     int64_t owner;                // a reducer
     std::string what;             // for errors
-    std::function<void()> after;  // called once it is done, on the watch's thread
+    std::function<void()> after;  // called when it is done, on the monitor's thread
   };
 
-  // Marks where `stream` is now, the engine's own: `after` is called when the GPU has come there,
-  // and the framework's stream, if there is one, waits for it. Where too many such marks are
-  // under way, it waits for the first. The GPU's context is current.
+  // Records an event on `stream`, the engine's own. `after` is called when the GPU has reached the
+  // event, and the framework's stream, if there is one, waits for the event. If too many events are
+  // under way, this waits for the first. The GPU's context must be current.
   void mark(CudaStream stream, std::optional<CudaStream> framework, Work work);
 
-  // Returns once nothing of an owner is under way, or nothing of anybody.
+  // Returns once no step of `owner` is under way; without an owner, no step at all.
   void drain(std::optional<int64_t> owner = std::nullopt);
 
-  // Its events go, which belong to a context. Nothing is under way.
+  // Destroys the events, which belong to a context. No step may be under way.
   void forget_gpu();
 
  private:

@@ -7,7 +7,7 @@
 namespace easyddl {
 namespace {
 
-// Turns travel modulo this, so that a float32 holds the sum over 16384 ranks.
+// Positions are sent modulo this, so that a float32 holds the sum over 16384 ranks.
 constexpr uint64_t kCycle = 1024;
 
 [[noreturn]] void fail_for_order() {
@@ -37,7 +37,7 @@ uint64_t GpuStepOrder::agreed(double sum, double ranks, const uint64_t* claimed)
   if (std::abs(mean - rounded) > 1e-6) fail_for_order();
   const std::lock_guard<std::mutex> lock(mutex_);
   const uint64_t ahead = (static_cast<uint64_t>(rounded) + kCycle - next_ % kCycle) % kCycle;
-  if (ahead > kCycle / 2) fail_for_order();  // that turn has gone by here
+  if (ahead > kCycle / 2) fail_for_order();  // that step has ended here
   if (claimed != nullptr && *claimed != next_ + ahead) fail_for_order();
   return next_ + ahead;
 }

@@ -1,4 +1,4 @@
-// In which order the steps of all reducers use the GPUs: the same on all ranks.
+// The order in which the steps of all reducers use the GPUs. It is the same on all ranks.
 #pragma once
 
 #include <condition_variable>
@@ -8,35 +8,35 @@
 
 namespace easyddl {
 
-// All reducers of a process share one communicator of NCCL, whose collectives must be queued in
-// one order on all ranks. That is the order in which the ranks' programs hand in steps: a rank
-// that has arrays claims the next turn, and tells the others of it with its control word. A rank
-// that has joined has no program to follow. There each reducer has a thread, which learns its
-// step's turn from the control word and waits until the turns before have ended. So a step's
-// collectives lie between `begin` and `end`, and no other's lie between them.
+// All reducers of a process share one communicator of NCCL, whose collectives must be queued in the
+// same order on all ranks. That is the order in which the ranks' programs submit steps. A rank with
+// arrays claims the next position in that order and sends it with its control word. A rank that has
+// joined has no program to follow: the thread of each of its reducers learns the position of the
+// step from the control word, and waits until all earlier steps have ended. The collectives of a
+// step are queued between `begin` and `end`, and those of no other step are.
 class GpuStepOrder {
  public:
-  // a reducer, and what it is called in errors.
+  // A reducer, and its name in errors.
   struct Owner {
     int64_t number;
     const std::string& what;
   };
 
-  // For a rank that has arrays: the turn of the step that it is about to begin. Other threads'
+  // For a rank that has arrays: the position of the step that it is about to begin. Other threads'
   // claims wait until this step has ended. Throws if a step of another reducer is half-way, with
-  // buckets that have not been handed in.
+  // buckets that have not been submitted.
   uint64_t claim(const Owner& owner);
 
-  // A turn as ranks tell it, to be summed over those that have arrays, and the turn that the sum
-  // stands for. Throws if the ranks have claimed different ones. `claimed` is null where this rank
-  // has no arrays.
+  // A position as it is sent, to be summed over the ranks that have arrays; and the position that
+  // the sum stands for. Throws if the ranks have claimed different ones. `claimed` is null where
+  // this rank has no arrays.
   static float to_float(uint64_t position);
   uint64_t agreed(double sum, double ranks, const uint64_t* claimed);
 
-  // Returns once all turns before have ended here.
+  // Returns once all earlier steps have ended here.
   void begin(const Owner& owner, uint64_t position);
 
-  // Between two calls that hand in buckets of one step.
+  // Between two calls that submit buckets of one step.
   void pause(const Owner& owner);
   void resume(const Owner& owner);
 
@@ -46,7 +46,7 @@ class GpuStepOrder {
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  uint64_t next_ = 0;     // the turn to begin next
+  uint64_t next_ = 0;     // the position of the step to begin next
   int64_t claimant_ = 0;  // reducers; 0 for none
   int64_t holder_ = 0;
   std::string holder_what_;

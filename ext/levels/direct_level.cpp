@@ -33,7 +33,7 @@ constexpr std::chrono::seconds kPatience{10};
 }  // namespace
 
 // What is left to do, in the slot of member 0.
-struct DirectLevel::Work {
+struct DirectLevel::BlockProgress {
   alignas(kLine) std::atomic<uint32_t> next{0};
   alignas(kLine) FutexCounter done;
 };
@@ -76,21 +76,23 @@ bool DirectLevel::reach_all(const Topology& topology) {
   return reached == 1;
 }
 
-DirectLevel::Work& DirectLevel::work(uint32_t phase) {
-  return *reinterpret_cast<Work*>(shared_memory_.slot(0, phase));
+DirectLevel::BlockProgress& DirectLevel::progress(uint32_t phase) {
+  return *reinterpret_cast<BlockProgress*>(shared_memory_.slot(0, phase));
 }
 
 DirectLevel::Announcement& DirectLevel::announcement(int member, uint32_t phase) {
-  return *reinterpret_cast<Announcement*>(shared_memory_.slot(member, phase) + sizeof(Work));
+  return *reinterpret_cast<Announcement*>(shared_memory_.slot(member, phase) +
+                                          sizeof(BlockProgress));
 }
 
 size_t DirectLevel::most_segments() const {
-  return (shared_memory_.slot_bytes() - sizeof(Work) - sizeof(Announcement)) / sizeof(Segment);
+  return (shared_memory_.slot_bytes() - sizeof(BlockProgress) - sizeof(Announcement)) /
+         sizeof(Segment);
 }
 
 DirectLevel::Offer::Offer(DirectLevel& level, const SegmentList& data, uint32_t phase)
     : level_(level), phase_(phase) {
-  if (level_.shared_memory_.rank() == 0) new (&level_.work(phase)) Work;
+  if (level_.shared_memory_.rank() == 0) new (&level_.progress(phase)) BlockProgress;
   Announcement& mine =
       *new (&level_.announcement(level_.shared_memory_.rank(), phase)) Announcement;
   size_t count = 0;
@@ -166,7 +168,7 @@ void DirectLevel::reduce(const SegmentList& data, uint32_t phase, DType dtype, O
   };
   const size_t block = block_bytes(data.bytes());
   const auto blocks = static_cast<uint32_t>((data.bytes() + block - 1) / block);
-  Work& shared = work(phase);
+  BlockProgress& shared = progress(phase);
   for (uint32_t i = shared.next.fetch_add(1); i < blocks; i = shared.next.fetch_add(1)) {
     const AtWork at_work(announcement(shared_memory_.rank(), phase).is_at_work);
     const size_t begin = i * block, end = std::min(data.bytes(), begin + block);

@@ -1,4 +1,4 @@
-// The level inside a host without a board between: its ranks reach into each other's memory.
+// The level within a host for large arrays: its ranks read and write each other's memory.
 #pragma once
 
 #include <sys/types.h>
@@ -14,15 +14,15 @@
 
 namespace easyddl {
 
-// Every member offers its arrays. Then the data goes in blocks, which the members take one after
-// the other, whoever has time for the next: it reads a block from all the others, reduces it, and
-// writes the result to all. So each input is read once and each result written once, ranks wait
-// for each other at the beginning and at the end alone, and one whose core is taken away holds up
-// a block and not the rest. Who reduces a block changes no bit: the order of a sum is that of the
-// members.
+// Each member publishes the addresses of its arrays. The data is cut into blocks, and each member
+// takes the next block as soon as it has time: it reads the block from all other members, reduces
+// it, and writes the result to all members. Each input is read once and each result is written
+// once. Members wait for each other only at the beginning and at the end, so that a member whose
+// core is taken away delays one block and not the others. The result does not depend on who reduces
+// a block, because the order of a sum is that of the members.
 class DirectLevel {
  public:
-  // Collective over layout.host. `shared_memory` carries the offers, in its slots.
+  // Collective over topology.host. The offers are written to slots of `shared_memory`.
   DirectLevel(const Topology& topology, SharedMemoryLevel& shared_memory);
 
   // Whether the kernel lets all members reach into each other's memory. The same on all.
@@ -54,10 +54,10 @@ class DirectLevel {
               const Idle& idle);
 
  private:
-  struct Work;
+  struct BlockProgress;
   struct Announcement;
 
-  Work& work(uint32_t phase);
+  BlockProgress& progress(uint32_t phase);
   Announcement& announcement(int member, uint32_t phase);
   size_t most_segments() const;
   size_t block_bytes(size_t bytes) const;

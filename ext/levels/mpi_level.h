@@ -18,8 +18,8 @@ namespace easyddl {
 // neither the order of a sum nor equal bits on all ranks.
 class MpiLevel {
  public:
-  // Without a `algorithm` the cheapest is taken, by the size of the data. The communicators are the
-  // layout's: schedules of different tags share them.
+  // Without an `algorithm` the cheapest is taken, by the size of the data. The communicators are
+  // the topology's: schedules of different tags share them.
   MpiLevel(const Topology& topology, std::optional<InterHostAlgorithm> algorithm);
 
   // Adds the step after which the schedule's data are every host's value, by its number.

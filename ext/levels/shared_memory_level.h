@@ -1,4 +1,4 @@
-// The level inside a host: shared memory that its ranks write on in phases.
+// The level within a host: memory that its ranks share, and the phases in which they use it.
 #pragma once
 
 #include <cstdint>
@@ -10,24 +10,27 @@
 
 namespace easyddl {
 
-// Time on the shared memory is counted in phases. In phase t each member may write in its own slot
-// of that phase, then waits until all have ended phase t - 1, may read what was written in the
-// phases before, and ends its phase. So no member is ever more than one phase ahead of another.
+// Collectives on the shared memory proceed in phases. In phase t each member
+//   1. writes its own slot of phase t,
+//   2. waits until all members have ended phase t - 1,
+//   3. reads what was written in earlier phases,
+//   4. ends phase t.
+// So no member is ever more than one phase ahead of another.
 //
-// There are S slots a member, used in rotation. Slot t is written again in turn t + S, before
-// that phase's wait; by then all have ended phase t + S - 2. What was written in turn t may
-// therefore be read and written, by whom it concerns, until the end of phase t + S - 2.
+// Each member has S slots, used in rotation. The slot of phase t is written again in phase t + S,
+// before step 2 of that phase. By then all members have ended phase t + S - 2. So the slot of phase
+// t may be read and written until the end of phase t + S - 2.
 class SharedMemoryLevel {
  public:
   static constexpr uint32_t kMostSlots = 8;
 
-  // What a member says of itself in a phase.
+  // What a member publishes in a phase.
   struct Note {
     uint64_t fingerprint;  // of the collective that begins in this phase
-    uint32_t verdict;      // whether all hosts agree; told by leaders
+    uint32_t verdict;      // whether all hosts agree; written by leaders
   };
 
-  // Collective over layout.host. `slots` is what S is above.
+  // Collective over topology.host. `slots` is S above.
   SharedMemoryLevel(const Topology& topology, size_t slot_bytes, uint32_t slots);
 
   int rank() const { return rank_; }

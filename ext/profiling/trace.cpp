@@ -24,7 +24,7 @@ constexpr std::chrono::milliseconds kFlushPeriod{200};
 // More of a text is of no use in a timeline: a fingerprint may list hundreds of gradients.
 constexpr size_t kTextBytes = 240;
 
-thread_local int64_t t_lane = 0;  // 0: none yet
+thread_local int64_t t_thread = 0;  // 0: none yet
 
 }  // namespace
 
@@ -104,7 +104,7 @@ int64_t Trace::now() {
 void Trace::add(const char* name, int64_t begin, int64_t end, Values values,
                 const std::string* what) {
   Line line;
-  line.raw("[\"").raw(name).raw("\",").number(lane());
+  line.raw("[\"").raw(name).raw("\",").number(thread_number());
   line.raw(",").number(begin).raw(",").number(end - begin);
   line.raw(",{");
   const char* separator = "";
@@ -116,18 +116,18 @@ void Trace::add(const char* name, int64_t begin, int64_t end, Values values,
   append(line.raw("}]\n"));
 }
 
-int64_t Trace::lane() {
-  if (t_lane == 0) name_thread(getpid() == syscall(SYS_gettid) ? "main thread" : "thread");
-  return t_lane;
+int64_t Trace::thread_number() {
+  if (t_thread == 0) name_thread(getpid() == syscall(SYS_gettid) ? "main thread" : "thread");
+  return t_thread;
 }
 
 void Trace::name_thread(const std::string& name) {
-  if (t_lane == 0) {
+  if (t_thread == 0) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    t_lane = ++lanes_;
+    t_thread = ++threads_;
   }
   Line line;
-  append(line.raw("{\"lane\":").number(t_lane).raw(",\"name\":").quoted(name).raw("}\n"));
+  append(line.raw("{\"lane\":").number(t_thread).raw(",\"name\":").quoted(name).raw("}\n"));
 }
 
 void Trace::add_clock(int64_t at, int64_t offset, int64_t error) {

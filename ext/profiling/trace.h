@@ -13,7 +13,7 @@
 namespace easyddl {
 
 // Lines of JSON, one a span, in a file of this rank's own. There is one trace a process or none,
-// so that a span need not be told where it belongs. It takes little memory: what was added goes
+// so that no span names it. It takes little memory: what was added goes
 // to the file soon, and at the latest when its buffer is full.
 class Trace {
  public:
@@ -51,7 +51,7 @@ class Trace {
   class Line;
 
   explicit Trace(int file);
-  int64_t lane();
+  int64_t thread_number();
   void append(const Line& line);
   void write_out(const char* data, size_t bytes);
 
@@ -64,7 +64,7 @@ class Trace {
   std::mutex mutex_;
   std::unique_ptr<char[]> lines_, spare_;  // one is filled while the other is written
   size_t used_ = 0;
-  int64_t lanes_ = 0;
+  int64_t threads_ = 0;
 };
 
 // The time from here to the end of the scope.

@@ -25,7 +25,7 @@ struct ReducerEntryPoints {
   // The same for arrays that lie on a GPU, from a thread that queues work on `stream`. It queues
   // more: the arrays are read once the stream has come to where it is now, and the stream then
   // waits for the results. With the first bucket of a step the thread waits until all ranks have
-  // begun it, and with each one for what the hosts have to do, where they have a part in its way.
+  // begun it, and with each one for what the hosts have to do, where its algorithm has any.
   // Buckets must come in their order, and all ranks must hand in the steps of all their reducers
   // in one order: no step of another reducer comes between the buckets of a step.
   //

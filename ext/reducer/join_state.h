@@ -11,9 +11,9 @@ namespace easyddl {
 struct JoinSummary {
   uint64_t missed = 0;  // steps that others took while this rank had no batch
   // The first step, counted from 1 since `forget`, in which any rank had none while others did,
-  // and in which any has asked all to stop. The same on all ranks; 0 for none yet. A rank may
-  // hand in steps before it has heard of the one before: it goes by which step told, not by when
-  // it heard.
+  // and in which any has asked all to stop. The same on all ranks; 0 for none yet. Records the
+  // step number, not the time of arrival, so that all ranks agree: a rank may submit a step before
+  // it has the control word of the one before.
   uint64_t uneven = 0;
   uint64_t stop = 0;
 };

@@ -71,7 +71,7 @@ void Reducer::submit_rows(std::vector<Rows> rows, double weight, MakeRoom make_r
 void Reducer::hand_in(size_t first, Request request) {
   if (Trace::on() != nullptr) request.handed_in = Trace::now();
   std::unique_lock<std::mutex> lock(mutex_);
-  const std::string failure = refusal(first, Place::host);
+  const std::string failure = refusal(first, ArrayPlace::host);
   if (!failure.empty()) {
     lock.unlock();
     return request.done(failure);
@@ -81,15 +81,15 @@ void Reducer::hand_in(size_t first, Request request) {
   if (first == next_) came_.notify_one();
 }
 
-// Why arrays that lie there cannot be handed in; empty if they can.
-std::string Reducer::refusal(size_t first, Place place) const {
+// Why arrays that lie there cannot be submitted; empty if they can.
+std::string Reducer::refusal(size_t first, ArrayPlace place) const {
   if (!failure_.empty()) return failure_;
   if (first >= num_buckets()) {
     return "There is no bucket " + std::to_string(first) + " in " + what_ + ".";
   }
-  if (place_ == Place::unknown || place_ == place) return "";
+  if (place_ == ArrayPlace::unknown || place_ == place) return "";
   return std::string("The arrays of ") + what_ + " lay on " +
-         (place_ == Place::gpu ? "GPUs" : "the hosts") +
+         (place_ == ArrayPlace::gpu ? "GPUs" : "the hosts") +
          " in its first step, and now do not. They must stay there.";
 }
 
@@ -123,7 +123,7 @@ void Reducer::ask_to_stop(bool stop) {
 
 std::optional<std::chrono::nanoseconds> Reducer::waited() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (place_ == Place::gpu) return std::nullopt;
+  if (place_ == ArrayPlace::gpu) return std::nullopt;
   return waited_;
 }
 
@@ -153,24 +153,8 @@ void Reducer::run() {
     came_.wait(lock,
                [&] { return !failure_.empty() || (!is_driven_ && (has_batch() || can_join())); });
     if (!failure_.empty()) break;
-    std::string failure;
     is_driven_ = true;
-    if (place_ == Place::unknown) {
-      const Place mine = has_batch() ? Place::host : Place::unknown;
-      lock.unlock();
-      failure = why_not([&] { agree_on_place(mine, std::nullopt); });
-      // All ranks have joined, and so all go on to the step that says so.
-      if (failure.empty() && place_ == Place::unknown) failure = take_joined_step();
-    } else if (has_batch()) {
-      Request request = std::move(waiting_[next_].front());
-      waiting_[next_].pop_front();
-      lock.unlock();
-      failure = take(request);
-      request.done(failure);
-    } else {
-      lock.unlock();
-      failure = take_joined_step();
-    }
+    const std::string failure = advance(lock);
     // The other ranks would wait for this one.
     if (!failure.empty()) communicator_.give_up(failure);
     lock.lock();
@@ -180,6 +164,34 @@ void Reducer::run() {
   }
   undriven_.notify_all();
   all_joined_.notify_all();
+  fail_waiting(lock);
+}
+
+// One bucket, or one step of the other ranks, without the lock. Returns why it failed; empty if it
+// did not.
+std::string Reducer::advance(std::unique_lock<std::mutex>& lock) {
+  std::string failure;
+  if (place_ == ArrayPlace::unknown) {
+    const ArrayPlace mine = !waiting_[next_].empty() ? ArrayPlace::host : ArrayPlace::unknown;
+    lock.unlock();
+    failure = why_not([&] { agree_on_place(mine, std::nullopt); });
+    // All ranks have joined, and so all go on to the step that says so.
+    if (failure.empty() && place_ == ArrayPlace::unknown) failure = take_joined_step();
+  } else if (!waiting_[next_].empty()) {
+    Request request = std::move(waiting_[next_].front());
+    waiting_[next_].pop_front();
+    lock.unlock();
+    failure = take(request);
+    request.done(failure);
+  } else {
+    lock.unlock();
+    failure = take_joined_step();
+  }
+  return failure;
+}
+
+// Tells all who have handed something in that nothing follows.
+void Reducer::fail_waiting(std::unique_lock<std::mutex>& lock) {
   for (std::deque<Request>& requests : waiting_) {
     for (Request& request : std::exchange(requests, {})) {
       const std::string failure = failure_;
@@ -190,22 +202,24 @@ void Reducer::run() {
   }
 }
 
-// Where the arrays lie, which a rank that has none must know too. Once in a reducer. With it a
-// rank whose arrays lie on a GPU tells which turn it has claimed.
-void Reducer::agree_on_place(Place mine, std::optional<int> gpu) {
+// Agrees, once in a reducer, whether the arrays lie on GPUs: a rank without arrays must know it
+// too. A rank whose arrays lie on a GPU also sends the position in the step order that it has
+// claimed.
+void Reducer::agree_on_place(ArrayPlace mine, std::optional<int> gpu) {
   constexpr int64_t kPlaces = 4;
   const uint64_t position =
-      mine == Place::gpu ? GpuCommunicator::of(communicator_.world()).step_order().claim(owner())
-                         : 0;
+      mine == ArrayPlace::gpu
+          ? GpuCommunicator::of(communicator_.world()).step_order().claim(owner())
+          : 0;
   const std::vector<int64_t> all = communicator_.gather_values(
       static_cast<int64_t>(mine) + kPlaces * static_cast<int64_t>(position),
       Fingerprint("the first step of " + what_));
-  const auto first_with = [&](Place place) {
+  const auto first_with = [&](ArrayPlace place) {
     return std::find_if(all.begin(), all.end(), [&](int64_t each) {
       return each % kPlaces == static_cast<int64_t>(place);
     });
   };
-  const auto on_host = first_with(Place::host), on_gpu = first_with(Place::gpu);
+  const auto on_host = first_with(ArrayPlace::host), on_gpu = first_with(ArrayPlace::gpu);
   if (on_host != all.end() && on_gpu != all.end()) {
     throw Error(communicator_.topology().capitalized_name_of(on_gpu - all.begin()) +
                 " hands in arrays that lie on a GPU, " +
@@ -216,13 +230,14 @@ void Reducer::agree_on_place(Place mine, std::optional<int> gpu) {
   if (on_gpu != all.end()) {
     std::vector<int64_t> step_order;
     for (int64_t each : all) {
-      if (each % kPlaces == static_cast<int64_t>(Place::gpu)) step_order.push_back(each / kPlaces);
+      if (each % kPlaces == static_cast<int64_t>(ArrayPlace::gpu))
+        step_order.push_back(each / kPlaces);
     }
-    prepare_gpu(step_order, gpu, mine == Place::gpu ? &position : nullptr);
+    prepare_gpu(step_order, gpu, mine == ArrayPlace::gpu ? &position : nullptr);
   }
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (on_gpu != all.end()) place_ = Place::gpu;
-  if (on_host != all.end()) place_ = Place::host;
+  if (on_gpu != all.end()) place_ = ArrayPlace::gpu;
+  if (on_host != all.end()) place_ = ArrayPlace::host;
 }
 
 // Reduces the arrays of whole buckets, from `next_` on. Returns why it could not.

@@ -1,4 +1,4 @@
-// The gradients of one optimizer on their way over all ranks, step after step.
+// The gradients of one optimizer, reduced over all ranks at every step.
 #pragma once
 
 #include <chrono>
@@ -25,29 +25,29 @@
 
 namespace easyddl {
 
-// Arrays of one dtype that travel together.
+// Arrays of one dtype that are reduced together.
 struct Bucket {
   DType dtype;
   std::vector<size_t> bytes;  // of each array
 };
 
-// A list of gradients, cut into buckets that are averaged over all ranks, in a fixed order, by a
-// thread of their own while the backward pass computes the next ones. All ranks hand in each
-// bucket once a step; nothing is negotiated, since the order says whose turn it is.
+// Averages a list of gradients over all ranks at every step. The list is cut into buckets. A thread
+// of the reducer reduces one bucket after the other, while the backward pass computes the next
+// ones. All ranks submit each bucket once a step. Nothing is negotiated, because the order of the
+// buckets is fixed.
 //
-// A rank's gradient is that of a mean over its batch. So the mean over the ranks is weighted, by
-// what each rank's mean was divided by: then it is the gradient of the mean over all batches.
-// Every rank scales its own by its weight over the usual one, which all know from the step before;
-// the sum is divided by that of the weights, which came with it. Where batches are alike
-// neither is needed, and nothing is scaled.
+// The gradient of a rank is that of a mean over its batch. For the gradient of the mean over all
+// batches, the mean over the ranks is weighted by what each rank's mean was divided by. Each rank
+// multiplies its gradients by its weight over the mean weight of the step before, which all ranks
+// know. The control word of the step brings the sum of the weights, by which the result is divided.
+// Where all batches are alike, both factors are 1, and nothing is multiplied.
 //
-// Sparse gradients are not added up. The rows that the ranks have of them are brought together,
-// each rank's multiplied so that their sum is that mean: an optimizer that takes the rows one by
-// one does then what it does on one process. They travel behind the other gradients, as one more
-// bucket.
+// Sparse gradients are not summed: the rows of all ranks are gathered, each rank's multiplied so
+// that their sum is the weighted mean. An optimizer that applies rows one by one then does what it
+// does on one process. Rows are gathered after the last bucket, as one more bucket.
 //
-// A rank that has no more batches joins: its thread takes part with zeros, and no rows, and with no
-// weight, until all have joined.
+// A rank that has no more batches joins: its thread takes part with zeros, no rows and no weight,
+// until all ranks have joined.
 class Reducer : public Submittable {
  public:
   // Collective: makes a communicator of its own, as large as the largest bucket. All ranks must
@@ -62,21 +62,21 @@ class Reducer : public Submittable {
   // By this number other libraries of the process find the reducer.
   int64_t number() const { return registration_.number(); }
 
-  // Hands in the arrays of one or more whole buckets, from bucket `first` on. In whatever order
-  // threads come here, buckets travel in theirs. `weight` is that of this rank's batch in the
-  // step, or kPlain; that of the first bucket counts.
+  // Submits the arrays of one or more whole buckets, from bucket `first` on. Threads may come in
+  // any order: buckets are reduced in theirs. `weight` is that of this rank's batch in the step, or
+  // kUnweighted; that of the first bucket counts.
   void submit(size_t first, std::vector<Segment> arrays, double weight, Done done) override;
 
   // The same for arrays on a GPU: see ReducerEntryPoints. The thread that comes here takes the step
-  // itself. Either all ranks hand in such, or none does.
+  // itself. Either all ranks submit arrays on GPUs, or none does.
   std::string submit_on_gpu(size_t first, std::vector<Segment> arrays, const float* gpu_weight,
                             double weight, void* stream, const Done& done) override;
 
-  // Hands in the rows of all tables: see ReducerEntryPoints. `weight` is that of `submit`, and
+  // Submits the rows of all tables: see ReducerEntryPoints. `weight` is that of `submit`, and
   // counts where there are no buckets.
   void submit_rows(std::vector<Rows> rows, double weight, MakeRoom make_room, Done done) override;
 
-  // From now on this rank has no batches. Steps that are handed in already are taken first.
+  // From now on this rank has no batches. Steps that it has submitted are reduced first.
   void join();
 
   // Waits until all ranks have joined, and so none is joined any more. False if they have not
@@ -85,14 +85,14 @@ class Reducer : public Submittable {
 
   void give_up(const std::string& why) override;
 
-  // Whether this rank asks all to stop, from its next step on.
+  // Whether this rank asks all ranks to stop, from its next step on.
   void ask_to_stop(bool stop);
 
   // For how long steps have stood still for it: from when the last array of a step was handed in
   // until all results were there. Nothing where they lie on GPUs: the host stands still for none.
   std::optional<std::chrono::nanoseconds> waited();
 
-  // What the steps have told, since `forget`.
+  // What this rank has learned from the control words, since `forget`.
   JoinSummary join_summary();
   void forget();
 
@@ -122,7 +122,7 @@ class Reducer : public Submittable {
   };
 
   // Where the arrays of all ranks lie: that is learnt before the first step.
-  enum class Place { unknown, host, gpu };
+  enum class ArrayPlace { unknown, host, gpu };
 
   // With that of the rows, which is the last.
   size_t num_buckets() const { return buckets_.size() + (rows_.has_tables() ? 1 : 0); }
@@ -130,7 +130,9 @@ class Reducer : public Submittable {
 
   void hand_in(size_t first, Request request);
   void run();
-  void agree_on_place(Place mine, std::optional<int> gpu);
+  std::string advance(std::unique_lock<std::mutex>& lock);
+  void fail_waiting(std::unique_lock<std::mutex>& lock);
+  void agree_on_place(ArrayPlace mine, std::optional<int> gpu);
   std::string take(Request& request);
   std::string take_joined_step();
   void reduce(std::vector<Segment> arrays, int64_t handed_in);
@@ -152,7 +154,7 @@ class Reducer : public Submittable {
   void prepare_gpu(const std::vector<int64_t>& step_order, std::optional<int> gpu,
                    const uint64_t* claimed);
   GpuLoad load_of(size_t bucket) const;
-  std::string refusal(size_t first, Place place) const;
+  std::string refusal(size_t first, ArrayPlace place) const;
   void take_on_gpu(Request request, const GpuSource& there);
   void take_joined_step_on_gpu();
   bool begin_step_on_gpu(double weight, const uint64_t* claimed);
@@ -171,13 +173,13 @@ class Reducer : public Submittable {
   std::mutex mutex_;
   std::condition_variable came_, all_joined_;
   std::vector<std::deque<Request>> waiting_;  // by their first bucket
-  size_t next_ = 0;                           // the bucket whose turn it is
+  size_t next_ = 0;                           // the bucket to reduce next
   uint64_t step_ = 0;
   JoinState joined_;
   std::chrono::steady_clock::time_point last_handed_in_;
   std::chrono::nanoseconds waited_{0};
   std::string failure_;  // why nothing travels any more
-  Place place_ = Place::unknown;
+  ArrayPlace place_ = ArrayPlace::unknown;
   // Whether a thread takes a step or agrees on the place: this one's, or one that hands in arrays
   // on a GPU, for which so many wait.
   bool is_driven_ = false;

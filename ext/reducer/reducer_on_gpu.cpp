@@ -1,15 +1,16 @@
 // The reducer's part for arrays that lie on GPUs.
 //
-// The thread that hands in arrays takes the step itself, as PyTorch's DistributedDataParallel and
+// The thread that submits arrays takes the step itself, as PyTorch's DistributedDataParallel and
 // Horovod do: the engine's stream waits for an event on the framework's, NCCL is queued on it, and
 // the framework's stream waits for an event after that. No stream ever waits for what a thread of
 // the host has still to do or to queue: streams may share a queue of the hardware, in which such a
 // thing would never be reached, and calls of the driver wait for streams where nobody expects it.
-// So where hosts have a part in a way, the thread waits for it, and then queues what comes back.
+// So where hosts take part in an algorithm, the thread waits for it, and then queues what comes
+// back.
 //
 // The control word is the hosts', and goes before the data: then all ranks know whether there is a
-// step to queue at all, in which turn, and by what NCCL is to multiply. The thread waits for the
-// others' for as long as a small allreduce takes.
+// step to queue at all, at which position in the step order, and by what NCCL is to multiply. The
+// thread waits for the others' for as long as a small allreduce takes.
 #include <algorithm>
 #include <array>
 #include <exception>
@@ -70,7 +71,7 @@ std::string Reducer::submit_on_gpu(size_t first, std::vector<Segment> arrays,
     const RelaxedCapture relaxed;
     require_on_gpu(first, arrays, gpu, there.stream);
     try {
-      if (place_ == Place::unknown) agree_on_place(Place::gpu, gpu);
+      if (place_ == ArrayPlace::unknown) agree_on_place(ArrayPlace::gpu, gpu);
       take_on_gpu({std::move(arrays), weight, done, handed_in, {}, {}}, there);
     } catch (const std::exception& error) {
       fail(error.what());
@@ -89,12 +90,12 @@ void Reducer::fail(const std::string& failure) {
   give_up(failure);
 }
 
-// Throws if no such arrays can be handed in. Nothing has been begun then.
+// Throws if no such arrays can be submitted. Nothing has been begun then.
 void Reducer::require_on_gpu(size_t first, const std::vector<Segment>& arrays, int gpu,
                              CudaStream stream) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const std::string refused = refusal(first, Place::gpu);
+    const std::string refused = refusal(first, ArrayPlace::gpu);
     if (!refused.empty()) throw Error(refused);
   }
   if (first != next_) {
@@ -126,7 +127,7 @@ GpuLoad Reducer::load_of(size_t bucket) const {
 
 bool Reducer::only_queues() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (place_ != Place::gpu) return false;
+  if (place_ != ArrayPlace::gpu) return false;
   for (size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
     if (gpu_->algorithm_of(load_of(bucket)) != GpuAlgorithm::nccl) return false;
   }

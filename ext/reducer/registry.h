@@ -44,7 +44,7 @@ class Registration {
 
   int64_t number() const { return number_; }
 
-  // From now on nothing is handed in. Calls that have begun may still be under way.
+  // From now on nothing is submitted. Calls that have begun may still be under way.
   void close();
   // Closes it, and returns once none is. Whoever they wait for must have let them go.
   void end();
@@ -53,7 +53,7 @@ class Registration {
   const int64_t number_;
 };
 
-// Whether arrays on GPUs are only queued when they are handed in to a reducer, which is open, and
+// Whether arrays on GPUs are only queued when they are submitted to a reducer, which is open, and
 // their thread goes on at once: so by NCCL alone, and once the first step has been taken.
 bool only_queues_on_gpu(int64_t reducer);
 

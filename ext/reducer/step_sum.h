@@ -25,7 +25,7 @@
 namespace easyddl {
 
 // Adds up one float32 array over all ranks, once a step. A model may have hundreds: so each has no
-// more of its own than shared memory, as long as what it carries, and a number in the
+// more of its own than a shared buffer, as long as what it carries, and a number in the
 // tags of messages. They share a thread: see StepSumThread. They are independent of each other: a
 // step may come to them in any order, or not at all.
 //
@@ -89,12 +89,12 @@ class StepSum : public Submittable {
     between_hosts,  // until its shard has crossed the hosts
     spreading,      // until all owners have written their shards' sums
   };
-  struct Request {
+  struct PendingArray {
     std::vector<Segment> arrays;
     Done done;
     std::chrono::steady_clock::time_point handed_in;
   };
-  struct Range {
+  struct ByteRange {
     size_t begin, end;  // bytes
   };
 
@@ -108,8 +108,8 @@ class StepSum : public Submittable {
   void reduce_shard();
   void reduce_across_hosts();
   void copy_shards();
-  Range chunk() const;
-  Range shard(int owner) const;
+  ByteRange chunk() const;
+  ByteRange shard(int owner) const;
   int owners() const;
   bool is_at_once() const;
   const void* const* sources(size_t offset);
@@ -131,7 +131,7 @@ class StepSum : public Submittable {
 
   // Guarded by the mutex of StepSumThread.
   std::condition_variable all_joined_;
-  std::deque<Request> waiting_;
+  std::deque<PendingArray> waiting_;
   std::string failure_;  // why nothing travels any more
   JoinState joined_;
   std::chrono::nanoseconds waited_{0};
@@ -141,7 +141,7 @@ class StepSum : public Submittable {
   bool is_watched_ = false;
   // Of the step under way.
   State state_ = State::idle;
-  std::optional<Request> current_;  // none if this rank has no batch
+  std::optional<PendingArray> current_;  // none if this rank has no batch
   ControlWord mine_;
   ControlWord::Floats floats_{};
   std::vector<uint8_t> zeros_;

@@ -74,7 +74,7 @@ void StepSum::begin_step() {
 
 void StepSum::begin_chunk() {
   phase_ = shared_memory_->phase();
-  const Range mine = chunk();
+  const ByteRange mine = chunk();
   data_->copy_in(mine.begin, mine.end, shared_memory_->slot(shared_memory_->rank(), phase_));
   state_ = State::gathering;
   end_phase();
@@ -87,7 +87,7 @@ void StepSum::end_phase() {
   if (shared_memory_->size() > 1 && shared_memory_->have_all_ended(phase)) all_.wake_all();
 }
 
-StepSum::Range StepSum::chunk() const {
+StepSum::ByteRange StepSum::chunk() const {
   return {at_, std::min(data_->bytes(), at_ + shared_memory_->slot_bytes())};
 }
 
@@ -96,7 +96,7 @@ int StepSum::owners() const {
 }
 
 // Within the chunk.
-StepSum::Range StepSum::shard(int owner) const {
+StepSum::ByteRange StepSum::shard(int owner) const {
   const size_t bytes = chunk().end - chunk().begin;
   const size_t n = static_cast<size_t>(owners()), i = static_cast<size_t>(owner);
   const size_t each = ((bytes + n - 1) / n + kLine - 1) / kLine * kLine;
@@ -133,7 +133,7 @@ void StepSum::end_gathering(Finished& finished) {
 }
 
 void StepSum::reduce_shard() {
-  const Range mine = shard(shared_memory_->rank());
+  const ByteRange mine = shard(shared_memory_->rank());
   if (mine.end > mine.begin) {
     accumulate_and_finish(shared_memory_->slot(shared_memory_->rank(), phase_ + 1) + mine.begin,
                           sources(mine.begin), sources_.size(),
@@ -144,7 +144,7 @@ void StepSum::reduce_shard() {
 }
 
 void StepSum::reduce_across_hosts() {
-  const Range mine = shard(shared_memory_->rank());
+  const ByteRange mine = shard(shared_memory_->rank());
   schedule_->count = (mine.end - mine.begin) / sizeof(float);
   schedule_->data.resize(mine.end - mine.begin);
   if (schedule_->count > 0) {
@@ -157,7 +157,7 @@ void StepSum::reduce_across_hosts() {
 
 bool StepSum::end_between_hosts() {
   if (!schedule_->advance()) return false;
-  const Range mine = shard(shared_memory_->rank());
+  const ByteRange mine = shard(shared_memory_->rank());
   if (mine.end > mine.begin) {
     std::memcpy(shared_memory_->slot(shared_memory_->rank(), phase_ + 1) + mine.begin,
                 schedule_->data.data(), mine.end - mine.begin);
@@ -169,7 +169,7 @@ bool StepSum::end_between_hosts() {
 
 void StepSum::copy_shards() {
   for (int owner = 0; owner < owners(); ++owner) {
-    const Range theirs = shard(owner);
+    const ByteRange theirs = shard(owner);
     data_->copy_out(at_ + theirs.begin, at_ + theirs.end,
                     shared_memory_->slot(owner, phase_ + 1) + theirs.begin);
   }
@@ -234,7 +234,7 @@ void StepSum::fail(const std::string& why, Finished& finished) {
   world_.stall_inspector().announce_failure(id_, text() + " ended half-way: " + why);
   if (current_) finished.emplace_back(std::move(current_->done), why);
   current_.reset();
-  for (Request& request : std::exchange(waiting_, {})) {
+  for (PendingArray& request : std::exchange(waiting_, {})) {
     finished.emplace_back(std::move(request.done), why);
   }
   all_joined_.notify_all();

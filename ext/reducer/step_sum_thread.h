@@ -17,7 +17,7 @@ class StepSum;
 class World;
 
 // Moves the sums on while threads of the framework compute. It waits for all of them at a time: a
-// rank whose arrival completes a phase of any of them rings the bells of its host.
+// rank whose arrival completes a phase of any of them wakes those of its host.
 class StepSumThread {
  public:
   // That of a world. Made at the first call, by all ranks together.

@@ -1,4 +1,4 @@
-// What a thread that has handed something in waits with, until it is done.
+// By which a thread waits until the arrays that it has submitted are reduced.
 #pragma once
 
 #include <chrono>
@@ -12,11 +12,10 @@
 
 namespace easyddl {
 
-// It lives for as long as whoever waits or the reducer knows it, and holds nothing else: what
-// it stands for need not be waited for.
+// Shared by the waiting thread and the reducer; owns no buffers. Nobody needs to wait for it.
 class WorkHandle {
  public:
-  // To be handed in with the arrays: it tells the work handle how that ended.
+  // The function to submit with the arrays: the reducer calls it with the outcome.
   Done done() const;
 
   // Waits for some time. False if it is not done by then. Throws an Error that says why the

@@ -75,7 +75,7 @@ void ExitProtocol::check(size_t communicator, uint64_t number, const std::string
                 topology.name_of(topology.rank) + " waits in " + what +
                 ". Join the threads that call collectives.");
   }
-  Wait& wait = waits_[communicator];
+  LongWait& wait = waits_[communicator];
   if (wait.number != number) wait = {number, Clock::now() + kTogether, -1};
   if (wait.gone < 0) return;
   throw Error(topology.capitalized_name_of(wait.gone) + " has ended its script, while " +
@@ -100,12 +100,12 @@ void ExitProtocol::serve() {
       send(kRoot, kQuestion, std::move(question));
     }
   }
-  const auto is_sent = [](Sending& sending) {
+  const auto is_sent = [](Outgoing& sending) {
     int done = 0;
     EASYDDL_MPI(MPI_Test, &sending.request, &done, MPI_STATUS_IGNORE);
     return done != 0;
   };
-  while (!sendings_.empty() && is_sent(sendings_.front())) sendings_.pop_front();
+  while (!outgoing_.empty() && is_sent(outgoing_.front())) outgoing_.pop_front();
 }
 
 // What this rank had begun, once it has waited for the others to leave. It begins nothing more.
@@ -135,8 +135,8 @@ std::vector<ExitProtocol::Words> ExitProtocol::questions_due() {
 
 // A deque moves none of its elements: MPI may still read their words.
 void ExitProtocol::send(int to, int tag, Words words) {
-  sendings_.push_back({std::move(words), MPI_REQUEST_NULL});
-  Sending& sending = sendings_.back();
+  outgoing_.push_back({std::move(words), MPI_REQUEST_NULL});
+  Outgoing& sending = outgoing_.back();
   EASYDDL_MPI(MPI_Isend, sending.words.data(), static_cast<int>(sending.words.size()), MPI_UINT64_T,
               to, tag, comm_.get(), &sending.request);
 }

@@ -1,4 +1,4 @@
-// How ranks part: no rank waits for one that has left.
+// The exit protocol: no rank waits for a rank that has already exited.
 #pragma once
 
 #include <mpi.h>
@@ -16,10 +16,15 @@
 
 namespace easyddl {
 
-// Counts the collectives that this rank has begun on each communicator. A rank that has ended its
-// script, and waits for the others to do so, tells rank 0 what it had begun. A rank that waits in a
-// collective asks rank 0 now and then whether anyone has left without coming to it, and so learns
-// that it waits for a rank that will not come. Where all end together none of this is sent.
+// A rank that waits in a collective for a rank that has already exited gets an error, instead of
+// waiting for ever:
+//   - Each rank counts the collectives that it has begun on each communicator.
+//   - A rank that has ended its script waits for the others to do so. If they are late, it sends
+//   its
+//     counts to rank 0.
+//   - A rank that waits in a collective asks rank 0 now and then whether a rank has exited without
+//     having begun that collective.
+// Where all ranks end together, no message is sent.
 class ExitProtocol {
  public:
   // No communicator, but the steps on GPUs: see GpuCompletionMonitor.
@@ -65,12 +70,12 @@ class ExitProtocol {
   using Words = std::vector<uint64_t>;
 
   // A wait of this rank, once it has lasted for a while.
-  struct Wait {
+  struct LongWait {
     uint64_t number = 0;
     Clock::time_point ask_at;
     int gone = -1;  // a rank that will not come
   };
-  struct Sending {
+  struct Outgoing {
     Words words;
     MPI_Request request;
   };
@@ -96,14 +101,14 @@ class ExitProtocol {
   std::mutex mutex_;
   size_t next_ = 0;                              // the number of the next communicator
   std::unordered_map<size_t, uint64_t> counts_;  // by communicator
-  std::map<size_t, Wait> waits_;                 // by communicator
+  std::map<size_t, LongWait> waits_;             // by communicator
   int under_way_ = 0;                            // collectives that have begun and not ended
   bool leaves_ = false, has_told_ = false, all_have_left_ = false;
   Clock::time_point leaves_since_;
   int flag_ = 0, all_flags_ = 0;
 
   // Of the thread that calls `serve`.
-  std::deque<Sending> sendings_;
+  std::deque<Outgoing> outgoing_;
   std::unordered_map<size_t, Fewest> fewest_;  // on rank 0: by communicator
   Fewest fewest_communicators_;                // on rank 0: of communicators made
 };

@@ -15,13 +15,13 @@ namespace easyddl {
 // memory and tells its parent, so that the survivors speak before the launcher ends them.
 class LivenessMonitor {
  public:
-  // Collective over layout.machine. Must live as long as the process.
+  // Collective over topology.machine. Must live as long as the process.
   explicit LivenessMonitor(const Topology& topology);
 
   // From now on the end of this process is no surprise to its peers.
   void announce_end();
 
-  // From now on no end is: this process has told why it ends the job.
+  // From now on the end of no process is: this process has said why it ends the job.
   void announce_end_of_all();
 
  private:

@@ -1,11 +1,8 @@
 #include "runtime/stall_inspector.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <cstring>
 #include <exception>
-#include <optional>
-#include <sstream>
 #include <utility>
 
 #include "common/check.h"
@@ -19,8 +16,6 @@ constexpr int kTag = 3;
 constexpr std::chrono::milliseconds kPeriod{100};
 // How long the others have to answer.
 constexpr std::chrono::seconds kPatience{2};
-
-enum class Kind : uint32_t { question, answer, stack, failure };
 
 // Whom a rank that fails tells, who tells the others: so P ranks that fail at once send 2 P
 // messages.
@@ -37,32 +32,7 @@ void store(char (&room)[N], const std::string& text, bool tail = false) {
   room[length] = '\0';
 }
 
-std::string indented(const std::string& text) {
-  std::istringstream lines(text);
-  std::string result, line;
-  while (std::getline(lines, line)) result += "\n    " + line;
-  return result;
-}
-
 }  // namespace
-
-std::string rounded(double seconds) { return std::to_string(static_cast<long>(seconds + 0.5)); }
-
-// Small enough to be sent at once: a rank that answers must not wait for the one that asks. Only as
-// much of the text travels as there is.
-struct StallInspector::Message {
-  Kind kind;
-  uint32_t has_come;  // to the collective asked about
-  uint64_t communicator, number;
-  uint32_t waits;  // in another collective, namely:
-  uint64_t wait_communicator, wait_number;
-  double wait_seconds;
-  char wait_what[512];
-  char activity[256];
-  char text[2400];  // where the script stands, or why the communicator failed
-
-  int bytes() const { return static_cast<int>(offsetof(Message, text) + std::strlen(text) + 1); }
-};
 
 struct StallInspector::Wait {
   uint64_t number;
@@ -70,18 +40,8 @@ struct StallInspector::Wait {
   Clock::time_point since;
 };
 
-struct StallInspector::Inquiry {
-  uint64_t number = 0;
-  Clock::time_point since;  // when the wait began
-  Clock::time_point asked;
-  Clock::time_point excused;  // until then the others had a reason to be late
-  bool is_sent = false, is_settled = false;
-  std::vector<std::optional<Message>> answers;  // by rank
-  std::vector<std::optional<std::string>> stacks;
-};
-
-struct StallInspector::Sending {
-  std::shared_ptr<const Message> message;  // may be on its way to several ranks
+struct StallInspector::Outgoing {
+  std::shared_ptr<const StallMessage> message;  // may be on its way to several ranks
   MPI_Request request;
 };
 
@@ -145,40 +105,40 @@ void StallInspector::receive_all() {
     MPI_Status status;
     EASYDDL_MPI(MPI_Iprobe, MPI_ANY_SOURCE, kTag, comm_.get(), &arrived, &status);
     if (arrived == 0) return;
-    Message message{};
+    StallMessage message{};
     EASYDDL_MPI(MPI_Recv, &message, sizeof message, MPI_BYTE, status.MPI_SOURCE, kTag, comm_.get(),
                 MPI_STATUS_IGNORE);
     take(status.MPI_SOURCE, message);
   }
 }
 
-void StallInspector::take(int from, const Message& message) {
-  if (message.kind == Kind::failure) {
+void StallInspector::take(int from, const StallMessage& message) {
+  if (message.kind == StallMessage::Kind::failure) {
     if (note_failure(message.communicator, message.text) && topology_.rank == kHerald) {
       const std::lock_guard<std::mutex> lock(failures_mutex_);
       to_spread_.push_back(message.communicator);
     }
     return;
   }
-  if (message.kind == Kind::question) {
-    const Message answer = answer_to(message);
-    send(from, std::make_shared<const Message>(answer));
+  if (message.kind == StallMessage::Kind::question) {
+    const StallMessage answer = answer_to(message);
+    send(from, std::make_shared<const StallMessage>(answer));
     if (answer.has_come == 0) want_stack_.emplace_back(from, answer);
     return;
   }
   const auto found = inquiries_.find(message.communicator);
   if (found == inquiries_.end() || found->second.number != message.number) return;
   const size_t rank = static_cast<size_t>(from);
-  if (message.kind == Kind::answer) {
+  if (message.kind == StallMessage::Kind::answer) {
     found->second.answers[rank] = message;
   } else {
     found->second.stacks[rank] = message.text;
   }
 }
 
-StallInspector::Message StallInspector::answer_to(const Message& question) {
-  Message answer{};
-  answer.kind = Kind::answer;
+StallMessage StallInspector::answer_to(const StallMessage& question) {
+  StallMessage answer{};
+  answer.kind = StallMessage::Kind::answer;
   answer.communicator = question.communicator;
   answer.number = question.number;
   answer.has_come = exit_protocol_.begun(question.communicator) >= question.number ? 1 : 0;
@@ -195,27 +155,27 @@ StallInspector::Message StallInspector::answer_to(const Message& question) {
   return answer;
 }
 
-void StallInspector::send(int to, std::shared_ptr<const Message> message) {
-  sendings_.push_back(std::make_unique<Sending>(Sending{std::move(message), MPI_REQUEST_NULL}));
-  Sending& sending = *sendings_.back();
+void StallInspector::send(int to, std::shared_ptr<const StallMessage> message) {
+  outgoing_.push_back(std::make_unique<Outgoing>(Outgoing{std::move(message), MPI_REQUEST_NULL}));
+  Outgoing& sending = *outgoing_.back();
   EASYDDL_MPI(MPI_Isend, sending.message.get(), sending.message->bytes(), MPI_BYTE, to, kTag,
               comm_.get(), &sending.request);
 }
 
-void StallInspector::send_to_all(const Message& message) {
-  const auto shared = std::make_shared<const Message>(message);
+void StallInspector::send_to_all(const StallMessage& message) {
+  const auto shared = std::make_shared<const StallMessage>(message);
   for (int rank = 0; rank < topology_.size; ++rank) {
     if (rank != topology_.rank) send(rank, shared);
   }
 }
 
 void StallInspector::free_sent() {
-  const auto is_sent = [](const std::unique_ptr<Sending>& sending) {
+  const auto is_sent = [](const std::unique_ptr<Outgoing>& sending) {
     int done = 0;
     EASYDDL_MPI(MPI_Test, &sending->request, &done, MPI_STATUS_IGNORE);
     return done != 0;
   };
-  sendings_.erase(std::remove_if(sendings_.begin(), sendings_.end(), is_sent), sendings_.end());
+  outgoing_.erase(std::remove_if(outgoing_.begin(), outgoing_.end(), is_sent), outgoing_.end());
 }
 
 // Whether it is the communicator's first.
@@ -248,21 +208,21 @@ std::string StallInspector::failure_of(size_t communicator) const {
 
 void StallInspector::spread_failures() {
   if (!any_failure_.load(std::memory_order_acquire)) return;
-  std::vector<Message> messages;
+  std::vector<StallMessage> messages;
   {
     const std::lock_guard<std::mutex> lock(failures_mutex_);
     for (size_t communicator : std::exchange(to_spread_, {})) {
-      Message& message = messages.emplace_back();
-      message.kind = Kind::failure;
+      StallMessage& message = messages.emplace_back();
+      message.kind = StallMessage::Kind::failure;
       message.communicator = communicator;
       store(message.text, failures_[communicator]);
     }
   }
-  for (const Message& message : messages) {
+  for (const StallMessage& message : messages) {
     if (topology_.rank == kHerald) {
       send_to_all(message);
     } else {
-      send(kHerald, std::make_shared<const Message>(message));
+      send(kHerald, std::make_shared<const StallMessage>(message));
     }
   }
 }
@@ -270,8 +230,8 @@ void StallInspector::spread_failures() {
 void StallInspector::ask_all() {
   for (auto& [communicator, inquiry] : inquiries_) {
     if (std::exchange(inquiry.is_sent, true)) continue;
-    Message question{};
-    question.kind = Kind::question;
+    StallMessage question{};
+    question.kind = StallMessage::Kind::question;
     question.communicator = communicator;
     question.number = inquiry.number;
     send_to_all(question);
@@ -288,13 +248,13 @@ void StallInspector::send_stacks(std::unique_lock<std::mutex>& lock) {
   lock.lock();
   for (auto [rank, message] : wanted) {
     if (stopped_) return;
-    message.kind = Kind::stack;
+    message.kind = StallMessage::Kind::stack;
     store(message.text, text, true);
-    send(rank, std::make_shared<const Message>(message));
+    send(rank, std::make_shared<const StallMessage>(message));
   }
 }
 
-bool StallInspector::is_time_to_ask(const Inquiry& inquiry, double seconds) const {
+bool StallInspector::is_time_to_ask(const StallInquiry& inquiry, double seconds) const {
   const double ago = std::chrono::duration<double>(Clock::now() - inquiry.asked).count();
   const auto passed = [&](double deadline) {
     return deadline > 0 && seconds >= deadline && seconds - ago < deadline;
@@ -309,16 +269,12 @@ double StallInspector::period() const {
   return std::min(deadlines_.warn, deadlines_.abort);
 }
 
-void StallInspector::check(size_t communicator, uint64_t number, const std::string& what,
-                           Clock::time_point since, bool if_all_have_come) {
-  const std::string failure = failure_of(communicator);
-  if (!failure.empty()) throw Error(failure);
-  std::unique_lock<std::mutex> lock(mutex_);
-  waits_[communicator] = {number, what, since};
-  const double seconds = std::chrono::duration<double>(Clock::now() - since).count();
-  Inquiry& inquiry = inquiries_[communicator];
+// The inquiry of a wait: the one that has begun, or a new one if it is time to ask.
+StallInquiry& StallInspector::inquire(size_t communicator, uint64_t number, Clock::time_point since,
+                                      double seconds) {
+  StallInquiry& inquiry = inquiries_[communicator];
   if (inquiry.number != number) {
-    inquiry = Inquiry{};
+    inquiry = StallInquiry{};
     inquiry.number = number;
     inquiry.asked = inquiry.excused = since;
     inquiry.is_sent = inquiry.is_settled = true;
@@ -331,15 +287,27 @@ void StallInspector::check(size_t communicator, uint64_t number, const std::stri
     inquiry.stacks.assign(size, std::nullopt);
     wake_.notify_one();
   }
+  return inquiry;
+}
+
+void StallInspector::check(size_t communicator, uint64_t number, const std::string& what,
+                           Clock::time_point since, bool if_all_have_come) {
+  const std::string failure = failure_of(communicator);
+  if (!failure.empty()) throw Error(failure);
+  std::unique_lock<std::mutex> lock(mutex_);
+  waits_[communicator] = {number, what, since};
+  const double seconds = std::chrono::duration<double>(Clock::now() - since).count();
+  StallInquiry& inquiry = inquire(communicator, number, since, seconds);
   if (inquiry.is_settled) return;
-  if (Clock::now() - inquiry.asked < kPatience && !all_have_answered(inquiry)) return;
+  if (Clock::now() - inquiry.asked < kPatience && !inquiry.all_have_answered(topology_.rank))
+    return;
   inquiry.is_settled = true;
-  std::string text = describe(inquiry, what, seconds);
-  const bool hangs = if_all_have_come && have_all_come(inquiry);
+  std::string text = inquiry.describe(topology_, what, seconds);
+  const bool hangs = if_all_have_come && inquiry.have_all_come(topology_.rank);
   if (hangs) text += "\n  All ranks have come: it is the GPUs, or what connects them.";
   // A rank that waits for this one is not busy, whatever it says that it does.
-  const bool parted = has_parted(inquiry, deadlines_.abort);
-  if (!hangs && !parted && is_excused(inquiry)) inquiry.excused = Clock::now();
+  const bool parted = inquiry.has_parted(exit_protocol_, deadlines_.abort);
+  if (!hangs && !parted && inquiry.is_excused(topology_.rank)) inquiry.excused = Clock::now();
   const std::chrono::duration<double> late = Clock::now() - inquiry.excused;
   if (deadlines_.abort > 0 && late.count() >= deadlines_.abort) {
     if (parted) text += "\nThe ranks have parted ways: none can go on.";
@@ -347,83 +315,14 @@ void StallInspector::check(size_t communicator, uint64_t number, const std::stri
                 " s.");
   }
   // No more than that can be known: a thread of either may still be on its way.
-  if (has_parted(inquiry, 0)) {
+  if (inquiry.has_parted(exit_protocol_, 0)) {
     text +=
         "\n  Each waits where the other has not come: unless another thread of theirs does, "
         "the ranks have parted ways.";
   }
-  const bool speaks = deadlines_.warn > 0 && is_spokesman(inquiry);
+  const bool speaks = deadlines_.warn > 0 && inquiry.is_spokesman(topology_.rank);
   lock.unlock();
   if (speaks) write_line("easyddl: warning: " + text);
-}
-
-bool StallInspector::all_have_answered(const Inquiry& inquiry) const {
-  for (size_t rank = 0; rank < inquiry.answers.size(); ++rank) {
-    if (rank == static_cast<size_t>(topology_.rank)) continue;
-    const std::optional<Message>& answer = inquiry.answers[rank];
-    if (!answer || (answer->has_come == 0 && !inquiry.stacks[rank])) return false;
-  }
-  return true;
-}
-
-std::string StallInspector::describe(const Inquiry& inquiry, const std::string& what,
-                                     double seconds) const {
-  std::string text = topology_.name_of(topology_.rank) + " has waited for " + rounded(seconds) +
-                     " s in " + what + ".";
-  for (size_t rank = 0; rank < inquiry.answers.size(); ++rank) {
-    if (rank == static_cast<size_t>(topology_.rank)) continue;
-    const std::optional<Message>& answer = inquiry.answers[rank];
-    if (!answer) {
-      text += "\n  " + topology_.name_of(rank) +
-              " does not answer: it is stopped, or cannot be reached.";
-    } else if (answer->has_come == 0) {
-      text += "\n  " + topology_.name_of(rank) + " has not come";
-      if (answer->activity[0] != '\0') text += ": it is busy with " + std::string(answer->activity);
-      if (answer->waits != 0) {
-        text +=
-            ": it has waited for " + rounded(answer->wait_seconds) + " s in " + answer->wait_what;
-      }
-      const std::optional<std::string>& stack = inquiry.stacks[rank];
-      if (!stack) text += ". Where its script stands is unknown: something holds Python's lock";
-      if (stack && !stack->empty()) text += ". Its script is at" + indented(*stack);
-    }
-  }
-  return text;
-}
-
-// Whether a rank that has not come has waited for so long where this rank has not come.
-bool StallInspector::has_parted(const Inquiry& inquiry, double seconds) const {
-  return std::any_of(inquiry.answers.begin(), inquiry.answers.end(),
-                     [this, seconds](const std::optional<Message>& answer) {
-                       return answer && answer->has_come == 0 && answer->waits != 0 &&
-                              answer->wait_seconds >= seconds &&
-                              exit_protocol_.begun(answer->wait_communicator) < answer->wait_number;
-                     });
-}
-
-// Whether all who have not come do something that is known to take long.
-bool StallInspector::is_excused(const Inquiry& inquiry) const {
-  for (size_t rank = 0; rank < inquiry.answers.size(); ++rank) {
-    if (rank == static_cast<size_t>(topology_.rank)) continue;
-    const std::optional<Message>& answer = inquiry.answers[rank];
-    if (!answer || (answer->has_come == 0 && answer->activity[0] == '\0')) return false;
-  }
-  return true;
-}
-
-bool StallInspector::have_all_come(const Inquiry& inquiry) const {
-  for (size_t rank = 0; rank < inquiry.answers.size(); ++rank) {
-    if (rank == static_cast<size_t>(topology_.rank)) continue;
-    if (!inquiry.answers[rank] || inquiry.answers[rank]->has_come == 0) return false;
-  }
-  return true;
-}
-
-// One rank of those that wait speaks for all: the lowest.
-bool StallInspector::is_spokesman(const Inquiry& inquiry) const {
-  return std::none_of(
-      inquiry.answers.begin(), inquiry.answers.begin() + topology_.rank,
-      [](const std::optional<Message>& answer) { return answer && answer->has_come != 0; });
 }
 
 }  // namespace easyddl

@@ -7,7 +7,7 @@
 #include <string>
 #include <thread>
 
-#include "runtime/stall_inspector.h"
+#include "runtime/deadlines.h"
 
 namespace easyddl {
 

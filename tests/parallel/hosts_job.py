@@ -6,7 +6,7 @@ import os
 from ranks import noise
 
 import easyddl as ddl
-from easyddl.runtime import world
+from easyddl.runtime import engine
 
 HOSTS = " a, b ,a,b"
 
@@ -43,7 +43,7 @@ def assert_refused(name, value, said):
     else:
         raise AssertionError(f"{name}={value!r} was taken")
     del os.environ[name]
-    world._failure = None  # else every later start would be the same error
+    engine._failure = None  # else every later start would be the same error
 
 
 for name, values, said in WRONG:

@@ -15,7 +15,7 @@ STRUCTS = {
     ("Version", "XLA_FFI_Api_Version"): [("major", "major_version"), ("minor", "minor_version")],
     ("Metadata", "XLA_FFI_Metadata"): [("version", "api_version"), ("traits", "traits")],
     ("MetadataExtension", "XLA_FFI_Metadata_Extension"): [("metadata", "metadata")],
-    ("Span", "XLA_FFI_ByteSpan"): [("text", "ptr"), ("length", "len")],
+    ("ByteSpan", "XLA_FFI_ByteSpan"): [("text", "ptr"), ("length", "len")],
     ("Buffer", "XLA_FFI_Buffer"): [
         ("dtype", "dtype"), ("data", "data"), ("rank", "rank"), ("dims", "dims"),
     ],

@@ -52,7 +52,7 @@ class Bench:
 
     def __init__(self, algorithms):
         engine = world.engine()
-        self._core = engine.core.Bench(engine.world, engine.channel)
+        self._core = engine.core.Bench(engine.world, engine.communicator)
         self._gloo = None
         self.skipped = {}
         if "gloo" in algorithms:
@@ -146,8 +146,8 @@ class Bench:
 
 
 def _of_all_ranks(value):
-    channel = world.engine().channel
-    return channel.gather_values(value, world.signature("a benchmark's time"))
+    communicator = world.engine().communicator
+    return communicator.gather_values(value, world.fingerprint("a benchmark's time"))
 
 
 def _data(size):
