@@ -54,10 +54,10 @@ class BackupAndRestore(keras.callbacks.Callback):
     numbers, and an interrupted epoch continues after the same number of samples. A plain learning
     rate is multiplied by `q / p`, because it was chosen for `p` batches per step (see `rescale`).
     The velocity of SGD or RMSprop with momentum is multiplied too. A schedule is taken from the
-    script, which makes it for `q` ranks. Its counter `optimizer.iterations` is multiplied by the
-    ratio of the steps per epoch, now and then; this ratio is `p / q` if the data do not tell their
-    number of steps. Each rank continues the random numbers of the rank with its number. Additional
-    ranks get new seeds.
+    script, which creates it for `q` ranks. Its counter `optimizer.iterations` is multiplied by the
+    new number of steps per epoch divided by the old one; if these numbers are unknown, it is
+    multiplied by `p / q`. Each rank continues the random numbers of the rank with its number.
+    Additional ranks get new seeds.
 
     Args:
         backup_dir: String or path. A directory for this training only, on a file system that

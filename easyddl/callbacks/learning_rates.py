@@ -122,8 +122,8 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         steps = self.steps_per_epoch or self.params.get("steps")
         if not steps:
             raise ValueError(
-                f"{type(self).__name__} needs the number of steps in an epoch, which these data "
-                "do not tell. Pass `steps_per_epoch` to it. Received: steps_per_epoch="
+                f"{type(self).__name__} needs the number of steps in an epoch, which Keras does "
+                "not know for these data. Pass `steps_per_epoch` to it. Received: steps_per_epoch="
                 f"{self.steps_per_epoch!r}"
             )
         return steps

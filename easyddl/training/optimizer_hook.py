@@ -56,9 +56,8 @@ def hook(optimizer, reducer):
     """
     if is_hooked(optimizer):
         return lambda: None
-    replacements = (_update_replacements if _accumulates(optimizer) else _apply_replacements)(
-        optimizer, reducer
-    )
+    replacements_for = _update_replacements if _accumulates(optimizer) else _apply_replacements
+    replacements = replacements_for(optimizer, reducer)
     uncompiled = backends.require().uncompiled
     hooked = {name: uncompiled(function) for name, function in replacements.items()}
     undo, unmark = patches.replace_all(optimizer, hooked), patches.add(optimizer, _HOOK, reducer)
