@@ -15,10 +15,10 @@ struct ControlWord {
   static constexpr size_t kLength = 4;
   using Floats = std::array<float, kLength>;
 
-  double weight = 0;  // of this rank's batch, such as its number of samples
-  double active = 0;  // 1 if it has a batch
-  double stop = 0;    // 1 if it asks all to stop
-  double unweighted = 0;   // 1 if it has no weight: see kUnweighted
+  double weight = 0;      // of this rank's batch, such as its number of samples
+  double active = 0;      // 1 if it has a batch
+  double stop = 0;        // 1 if it asks all to stop
+  double unweighted = 0;  // 1 if it has no weight: see kUnweighted
 
   static ControlWord of(double weight, bool active, bool stop) {
     const bool unweighted = active && weight < 0;
