@@ -24,7 +24,7 @@ import warnings
 TIMEOUT = 480  # seconds; a job that takes longer hangs
 
 # What Keras and TensorFlow import where it is installed, and easyddl does not.
-NOT_NEEDED = ("jax", "pandas", "sklearn", "torch")
+NOT_NEEDED = ("jax", "matplotlib", "pandas", "sklearn", "torch")
 
 
 def available_bytes():

@@ -100,7 +100,8 @@ def test_busy_cores(tmp_path):
 def test_a_picture(tmp_path):
     pytest.importorskip("matplotlib")
     path = tmp_path / "picture.png"
-    done = bench(2, "--sizes", "4", "64Ki", "--rounds", 1, "--plot", path)
+    arguments = ["--sizes", "4", "64Ki", "--rounds", 1, "--plot", path]
+    done = bench(2, *arguments, shown=["matplotlib"])
     assert done.returncode == 0, done.stdout
     assert path.read_bytes().startswith(b"\x89PNG")
 

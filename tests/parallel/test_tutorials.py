@@ -37,9 +37,10 @@ def run_plain(script, *arguments, **options):
     return done.stdout
 
 
-def run_replicas(ranks, script, *arguments, **options):
+def run_replicas(ranks, script, *arguments, shown=(), **options):
     """With `mpirun`; the ranks' weights are equal at the end."""
-    done = mpi.run(ranks, REPLICAS_OF, TUTORIALS / script, *arguments, shown=["sklearn"], **options)
+    shown = ["sklearn", *shown]
+    done = mpi.run(ranks, REPLICAS_OF, TUTORIALS / script, *arguments, shown=shown, **options)
     assert done.returncode == 0, done.stdout
     assert f"Replicas: {ranks}, different ones: 1\n" in done.stdout, done.stdout
     return done.stdout
@@ -84,9 +85,8 @@ def test_mnist_cnn_on_two_ranks(tmp_path):
 def test_large_batches_on_two_ranks(tmp_path):
     pytest.importorskip("matplotlib")
     path = tmp_path / "picture.png"
-    output = run_replicas(
-        2, "large_batches.py", "--seeds", "1", "--epochs", "2", "--plot", path, cwd=tmp_path
-    )
+    arguments = ["--seeds", "1", "--epochs", "2", "--plot", path]
+    output = run_replicas(2, "large_batches.py", *arguments, shown=["matplotlib"], cwd=tmp_path)
     assert [len(found) for found in accuracies(output).values()] == [1, 1, 1], output
     assert path.read_bytes().startswith(b"\x89PNG")
 
