@@ -4,6 +4,7 @@ A test of many ranks is a script of functions named `check_...`, which `run_chec
 after the other on every rank of one job, since importing Keras takes each process seconds.
 """
 
+import array
 import ast
 import contextlib
 import functools
@@ -11,6 +12,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import pickle
 import select
 import shutil
 import signal
@@ -279,6 +281,38 @@ def _compile_by_xla():
     trainer.Trainer._resolve_auto_jit_compile = lambda model: True
 
 
+def asleep(request):
+    """Waits for one of MPI's requests, and leaves the cores to ranks that compute meanwhile."""
+    while not request.Test():
+        time.sleep(0.001)
+
+
+def by_the_root(compute, *arguments, **more):
+    """What `compute(...)` returns on the root, on all ranks; the others sleep meanwhile.
+
+    It is for what a check compares with, where that is the same on all ranks.
+    """
+    from mpi4py import MPI
+
+    comm, length = _of_references(), array.array("q", [0])
+    if comm.rank == 0:
+        data = bytearray(pickle.dumps(compute(*arguments, **more)))
+        length[0] = len(data)
+    asleep(comm.Ibcast([length, MPI.INT64_T]))
+    if comm.rank != 0:
+        data = bytearray(length[0])
+    asleep(comm.Ibcast([data, MPI.BYTE]))
+    return pickle.loads(data)
+
+
+@functools.cache
+def _of_references():
+    """The communicator of `by_the_root`, made where all ranks come to it first."""
+    from mpi4py import MPI
+
+    return MPI.COMM_WORLD.Dup()
+
+
 def run_checks(namespace):
     """Called at the end of a script of checks: runs them all, on every rank."""
     # The verdict travels by MPI itself, not by what is tested.
@@ -316,4 +350,4 @@ def run_checks(namespace):
             # find out for themselves, and to say so.
             time.sleep(3)
             comm.Abort(1)
-        comm.Barrier()
+        asleep(comm.Ibarrier())
