@@ -28,6 +28,9 @@ TIMEOUT = 480  # seconds; a job that takes longer hangs
 # What Keras and TensorFlow import where it is installed, and easyddl does not.
 NOT_NEEDED = ("jax", "matplotlib", "pandas", "sklearn", "torch")
 
+# For jobs whose backend does not matter: that which is imported in the shortest time.
+ANY_BACKEND = {"KERAS_BACKEND": "jax"} if importlib.util.find_spec("jax") else {}
+
 
 def available_bytes():
     """The memory that this machine has free, or could free."""
