@@ -2,6 +2,45 @@
 
 A test of many ranks is a script of functions named `check_...`, which `run_checks` calls one
 after the other on every rank of one job, since importing Keras takes each process seconds.
+
+Each check runs where it can fail, by backend x number of ranks x hosts (of one machine, named by
+EASYDDL_HOSTS) x MPI:
+
+- What depends on a backend runs on each of the three; what does not, on one. Where Keras does the
+  rest after the exchange, the other backends run `SOME` of a script's checks.
+- Two ranks show most; three show orders, several ranks without batches, and numbers that are no
+  power of two; more than three are the engine's own tests' (C++), up to eight on a host.
+- Hosts matter below Python: the engine's own tests take all routes, and one script of each kind
+  (collectives, gradients, uneven data, sparse rows) is run on several hosts.
+- What needs no Keras does without it: see `engine_only`, `without_keras` and `ANY_BACKEND`.
+- The soak holds the pairs that are left, larger jobs, and sanitizers. Every CI run has it.
+
+                              every run                           and in the soak
+    fit, fidelity             tensorflow:3 jax:2 torch:2          fidelity tensorflow:1
+    equality                  tensorflow:3                        jax:2 torch:2
+      some of it              jax:2 torch:2, tensorflow:3 a,a,b   jax:4, tensorflow:2 with XLA
+    exchange                  tensorflow:3                        jax:2, tensorflow:3 a,b,b (some)
+    uneven                    tensorflow:3, torch:3 a,b,b (some)  jax:2, tensorflow:2 with XLA
+    sync_batch_norm           tensorflow:2 torch:3                jax:3, tensorflow:2 with XLA
+    metrics, keras, checkpoint  tensorflow:2                      jax:2
+    sparse                    tensorflow:2, tensorflow:3 a,b,b    - (TensorFlow alone has it)
+    progress, data_in_fit, global_batch  tensorflow:2
+    jax, replicas             jax:2
+    torch                     torch:3, torch:2 compiled
+    collectives, objects,     tensorflow:2 torch:3,               jax:8, tensorflow:4 a,b,a,b
+      disagreement, layout,   tensorflow:5 a,a,a,b,b,
+      variables, shared memory  jax:4 a,b,c,d
+    half_way, exit, start     without Keras, 2 and 3 ranks        more calls
+    faults                    tensorflow:3 jax:2, torch in part   jax torch fits, jax:3 torch:3
+    gpu_path, gpu_faults      without Keras, 1 to 8 ranks         8 ranks, all checks
+    engine (C++)              1 to 8 ranks, all routes            with sanitizers
+    hosts (network)           2 x 2, 5 x 1 in racks               2 x 4, 4 x 2
+    corpus                    tensorflow:2, ten scripts           all scripts, on two backends
+    tutorials                 tensorflow:2                        jax:4 torch:3
+
+MPICH runs all of this. With Open MPI CI runs what reaches MPI: collectives to shared memory above,
+half_way, deadlines and start. With the oldest TensorFlow and Keras: tests/single, and fit,
+exchange, uneven and a tutorial.
 """
 
 import array
