@@ -34,7 +34,7 @@ from easyddl.optimizers.distributed_optimizer import DistributedOptimizer
 from easyddl.optimizers.scale_lr import scale_lr
 from easyddl.optimizers.warmup import LearningRateWarmup
 from easyddl.reducer.allreduce import allreduce
-from easyddl.runtime import job_exit as _lifetime
+from easyddl.runtime import job_exit as _job_exit
 from easyddl.runtime import launcher as _launcher
 from easyddl.runtime import world as _world
 from easyddl.runtime.world import (
@@ -89,7 +89,12 @@ __all__ = [
     "sync_batch_norm",
 ]
 
-_lifetime.install()
+
+def __dir__():
+    return [*__all__, "callbacks", "layers", "optimizers"]
+
+
+_job_exit.install()
 _model_methods.install()
 if not _launcher.is_worker() and _backends.find() is not None:
     _backends.find().configure()

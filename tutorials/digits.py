@@ -1,10 +1,10 @@
-"""Learns to read handwritten digits in a few seconds, on one process or on many.
+"""Trains a classifier of handwritten digits in a few seconds, in one process or in many.
 
     python tutorials/digits.py
     mpirun -np 8 python tutorials/digits.py
 
-It is a plain Keras script with the four lines of easyddl, marked 1 to 4. The images are real
-and come with scikit-learn: 1797 of them, of 8 by 8 pixels. A quarter is held out.
+This is a plain Keras script with the four lines of easyddl, marked 1 to 4. The data set comes with
+scikit-learn: 1797 real images of 8 by 8 pixels. A quarter of them is held out.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from sklearn.model_selection import train_test_split
 
 import easyddl as ddl  # 1
 
-parser = argparse.ArgumentParser(description="Learn to read scikit-learn's digits.")
+parser = argparse.ArgumentParser(description="Train a classifier of scikit-learn's digits.")
 parser.add_argument("--epochs", type=int, default=20)
 args = parser.parse_args()
 
@@ -47,7 +47,7 @@ model.fit(
     callbacks=[ddl.DDLCallback(), ddl.DDLGlobalVariablesCallback()],  # 4
 )
 
-# All ranks hold the same weights now, so that one of them can speak for all.
+# All ranks now have the same weights, so it is enough to evaluate on the root.
 if ddl.is_root():
     _, accuracy = model.evaluate(x_test, y_test, verbose=0)
     print(f"Held-out accuracy with {ddl.size()} rank(s): {accuracy:.4f}")

@@ -1,14 +1,15 @@
-"""Trains with small batches, and with batches 16 times as large, without and with warmup.
+"""Trains with small batches, and with batches 16 times as large, with and without warmup.
 
     python tutorials/large_batches.py --plot large_batches.png
     mpirun -np 8 python tutorials/large_batches.py --plot large_batches.png
 
-The larger batch takes 16 times the learning rate. Right at the start that harms training, and
-some of it never recovers; a rate that rises over the first epochs brings it back to what small
-batches reach. large_batches.md has what to expect.
+The larger batch uses 16 times the learning rate. This rate harms the first steps of training, and
+some trainings never recover. With a rate that rises over the first epochs, large batches reach the
+accuracy of small ones. large_batches.md shows the expected results.
 
-The ranks share each batch: a job of 8 trains as one process does. It is about batches and rates;
-with real data you would keep the batch of a rank, and the number of ranks would be the factor.
+The ranks share each batch, so a job of 8 ranks trains like one process. This script is about
+batches and rates. With real data you would keep the batch size of a rank, and the factor would be
+the number of ranks.
 """
 
 import argparse
@@ -20,9 +21,9 @@ from sklearn.model_selection import train_test_split
 
 import easyddl as ddl  # 1
 
-BATCH, FACTOR = 8, 16  # the small batch, and how many times that the large one is
-RATE = 0.006  # what suits the small batch
-SETTINGS = {  # factor, and warmup as a part of all epochs
+BATCH, FACTOR = 8, 16  # size of the small batch, and the ratio of large to small
+RATE = 0.006  # suits the small batch
+SETTINGS = {  # factor, and warmup as a fraction of all epochs
     "small batches": (1, 0),
     "large batches, no warmup": (FACTOR, 0),
     "large batches, warmup": (FACTOR, 1 / 3),
@@ -35,7 +36,7 @@ parser.add_argument("--epochs", type=int, default=30)
 parser.add_argument("--plot", metavar="FILE.png", help="draw a picture (needs matplotlib)")
 args = parser.parse_args()
 if BATCH % ddl.size():
-    parser.error(f"the ranks share batches of {BATCH}: start 1, 2, 4 or 8, not {ddl.size()}")
+    parser.error(f"the ranks share batches of {BATCH}: start 1, 2, 4 or 8 ranks, not {ddl.size()}")
 if args.plot:
     import matplotlib.figure
 
@@ -48,16 +49,16 @@ x_train, y_train = ddl.split_data(x_train[:whole], y_train[:whole])  # 2
 
 
 def train(seed, factor, warmup):
-    """A trained model, and its training error in percent, by epoch."""
+    """Trains a model, and returns it with its training error in percent by epoch."""
     keras.utils.set_random_seed(seed)
-    steps = whole // (BATCH * factor)  # in an epoch
+    steps = whole // (BATCH * factor)  # per epoch
     falls = [args.epochs * steps // 2, args.epochs * steps * 4 // 5]
     rate = keras.optimizers.schedules.PiecewiseConstantDecay(falls, [RATE, RATE / 10, RATE / 100])
     rate = ddl.LearningRateWarmup(  # 3
         rate, warmup_epochs=warmup * args.epochs, steps_per_epoch=steps, size=factor
     )
-    # Weights twice as large as usual make the first steps of a small net as delicate as those of
-    # a large one.
+    # Initial weights twice as large as usual make the first steps of a small network as sensitive
+    # as those of a large one.
     start = keras.initializers.VarianceScaling(scale=4 * 2, distribution="uniform")
     sizes = [(64, "relu"), (64, "relu"), (64, "relu"), (10, "softmax")]
     layers = [keras.layers.Dense(*size, kernel_initializer=start) for size in sizes]
@@ -80,7 +81,7 @@ def train(seed, factor, warmup):
 
 
 def plot(errors, accuracies, path):
-    """Draws the training errors: the mean of the seeds, and all of them faintly."""
+    """Draws the training errors: the mean over the seeds, and each seed as a faint line."""
     figure = matplotlib.figure.Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.subplots()
     for color, (name, curves) in enumerate(errors.items()):

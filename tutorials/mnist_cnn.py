@@ -1,11 +1,11 @@
-"""Keras's own example of a convolutional network on MNIST, on one process or on many.
+"""Trains Keras's own example of a convolutional network on MNIST, in one process or in many.
 
     python tutorials/mnist_cnn.py
     mpirun -np 4 python tutorials/mnist_cnn.py
 
-It is that plain script with the four lines of easyddl, marked 1 to 4. MNIST is downloaded
-once, into Keras's cache. Where that cannot be done it takes scikit-learn's digits, scaled up
-to MNIST's 28 by 28 pixels, and says so.
+This is Keras's script with the four lines of easyddl, marked 1 to 4. It downloads MNIST once, into
+Keras's cache. If the download fails, it trains on scikit-learn's digits, scaled up to MNIST's 28 by
+28 pixels, and prints a message.
 """
 
 import argparse
@@ -20,20 +20,20 @@ import easyddl as ddl  # 1
 
 
 def load_mnist():
-    """MNIST from the cache or the network, or `None`."""
-    socket.setdefaulttimeout(10)  # seconds for a silent network, not for ever
+    """Loads MNIST from the cache or the network. Returns `None` if that fails."""
+    socket.setdefaulttimeout(10)  # seconds, so that a network without an answer cannot block
     try:
         return keras.datasets.mnist.load_data()
-    except Exception as problem:  # Keras has no narrower class for a failed download
+    except Exception as problem:  # Keras has no more specific exception for a failed download
         if ddl.is_root():
-            print(f"MNIST cannot be had here: {problem}")
+            print(f"MNIST is not available: {problem}")
         return None
     finally:
         socket.setdefaulttimeout(None)
 
 
 def load_large_digits():
-    """scikit-learn's 8x8 images at MNIST's size: each pixel 3 by 3, and a frame of 2."""
+    """Enlarges scikit-learn's 8x8 images to MNIST's size: each pixel 3 by 3, and a margin of 2."""
     images, labels = load_digits(return_X_y=True)
     images = np.kron(images.reshape(-1, 8, 8) / 16 * 255, np.ones((3, 3)))
     images = np.pad(images, [(0, 0), (2, 2), (2, 2)])
@@ -47,13 +47,13 @@ parser = argparse.ArgumentParser(description="Train Keras's convolutional networ
 parser.add_argument("--epochs", type=int, default=5)
 args = parser.parse_args()
 
-# One rank downloads, then the others read its file. All must use the same data.
+# The root downloads the file, then the other ranks read it. All ranks must use the same data.
 with ddl.root_first():
     data = load_mnist()
 if not ddl.allreduce(data is not None, op="min"):
     data = load_large_digits()
     if ddl.is_root():
-        print("Training on scikit-learn's digits, scaled up to 28x28, in place of MNIST.")
+        print("Training on scikit-learn's digits, scaled up to 28x28, instead of MNIST.")
 elif ddl.is_root():
     print("Training on MNIST.")
 

@@ -1,4 +1,4 @@
-"""XLA's way into the engine: a custom call, which JAX and TensorFlow can put into their steps."""
+"""The custom call by which steps that XLA compiles reach the engine, on JAX and TensorFlow."""
 
 import ctypes
 import functools
@@ -11,7 +11,7 @@ CALL = "easyddl_exchange"
 
 @functools.cache
 def library():
-    """The library that holds the custom call's handler, connected with the engine."""
+    """The library with the custom call's handlers, connected to the engine."""
     core = world.engine().core
     loaded = ctypes.CDLL(str(pathlib.Path(core.__file__).with_name("_xla_ffi.so")))
     loaded.easyddl_connect_xla.argtypes = [ctypes.c_void_p]
@@ -25,13 +25,13 @@ _TYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f6
 
 
 def module(number, types):
-    """The custom call as a program in StableHLO, of which TensorFlow makes an operation.
+    """The custom call as a StableHLO module, which TensorFlow can put into a graph.
 
-    Its arguments are the weight of this rank's batch and the arrays of all buckets, its results
-    the reduced arrays.
+    Its arguments are the weight of this rank's batch and the arrays of all buckets. Its results
+    are the reduced arrays.
 
     Args:
-        number: Integer. The engine's number of the exchange.
+        number: Integer. The number of the engine's object.
         types: List of pairs of a dtype's name and a shape, one for each array.
     """
     arrays = [f"tensor<{''.join(f'{n}x' for n in shape)}{_TYPES[dtype]}>" for dtype, shape in types]

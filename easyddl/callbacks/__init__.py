@@ -1,4 +1,4 @@
-"""The callbacks of easyddl."""
+"""The public callbacks: one per file."""
 
 from easyddl.callbacks.backup_and_restore import BackupAndRestore
 from easyddl.callbacks.ddl_callback import DDLCallback
@@ -10,6 +10,7 @@ from easyddl.callbacks.learning_rates import (
 from easyddl.callbacks.model_checkpoint import ModelCheckpoint
 from easyddl.callbacks.progress import ProgressCallback
 from easyddl.callbacks.rank_zero import RankZero
+from easyddl.compat import check as _check
 
 __all__ = [
     "BackupAndRestore",
@@ -21,3 +22,5 @@ __all__ = [
     "ProgressCallback",
     "RankZero",
 ]
+
+_check.warn_of_missing()

@@ -1,4 +1,4 @@
-"""A `BackupAndRestore` for many ranks, after which training goes on as if never stopped."""
+"""A `BackupAndRestore` for many ranks, which resumes a training bit by bit."""
 
 import json
 import zipfile
@@ -12,6 +12,7 @@ from easyddl.callbacks.model_checkpoint import check_save_freq
 from easyddl.checkpoint import atomic_files, random_states
 from easyddl.collectives import objects, variables
 from easyddl.collectives.arrays import as_bytes, contiguous
+from easyddl.compat import keras_trainer
 from easyddl.optimizers import rescaling
 from easyddl.optimizers.scale_lr import factor_of
 from easyddl.runtime import console, world
@@ -23,51 +24,55 @@ _UNREADABLE = (OSError, json.JSONDecodeError, zipfile.BadZipFile, KeyError)
 
 
 class BackupAndRestore(keras.callbacks.Callback):
-    """Backs up the state of training, and goes on from there when the script starts again.
+    """Backs up the state of training, and resumes from it when the script starts again.
 
-    It takes the place of `keras.callbacks.BackupAndRestore`. Start a job again that was killed,
-    with the same script: it goes on with the last backup, and ends with the same weights, bit by
-    bit, as if it had never been killed.
+    It replaces `keras.callbacks.BackupAndRestore`. After a job has been killed, start it again with
+    the same script. It resumes from the last backup and ends with the same weights, bit by bit, as
+    an uninterrupted training.
 
-    - Rank 0 writes alone, and the others wait for it. If it cannot write, all ranks raise its
-      error. At the start it reads alone, and gives all ranks what it has read.
-    - A backup is one directory that appears whole or not at all. Whatever kills the job, the last
-      one stays loadable.
-    - It holds the weights, the optimizer's variables, the epoch, and where each rank stands in its
-      random numbers: those of `Dropout` and other layers, and of Python and NumPy.
-    - One that was made in the middle of an epoch, with an integer `save_freq`, holds the metrics
-      too. The epoch then goes on where it was: the batches that it has seen are drawn and passed
-      over.
+    - Only rank 0 writes, and the other ranks wait for it. If it cannot write, all ranks raise its
+      error. At the start rank 0 reads the backup and broadcasts it.
+    - A backup is one directory, which is replaced atomically. Whatever kills the job, the last
+      backup stays loadable.
+    - A backup contains the weights, the optimizer's variables, the epoch, and the state of each
+      rank's random numbers: those of `Dropout` and other layers, and of Python and NumPy.
+    - A backup in the middle of an epoch, made with an integer `save_freq`, also contains the
+      metrics. The resumed epoch continues where it was: the batches that it has already seen are
+      drawn and skipped.
 
-    Place it after callbacks that change training at the end of an epoch, such as
-    `ReduceLROnPlateau`, and pass it to all ranks, unwrapped. The model must be built. What other
-    callbacks remember (the patience of `EarlyStopping`, say) is not backed up, nor is the order
-    that Keras shuffles arrays into: pass `shuffle=False`, or data whose order follows from the
-    epoch, where the same bits matter.
+    Place it after callbacks that change the training at the end of an epoch, such as
+    `ReduceLROnPlateau`. Pass it on all ranks, without a wrapper. The model must be built. A backup
+    does not contain the state of other callbacks (for example the patience of `EarlyStopping`), nor
+    the order into which Keras shuffles arrays. If you need the same bits, pass `shuffle=False`, or
+    data whose order depends only on the epoch.
 
-    **Another number of ranks.** A training of `p` ranks can go on with `q`. An epoch begins where
-    it would have begun, and one that was under way goes on after as many samples. A plain learning
-    rate is multiplied by `q / p`, since it was chosen for `p` batches a step (see `rescale`), and
-    the velocity of SGD or RMSprop with momentum with it. A schedule is the one that the script now
-    makes, for `q` ranks; `optimizer.iterations`, which it counts by, is multiplied by how many
-    times more steps an epoch has: `p / q`, where the data do not tell. Each rank takes up the
-    random numbers of the rank of its number; further ones get seeds of their own.
+    **Another number of ranks.** A training of `p` ranks can resume with `q`. Epochs keep their
+    numbers, and an interrupted epoch continues after the same number of samples. A plain learning
+    rate is multiplied by `q / p`, because it was chosen for `p` batches per step (see `rescale`).
+    The velocity of SGD or RMSprop with momentum is multiplied too. A schedule is taken from the
+    script, which makes it for `q` ranks. Its counter `optimizer.iterations` is multiplied by the
+    ratio of the steps per epoch, now and then; this ratio is `p / q` if the data do not tell their
+    number of steps. Each rank continues the random numbers of the rank with its number. Additional
+    ranks get new seeds.
 
     Args:
-        backup_dir: String or path. A directory for this training alone, on a file system that
+        backup_dir: String or path. A directory for this training only, on a file system that
             rank 0 sees.
-        save_freq: `"epoch"`, or an integer: after how many batches of a rank to save. Steps in
-            which some ranks have no batch are not counted, and nothing is saved then.
-        double_checkpoint: Boolean. Whether to keep the backup before the last one as well, and
-            take it if the last one cannot be read.
-        delete_checkpoint: Boolean. Whether to remove the backup when training has ended.
-        rescale: What to multiply a plain learning rate by for `q` ranks after `p`: `"linear"` for
-            `q / p`, `"sqrt"` for its square root, `"none"` for 1. Pass what `scale_lr` got; or
-            `"none"` if each rank's batch becomes larger as the ranks become fewer.
+        save_freq: `"epoch"`, or an integer: the number of a rank's batches after which to save.
+            Steps in which some ranks have no batch are not counted, and nothing is saved in them.
+            Defaults to `"epoch"`.
+        double_checkpoint: Boolean. Whether to keep the previous backup too, and to use it if the
+            last one cannot be read. Defaults to `False`.
+        delete_checkpoint: Boolean. Whether to remove the backup when training has ended. Defaults
+            to `True`.
+        rescale: The factor of a plain learning rate for `q` ranks after `p`: `"linear"` for
+            `q / p`, `"sqrt"` for its square root, `"none"` for 1. Pass the rule that you pass to
+            `scale_lr`; pass `"none"` if the batch of each rank grows as the number of ranks falls.
+            Defaults to `"linear"`.
 
     Raises:
-        ValueError: If an argument is none of these; at `fit`, if the model is not built, or the
-            backup is one of another model.
+        ValueError: If an argument has another value; at `fit`, if the model is not built, or if the
+            backup belongs to another model.
         OSError: At `fit`, on all ranks, if rank 0 cannot read or write.
         RuntimeError: At `fit`, on all ranks, if their arguments differ.
 
@@ -108,9 +113,9 @@ class BackupAndRestore(keras.callbacks.Callback):
         self._begin()
 
     def _begin(self):
-        self._resumed = None  # the backup, until all of it has been restored
-        self._passed_over = 0  # steps of the first epoch
-        self._steps = 0  # in this epoch, on this rank
+        self._resumed = None  # the backup, until it is completely restored
+        self._skipped = 0  # skipped steps of the first epoch
+        self._steps = 0  # steps of this rank in this epoch
         self._steps_since_backup = 0
 
     def on_train_begin(self, logs=None):
@@ -122,27 +127,27 @@ class BackupAndRestore(keras.callbacks.Callback):
         )
         if not built:
             raise ValueError(
-                "BackupAndRestore must know the model's variables before `fit`. Begin the model "
-                "with `keras.Input(...)`, or call it once on a batch of data. "
+                "BackupAndRestore needs the model's variables before `fit`. Begin the model with "
+                "`keras.Input(...)`, or call it once on a batch of data. "
                 f"Received: model {self.model.name!r}, which is not built"
             )
         self._resumed = objects.from_root(self._read, "BackupAndRestore.on_train_begin")
         if self._resumed is not None:
             self._restore_variables()
             self._set_initial_epoch(self._resumed["epoch"])
-            self._pass_over_steps(int(self._resumed["batch"] * self._growth_of_steps()))
+            self._skip_steps(int(self._resumed["batch"] * self._growth_of_steps()))
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch, self._steps = epoch, 0
-        if self._resumed is not None and self._passed_over == 0:
-            # Not before: DDLGlobalVariablesCallback gives new seeds when training begins.
+        if self._resumed is not None and self._skipped == 0:
+            # Not earlier: DDLGlobalVariablesCallback sets new seeds when training begins.
             self._restore_random_state()
 
     def on_train_batch_end(self, batch, logs=None):
         self._steps += self.model.steps_per_execution
         if self._resumed is not None:
-            if self._steps >= self._passed_over:
-                # Once more: other callbacks have seen steps that were none.
+            if self._steps >= self._skipped:
+                # Restored again: other callbacks may have acted on the skipped steps.
                 objects.from_root(self._read, "BackupAndRestore.on_train_batch_end")
                 self._restore_variables()
                 self._restore_random_state()
@@ -162,7 +167,7 @@ class BackupAndRestore(keras.callbacks.Callback):
             objects.from_root(self._backups.remove, "BackupAndRestore.on_train_end")
 
     def _save(self, epoch, batch):
-        # All ranks come together here, and nowhere else while they train.
+        # This is the only collective of this callback during training.
         self._steps_since_backup = 0
         moving_statistics.average_moving_statistics(self.model)
         mine = random_states.capture(self.model)
@@ -183,12 +188,13 @@ class BackupAndRestore(keras.callbacks.Callback):
 
     def _write(self, folder, state):
         arrays = [np.asarray(variable.numpy()) for variable in self._variables()]
-        # As bytes: NumPy's files know no bfloat16. They hold a checksum of each array.
+        # As bytes, because NumPy's files do not support bfloat16. The files contain a checksum of
+        # each array.
         np.savez(folder / _VARIABLES, *(as_bytes(contiguous(array)) for array in arrays))
         (folder / _STATE).write_text(json.dumps(state))
 
     def _read(self):
-        """Loads the last backup that can be read, on the root; returns all but the variables."""
+        """Loads the last readable backup, on the root. Returns its state without the variables."""
         self._backups.clean()
         found = self._backups.find()
         for path in found:
@@ -198,10 +204,10 @@ class BackupAndRestore(keras.callbacks.Callback):
                 if path == found[-1]:
                     raise OSError(
                         f"The backup {path} cannot be read: {problem}. Remove {self.backup_dir} to "
-                        "begin anew."
+                        "start from the beginning."
                     ) from problem
-                console.say(f"warning: the backup {path} cannot be read: {problem}. The one before "
-                            "it is taken.")  # fmt: skip
+                console.say(f"warning: the backup {path} cannot be read: {problem}. The previous "
+                            "backup is used.")  # fmt: skip
         return None
 
     def _load(self, path):
@@ -209,9 +215,10 @@ class BackupAndRestore(keras.callbacks.Callback):
         self._build_optimizer()
         if state["variables"] != self._layout():
             raise ValueError(
-                f"The backup {path} is one of another model or optimizer: its variables have other "
-                f"shapes or types. Remove {self.backup_dir} to begin anew. Received: model "
-                f"{self.model.name!r} with {self._layout()}; in the backup: {state['variables']}"
+                f"The backup {path} belongs to another model or optimizer: its variables have "
+                f"other shapes or types. Remove {self.backup_dir} to start from the beginning. "
+                f"Received: model {self.model.name!r} with {self._layout()}; in the backup: "
+                f"{state['variables']}"
             )
         with np.load(path / _VARIABLES, allow_pickle=False) as arrays:
             for i, variable in enumerate(self._variables()):
@@ -220,7 +227,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         return state
 
     def _layout(self):
-        """The shapes and types of what is backed up; names would differ from run to run."""
+        """Returns the shapes and dtypes of the variables. Their names may differ between runs."""
         return [[list(v.shape), str(v.dtype)] for v in self._variables()]
 
     def _variables(self):
@@ -231,7 +238,7 @@ class BackupAndRestore(keras.callbacks.Callback):
             self.model.optimizer.build(self.model.trainable_variables)
 
     def _restore_variables(self):
-        """Gives all ranks what the root has loaded, fitted to their number."""
+        """Broadcasts the variables that the root has loaded, rescaled to the number of ranks."""
         self._build_optimizer()
         variables.broadcast_variables(self._variables())
         before, now = self._resumed["size"], world.size()
@@ -240,36 +247,36 @@ class BackupAndRestore(keras.callbacks.Callback):
             rescaling.rescale(self.model.optimizer, factor, self._growth_of_steps())
 
     def _growth_of_steps(self):
-        """How many times more steps an epoch has than that of the backup."""
+        """Returns the ratio of the steps of an epoch to those of the backup's epoch."""
         size, steps = self._resumed["size"], self._resumed["steps_per_epoch"]
         if size == world.size():
             return 1
         now = self.params.get("steps")
-        # Exact: a step that is lost to rounding would be taken twice.
+        # A fraction is exact: a step lost to rounding would be taken twice.
         return Fraction(now, steps) if now and steps else Fraction(size, world.size())
 
     def _set_initial_epoch(self, epoch):
+        undo = keras_trainer.set_initial_epoch(self.model, epoch)
         fit = fit_context.current(self.model)
-        if fit is not None:  # else a later fit would begin there too
-            fit.at_end.callback(setattr, self.model, "_initial_epoch", self.model._initial_epoch)
-        self.model._initial_epoch = epoch
+        if fit is not None:  # otherwise a later fit would begin there too
+            fit.at_end.callback(undo)
 
-    def _pass_over_steps(self, steps):
-        self._passed_over = steps
+    def _skip_steps(self, steps):
+        self._skipped = steps
         if steps > 0:
-            door, fit = backends.require(), fit_context.current(self.model)
+            backend, fit = backends.require(), fit_context.current(self.model)
             if fit is not None:
                 fit.at_end.callback(setattr, self.model, "train_function", None)
-            door.skip_steps(self.model, steps)
-            door.on_first_batch(self.model, self._restore_metrics)
+            backend.skip_steps(self.model, steps)
+            backend.on_first_batch(self.model, self._restore_metrics)
 
     def _restore_metrics(self, spec):
         if self._resumed["size"] != world.size():
-            return  # they begin anew: each rank has had samples of other ranks
+            return  # the metrics start again: the shards of the ranks have changed
         fit = fit_context.current(self.model)
         if fit is not None:
             fit.has_restored_metrics = True
-        self.model._symbolic_build(data_batch=backends.require().symbolic_batch(spec))
+        keras_trainer.build(self.model, backends.require().symbolic_batch(spec))
         values = self._resumed["ranks"][world.rank()]["metrics"]
         for variable, value in zip(_metrics_of(self.model), values, strict=True):
             variable.assign(np.array(value, variable.dtype))

@@ -1,4 +1,4 @@
-"""The callback that makes a fit distributed."""
+"""The callback that makes `fit` and `evaluate` work on all ranks together."""
 
 import contextlib
 
@@ -13,7 +13,7 @@ from easyddl.optimizers import momentum_correction
 from easyddl.profiling import trace_file
 from easyddl.reducer import bucket_size
 from easyddl.reducer.batch_weight import BatchWeight
-from easyddl.runtime import console, world
+from easyddl.runtime import notices, validators, world
 from easyddl.training import (
     adapted_layers,
     compiled_step,
@@ -50,61 +50,62 @@ _WRITERS = tuple(
 class DDLCallback(keras.callbacks.Callback):
     """Makes `model.fit()` train on all ranks together. Must be the first callback.
 
-    For as long as the fit lasts:
+    While `fit` runs:
 
-    - Gradients are averaged over all ranks at every step, before the optimizer clips,
-      accumulates or applies them. With a loss that is a mean over the batch, as Keras's are,
-      `k` ranks that take batches of `n` make the step of one process with a batch of `k * n`.
-      Where batches or masks differ, ranks are weighted by what their losses are divided by.
-    - The metrics that `History` and the other callbacks see at the end of an epoch, and of its
-      validation, are those of all ranks' samples. So all ranks take the same decisions.
-    - `model.stop_training`, set on any rank, stops all of them after the same step.
+    - Gradients are averaged over all ranks at every step, before the optimizer clips, accumulates
+      or applies them. If the loss is a mean over the batch, as Keras's losses are, `k` ranks with
+      batches of `n` samples take the step of one process with a batch of `k * n` samples. If
+      batches or masks differ, each rank is weighted by the denominator of its loss.
+    - The metrics that `History` and the other callbacks receive at the end of an epoch and of its
+      validation are those of all ranks' samples. Therefore all ranks make the same decisions.
+    - `model.stop_training`, set on any rank, stops all ranks after the same step.
     - The moving statistics of `BatchNormalization` are averaged over the ranks at the end of each
-      epoch's steps: before its validation, and before checkpoints.
-    - The progress bar is shown on rank 0 only.
-    - `ModelCheckpoint`, `BackupAndRestore`, `OrbaxCheckpoint`, `CSVLogger`, `TensorBoard` and
-      `RemoteMonitor` of Keras, and subclasses of them, act on rank 0 only. Pass them as they
-      are. A subclass that calls collectives says so by a class attribute:
-      `runs_on_all_ranks = True`.
+      epoch's steps: before the validation and before checkpoints.
+    - Only rank 0 shows the progress bar.
+    - Keras's `ModelCheckpoint`, `BackupAndRestore`, `OrbaxCheckpoint`, `CSVLogger`, `TensorBoard`
+      and `RemoteMonitor`, and subclasses of them, act on rank 0 only. Pass them unchanged. A
+      subclass that calls collectives must set the class attribute `runs_on_all_ranks = True`.
 
-    In `model.evaluate()` it makes the results those of all ranks' samples. All ranks must call it
-    then. An evaluation without it is this rank's own.
+    In `model.evaluate()` the results are those of all ranks' samples, and all ranks must call it.
+    An evaluation without this callback uses only the rank's own samples.
 
     Args:
-        bucket_bytes: Integer. How many bytes of gradients travel together. Each bucket leaves as
-            soon as the backward pass has filled it. By default what the environment variable
-            `EASYDDL_BUCKET_BYTES` says, or else a size that follows from the measured speed of
-            the ranks' connection. All ranks must pass the same.
+        bucket_bytes: Integer. The size of a gradient bucket in bytes. Each bucket is sent as soon
+            as the backward pass has filled it. Defaults to the environment variable
+            `EASYDDL_BUCKET_BYTES`, or else to a size that is derived from the measured speed of
+            the connection between the ranks. All ranks must pass the same value.
         uneven: `"join"`, `"truncate"` or `"error"`. What happens in an epoch in which some ranks
-            have fewer batches than others. With `"join"` all batches are trained on: a rank that
-            has none left takes part in the others' steps, with no weight, and then takes over
-            their variables. With `"truncate"` the epoch ends with the first step in which a rank
-            has none. With `"error"` that is an error on all ranks. Defaults to `"join"`.
-        check_replicas: Integer. After every so many steps the ranks compare checksums of their
-            weights and optimizer variables, and raise an error that names what differs. It takes
-            3000 microseconds, and 7500 for each million parameters with Adam (two ranks on two
-            cores, `python tests/benchmarks/replicas.py`). Steps after the first in which a rank has
-            no batch are left out, until the next epoch. With `None`, the default, they compare
-            once, at the end of `fit`, and rank 0 prints a warning. `False` for never.
-        scalar_losses: `"mean"` or `"sum"`. What losses are that come as one number: those that a
-            layer of your own adds with `add_loss`, and those of a loss function that reduces them
-            itself. Means are averaged over the ranks, and sums are added. With `None`, the
-            default, they are taken for means over the samples, with a warning.
-        sparse_as_dense: Boolean. Sparse gradients, as TensorFlow has of an `Embedding`, travel as
-            the rows that each rank has: the optimizer gets all of them, as on one process. With
-            `True` they travel as dense ones, all rows of the variable: rows that come several
-            times are added up before the optimizer sees them. All ranks must pass the same.
-            Defaults to `False`.
+            have fewer batches than others. With `"join"` all batches are trained on: a rank
+            without a batch joins the others' steps with weight zero, and receives their variables
+            at the end. With `"truncate"` the epoch ends with the first step in which a rank has no
+            batch. With `"error"` different numbers of batches are an error on all ranks. Defaults
+            to `"join"`.
+        check_replicas: Integer. The number of steps after which the ranks compare checksums of
+            their weights and optimizer variables. A difference raises an error that names the
+            variable and the ranks. A comparison takes 3000 microseconds, and 7500 for each million
+            parameters with Adam (two ranks on two cores, `python tests/benchmarks/replicas.py`).
+            From the first step of an epoch in which a rank has no batch, comparisons are skipped
+            until the next epoch. With `None`, the default, the ranks compare once, at the end of
+            `fit`, and rank 0 prints a warning. `False` disables the comparison.
+        scalar_losses: `"mean"` or `"sum"`. The kind of losses that arrive as one number: losses
+            that your own layer adds with `add_loss`, and losses that a loss function has already
+            reduced. Means are averaged over the ranks, and sums are added. With `None`, the
+            default, they are treated as means over the samples, with a warning.
+        sparse_as_dense: Boolean. With `False`, sparse gradients, such as TensorFlow's gradient of
+            an `Embedding`, are sent by rows, and the optimizer receives the rows of all ranks, as
+            in one process. With `True` they are sent as dense gradients, with all rows of the
+            variable; rows that occur several times are added up before the optimizer receives
+            them. All ranks must pass the same value. Defaults to `False`.
 
     Raises:
-        ValueError: If `bucket_bytes`, or the environment variable, is no positive integer, or
-            `uneven` or `scalar_losses` is none of these, or `check_replicas` is no positive
-            integer, `None` or `False`, or `sparse_as_dense` is no boolean.
+        ValueError: If `bucket_bytes` or the environment variable is not a positive integer, if
+            `uneven` or `scalar_losses` has another value, if `check_replicas` is not a positive
+            integer, `None` or `False`, or if `sparse_as_dense` is not a boolean.
         TypeError: At `fit`, if the class was passed instead of an instance.
-        ValueError: At `fit`, if it is not the first callback, or not the only one.
-        RuntimeError: On all ranks, if they train for different epochs; if they have different
-            numbers of batches and `uneven="error"`; if `check_replicas` finds that their models
-            differ; or if the model's own `fit` does not call that of `keras.Model`.
+        ValueError: At `fit`, if it is not the first callback, or is passed more than once.
+        RuntimeError: On all ranks, if they train for different numbers of epochs; if they have
+            different numbers of batches and `uneven="error"`; if `check_replicas` finds a
+            difference; or if the model's own `fit` does not call `keras.Model.fit`.
 
     Example:
     ```python
@@ -113,8 +114,8 @@ class DDLCallback(keras.callbacks.Callback):
     ```
     """
 
-    # Keras may go on with the next step while callbacks still see one: nothing here minds, but
-    # for what is asked for in `__init__`.
+    # Keras may start the next step before the callbacks of a step have run. This callback allows
+    # it, unless `__init__` needs the values of each step.
     async_safe = True
 
     def __init__(
@@ -136,7 +137,10 @@ class DDLCallback(keras.callbacks.Callback):
                 f"Received: scalar_losses={scalar_losses!r}"
             )
         self.scalar_losses = scalar_losses
-        self.check_replicas = _checked("check_replicas", check_replicas)
+        if check_replicas is not None and check_replicas is not False:
+            otherwise = ", None for the end of fit(), or False for never"
+            validators.positive_integer("check_replicas", check_replicas, otherwise)
+        self.check_replicas = check_replicas
         self.sparse_as_dense = optimizer_hook.checked_sparse_as_dense(sparse_as_dense)
         self._validation = contextlib.ExitStack()
         self._has_validated = False
@@ -146,7 +150,7 @@ class DDLCallback(keras.callbacks.Callback):
             self.async_safe = False
 
     def set_params(self, params):
-        # The dict is shared: the callbacks that come later read it too.
+        # The dict is shared with the callbacks that come later.
         if params and not world.is_root():
             params["verbose"] = 0
         super().set_params(params)
@@ -156,7 +160,7 @@ class DDLCallback(keras.callbacks.Callback):
         super().set_model(model)
         evaluation, fit = evaluation_context.current(model), fit_context.current(model)
         if evaluation is not None:
-            weight = BatchWeight()  # of no use here
+            weight = BatchWeight()  # not used in an evaluation
             evaluation.at_end.callback(loss_weight.hook(model, weight, self.scalar_losses))
             evaluation.at_end.callback(metrics_hook.hook(model))
             if loss_weight.changes_tests_of(model):
@@ -191,25 +195,25 @@ class DDLCallback(keras.callbacks.Callback):
             fit.at_end.callback(metrics_hook.hook(model))
             fit.wrap_train_step(lambda train_step: layer_state.merge_in(train_step, model))
         fit.wrap_train_step(fit.join.announcing)
-        # On all ranks: the steps that they compile must be the same.
+        # On all ranks, because the compiled steps must be the same.
         _ = fit.meter
         global_batch.watch(fit)
 
     def _end_fit(self, fit):
-        """After all epochs, where no rank has met an error."""
-        model, is_root = fit.model, world.is_root()
-        if is_root and fit.has_steps and not fit.join.has_gradients:
-            console.say(
-                "warning: no Keras optimizer applied gradients in the steps of model.fit(), so "
-                "that none of the model's variables was averaged: every rank trained alone. Apply "
-                "them by a Keras optimizer within `train_step`."
+        """Checks the trained model. Called after all epochs if no rank has raised an error."""
+        model = fit.model
+        if fit.has_steps and not fit.join.has_gradients:
+            notices.tell(
+                "warning: no Keras optimizer applied gradients in the steps of model.fit(). "
+                "Therefore no gradients were averaged, and every rank trained alone. Apply the "
+                "gradients with a Keras optimizer within `train_step`."
             )
         found = replica_check.differences(model) if self.check_replicas is not False else None
-        if found and is_root:
-            console.say(
+        if found:
+            notices.tell(
                 f"warning: the ranks' models differ after model.fit(): {found}. Something changes "
-                "them on some ranks alone, such as a callback. DDLCallback(check_replicas=1) finds "
-                "the step; check_replicas=False leaves this comparison out."
+                "them on some ranks only, for example a callback. DDLCallback(check_replicas=1) "
+                "finds the step; check_replicas=False disables this comparison."
             )
 
     def on_train_begin(self, logs=None):
@@ -230,10 +234,10 @@ class DDLCallback(keras.callbacks.Callback):
         if world.size() > 1:
             fit.watch_steps()
         broadcasts = any(isinstance(c, DDLGlobalVariablesCallback) for c in fit.callbacks)
-        if not broadcasts and world.size() > 1 and world.is_root():
-            console.say(
-                "warning: there is no DDLGlobalVariablesCallback, so that each rank starts from "
-                "its own weights. Pass ddl.DDLGlobalVariablesCallback() as the last callback."
+        if not broadcasts and world.size() > 1:
+            notices.tell(
+                "warning: there is no DDLGlobalVariablesCallback, so each rank starts from its own "
+                "weights. Pass ddl.DDLGlobalVariablesCallback() as the last callback."
             )
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -246,19 +250,20 @@ class DDLCallback(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         if not self.check_replicas or world.size() == 1:
             return
-        model = self.model  # which has JAX's variables hold their values
+        model = self.model  # this access makes Keras copy JAX's state into the variables
         steps = fit_context.current(model).steps
         if steps % self.check_replicas == 0 and fit_context.everyone_trains(model):
             replica_check.check(model, f"after step {steps} of epoch {self._epoch + 1} of fit()")
 
     def _end_steps(self, fit):
-        """After this rank's last step of an epoch, and before its validation."""
+        """Ends the steps of an epoch on all ranks, before the validation."""
         backends.require().finish(fit.model)
         fit.meet_without_batch()
         state = fit.join.join_others(stop=self.model.stop_training)
         if state.uneven and self.uneven == "truncate":
             fit.data.end_epoch()
-        # Steps that only accumulate exchange nothing, and so tell nothing of each other.
+        # Steps that only accumulate gradients exchange no control word, so the ranks compare
+        # their numbers of steps here.
         accumulated = model_state.accumulated_steps(self.model)
         if state.uneven or accumulated is not None:
             mine = -state.missed if accumulated is None else accumulated
@@ -268,14 +273,14 @@ class DDLCallback(keras.callbacks.Callback):
         self.model.stop_training = state.stop
 
     def _level_out(self, steps):
-        """Brings together ranks that have taken different numbers of steps."""
+        """Synchronizes ranks that have taken different numbers of steps."""
         most = max(steps)
         short = [str(rank) for rank, each in enumerate(steps) if each < most]
         if short and self.uneven == "error":
             raise RuntimeError(
                 f"Ranks {', '.join(short)} of {world.size()} ran out of batches in epoch "
-                f"{self._epoch + 1} of model.fit() before the others did. Give all ranks as many, "
-                'or pass DDLCallback(uneven="join") to train on all of them. '
+                f"{self._epoch + 1} of model.fit() before the others. Give all ranks the same "
+                'number of batches, or pass DDLCallback(uneven="join") to train on all batches. '
                 'Received: uneven="error"'
             )
         if short:
@@ -285,7 +290,7 @@ class DDLCallback(keras.callbacks.Callback):
         evaluation, fit = evaluation_context.current(self.model), fit_context.current(self.model)
         if evaluation is not None and world.size() > 1:
             evaluation.is_shared = self._has_validated = True
-        # A rank that validates for long is not late; validation may be the root's alone.
+        # A long validation must not end the job as a stall, even if only the root validates.
         if fit is not None:
             self._validation = fit.at_end.enter_context(contextlib.ExitStack())
             self._validation.enter_context(world.activity("validation"))
@@ -297,18 +302,8 @@ class DDLCallback(keras.callbacks.Callback):
         fit = fit_context.current(self.model)
         if world.size() == 1 or fit is None:
             return
-        # Ranks that have no data to validate with hear what the others have found.
+        # Ranks without validation data receive the results of the others.
         if not self._has_validated and fit.anyone_validates(epoch):
             found = metrics.shared_logs(self.model, {}, has_samples=False)
             if logs is not None:
                 logs.update({f"val_{key}": value for key, value in found.items()})
-
-
-def _checked(name, value):
-    is_positive = isinstance(value, int) and not isinstance(value, bool) and value > 0
-    if value is not None and value is not False and not is_positive:
-        raise ValueError(
-            f"`{name}` must be a positive integer, None for the end of fit(), or False for never. "
-            f"Received: {name}={value!r}"
-        )
-    return value

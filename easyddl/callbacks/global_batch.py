@@ -1,20 +1,18 @@
-"""A warning where an update takes more samples than learning rates are known to scale to."""
+"""Warns if an update takes more samples than the linear scaling rule supports."""
 
 from easyddl.optimizers import momentum_correction
-from easyddl.runtime import console, world
+from easyddl.runtime import notices, world
 
-LIMIT = 8192  # images, up to which Goyal et al., 2017, found the linear rule to hold
-
-_has_warned = False
+LIMIT = 8192  # images per update: the largest for which Goyal et al., 2017, found the rule to hold
 
 
 def watch(fit):
-    """Has the first step of a fit tell, on the root, if an update takes more samples than that.
+    """Warns once on the root, after the first step of a fit, if an update exceeds the limit.
 
     Args:
-        fit: `Fit`.
+        fit: The `Fit`.
     """
-    if world.size() == 1 or not world.is_root() or _has_warned:
+    if world.size() == 1 or not world.is_root():
         return
     meter = fit.meter
     fit.after_first_step(
@@ -23,19 +21,18 @@ def watch(fit):
 
 
 def _warn(batch, optimizer):
-    global _has_warned
-    # A model may be compiled without one, for a step of its own.
+    # A model with a custom train_step may be compiled without an optimizer.
     inner = optimizer and momentum_correction.innermost(optimizer)
     times = getattr(inner, "gradient_accumulation_steps", None) or 1
     total = batch * world.size() * times
-    if total <= LIMIT or _has_warned:
+    if total <= LIMIT:
         return
-    _has_warned = True
-    steps = f" in each of the {times} steps that an update gathers" if times > 1 else ""
-    console.say(
+    steps = f" in each of the {times} steps that an update accumulates" if times > 1 else ""
+    notices.tell_once(
+        watch,
         f"warning: an update takes {total} samples ({batch} on each of the {world.size()} ranks"
-        f"{steps}). A learning rate scaled with the number of ranks has been found to do as well "
-        f"as a small batch up to about {LIMIT} (Goyal et al., 2017). Let the rate rise over the "
-        "first epochs (ddl.LearningRateWarmup), compare the accuracy with that of a smaller batch, "
-        "and if it is lower take a smaller batch_size or fewer ranks."
+        f"{steps}). With a learning rate scaled by the number of ranks, larger batches reach the "
+        f"accuracy of small ones up to about {LIMIT} samples (Goyal et al., 2017). Let the rate "
+        "rise over the first epochs (ddl.LearningRateWarmup). Compare the accuracy with that of a "
+        "smaller batch. If it is lower, use a smaller batch_size or fewer ranks.",
     )

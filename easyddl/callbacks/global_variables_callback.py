@@ -1,4 +1,4 @@
-"""The callback that makes the ranks start alike."""
+"""The callback that broadcasts the initial variables."""
 
 import keras
 import numpy as np
@@ -7,30 +7,36 @@ from easyddl import backends
 from easyddl.callbacks import order
 from easyddl.checkpoint import random_states
 from easyddl.collectives import arrays, objects, variables
-from easyddl.runtime import console, context, world
+from easyddl.compat import keras_callback, keras_trainer
+from easyddl.runtime import context, notices, world
 from easyddl.training import compiled_step, fit_context, model_state, replica_check
 from easyddl.training.fit_context import FitContext
 
 
 class DDLGlobalVariablesCallback(keras.callbacks.Callback):
-    """Gives all ranks the root's weights before the first step. Must be the last callback.
+    """Broadcasts the root's weights before the first step. Must be the last callback.
 
-    It comes last so that what other callbacks load at the beginning of training, such as a
-    backup, is broadcast too. The optimizer's variables are broadcast with the weights. Each
-    rank then draws random numbers of its own (for dropout, say), which depend on the root's
-    seeds and on the rank alone.
+    It must be the last callback so that it also broadcasts variables that other callbacks load at
+    the beginning of training, for example from a backup. It broadcasts the weights and the
+    optimizer's variables. From then on each rank draws its own random numbers, for example for
+    dropout. These depend only on the root's seeds and on the number of the rank.
 
-    It makes all ranks stop if any of them sets `model.stop_training`: after the step that follows
-    the one in which a callback has set it, or at the end of the epoch.
+    It stops all ranks if any of them sets `model.stop_training`: one step after the step in which a
+    callback has set it, or at the end of the epoch.
 
     Args:
-        root_rank: Integer. The rank whose variables all get.
+        root_rank: Integer. The rank whose variables are broadcast. Defaults to 0.
 
     Raises:
         TypeError: At `fit`, if the class was passed instead of an instance.
-        ValueError: At `fit`, if it is not the last callback, or not the only one; or if
-            `root_rank` is no rank.
+        ValueError: At `fit`, if it is not the last callback, or is passed more than once; or if
+            `root_rank` is not the number of a rank.
         RuntimeError: On all ranks, if their models differ.
+
+    Example:
+    ```python
+    model.fit(x, y, callbacks=[ddl.DDLCallback(), *mine, ddl.DDLGlobalVariablesCallback()])
+    ```
     """
 
     async_safe = True  # see `on_train_batch_end`
@@ -52,7 +58,7 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
         fit = fit_context.current(self.model)
         if fit is not None and fit.step is not None:
             fit.step.root_rank = self.root_rank
-        # Keras may have built it on the ranks that have batches, and not on others.
+        # Keras may have built the model only on the ranks that have batches.
         if not all(objects.allgather_object(_is_built(self.model))):
             _require(fit, self.model).at_first_batch(self._build_and_share)
             return
@@ -61,10 +67,10 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
             fit.at_first_batch(lambda spec: None)
 
     def _share_initial_epoch(self):
-        # BackupAndRestore, which acts on the root, may have set where training goes on.
-        self.model._initial_epoch = objects.broadcast_object(
-            getattr(self.model, "_initial_epoch", None), self.root_rank
-        )
+        # BackupAndRestore, which acts on the root, may have set the epoch to resume from.
+        mine = keras_trainer.initial_epoch(self.model)
+        epoch = objects.broadcast_object(mine, self.root_rank)
+        keras_trainer.set_initial_epoch(self.model, epoch)
 
     def _build_and_share(self, spec):
         if backends.require().build(self.model, spec):
@@ -75,19 +81,19 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
             fit.after_first_step(self._share_late)
 
     def _share_late(self):
-        """Where only the first step could make the variables, and has changed them already."""
-        if replica_check.differences(self.model) and world.is_root():
-            console.say(
-                "warning: each rank took the first step from its own initial weights, since the "
-                "model's own train_step makes them and runs eagerly. Now all have the root's. Call "
-                "keras.utils.set_random_seed on all ranks before the model is made, or call the "
-                "model once on a batch before fit()."
+        """Broadcasts after the first step, if only that step could create the variables."""
+        if replica_check.differences(self.model):
+            notices.tell(
+                "warning: each rank took the first step from its own initial weights, because the "
+                "model's own train_step creates them and runs eagerly. Now all ranks have the "
+                "root's weights. Call keras.utils.set_random_seed on all ranks before you create "
+                "the model, or call the model once on a batch before fit()."
             )
         self._share_variables()
 
     def _share_variables(self):
         optimizer = self.model.optimizer
-        # A step of the user's own may use others, and never this one.
+        # A custom train_step may use other optimizers and never this one.
         is_steps = backends.require().builds_in_step(self.model)
         if optimizer is not None and not optimizer.built and not is_steps:
             optimizer.build(self.model.trainable_variables)
@@ -100,7 +106,7 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
         variables.broadcast_variables(pairs, self.root_rank)
         for pair in pairs:
             seed, counter = np.asarray(pair.numpy()).tolist()
-            # Counted from the root, so that the root's own numbers stay what they were.
+            # Relative to the root, so that the root's own random numbers do not change.
             distance = (world.rank() - self.root_rank) % world.size()
             pair.assign(np.array([(seed + distance) % 2**32, counter], pair.dtype))
 
@@ -114,12 +120,12 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
             fit.at_success(parted.join)
 
     def on_train_batch_end(self, batch, logs=None):
-        # Not by `self.model`, which has all of JAX's variables take their values.
-        model = self._model
+        # `self.model` would make Keras copy JAX's state into all variables.
+        model = keras_callback.model_of(self)
         fit = fit_context.current(model)
         if fit is None or fit.join is None or world.size() == 1:
             return
-        # Where Keras does not wait for its callbacks, the fit sees to it after the next step.
+        # If Keras does not wait for its callbacks, the fit context does this after the next step.
         if fit.is_here():
             backends.require().finish(model)
             model.stop_training = fit.join.ends_after_step(model.stop_training)
@@ -134,14 +140,15 @@ def _require_batches_on_all_ranks(fit):
     without = [r for r, has in enumerate(objects.allgather_object(fit.has_batches)) if not has]
     if without:
         raise RuntimeError(
-            "The model is not built, and its own train_step, which runs eagerly, makes its "
-            "variables by the first batch, which some ranks do not have. Call the model once on a "
-            f"batch before fit(), or give all ranks data. Received: ranks {without} without a batch"
+            "The model is not built. Its own train_step runs eagerly and creates its variables "
+            "from the first batch, which some ranks do not have. Call the model once on a batch "
+            f"before fit(), or give all ranks data. Received: ranks {without} without a batch"
         )
 
 
 def _is_built(model):
-    # A model without `call` never is, though its layers are once a step has been traced.
+    # A model without `call` never counts as built, but its layers are built once a step has been
+    # traced.
     step = compiled_step.of(model)
     return model_state.is_built(model) or (step is not None and step.is_traced)
 
@@ -150,7 +157,7 @@ def _require(fit, model):
     if fit is None:
         raise RuntimeError(
             f"{type(model).__name__}.fit() does not call keras.Model.fit(), and the model is not "
-            "built: begin it with keras.Input(...), or call it once on a batch of data, so that "
-            "its variables can be given to all ranks."
+            "built. Begin it with keras.Input(...), or call it once on a batch of data, so that "
+            "its variables can be broadcast."
         )
     return fit

@@ -1,9 +1,10 @@
-"""The methods by which Keras calls a callback."""
+"""Replaces the methods by which Keras calls a callback."""
 
 import functools
 
 import keras
 
+from easyddl.compat import patches
 from easyddl.runtime import world
 
 
@@ -16,11 +17,11 @@ NAMES = _names()
 
 
 def do_nothing(*args, **kwargs):
-    """Stands in for a hook on the ranks where a callback is silent."""
+    """Replaces a hook on the ranks on which a callback is muted."""
 
 
 def runs_on_all_ranks(callback):
-    """Whether a callback calls collectives, and so must not be silent on any rank."""
+    """Whether a callback calls collectives and therefore must not be muted on any rank."""
     return getattr(callback, "runs_on_all_ranks", False)
 
 
@@ -28,28 +29,28 @@ def mute(callback):
     """Makes a callback's hooks do nothing.
 
     Returns:
-        Function that takes that back.
+        Function that restores the hooks.
     """
-    return _replace(callback, dict.fromkeys(NAMES, do_nothing))
+    return patches.replace_all(callback, dict.fromkeys(NAMES, do_nothing))
 
 
 def announce(callback):
-    """Tells the other ranks what a callback of this rank does, which may take long.
+    """Makes a callback's hooks report their activity to the ranks that wait for this rank.
 
     Returns:
-        Function that takes that back.
+        Function that restores the hooks.
     """
     own = [name for name in NAMES if is_overridden(callback, name)]
-    return _replace(callback, {name: announced(callback, name) for name in own})
+    return patches.replace_all(callback, {name: announced(callback, name) for name in own})
 
 
 def is_overridden(callback, name):
-    """Whether a hook is the callback's own, not Keras's default."""
+    """Whether a hook is overridden, and not Keras's default."""
     return getattr(type(callback), name) is not getattr(keras.callbacks.Callback, name)
 
 
 def announced(callback, name):
-    """A callback's hook that tells the other ranks of itself while it runs."""
+    """Wraps a hook so that it is reported to waiting ranks while it runs."""
     hook, text = getattr(callback, name), f"{type(callback).__name__}.{name}"
 
     @functools.wraps(hook)
@@ -58,14 +59,3 @@ def announced(callback, name):
             return hook(*args, **kwargs)
 
     return wrapped
-
-
-def _replace(callback, functions):
-    for name, function in functions.items():
-        object.__setattr__(callback, name, function)
-
-    def restore():
-        for name in functions:
-            object.__delattr__(callback, name)
-
-    return restore

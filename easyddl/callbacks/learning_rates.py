@@ -1,39 +1,39 @@
-"""Callbacks that set a plain learning rate, by epoch or by step."""
+"""Callbacks that set a plain learning rate by epoch or by step."""
 
 import math
-import numbers
 
 import keras
 
+from easyddl.compat import keras_optimizer
 from easyddl.optimizers import momentum_correction
 from easyddl.optimizers.scale_lr import factor_of, ramp
-from easyddl.runtime import world
+from easyddl.runtime import validators, world
 
 
 class LearningRateScheduleCallback(keras.callbacks.Callback):
     """Sets the learning rate to a multiple of an initial one, for some epochs.
 
-    The rate is always `initial_lr * multiplier`, whatever it was before, so that several of these
-    for epochs that follow one another never compound. All ranks need it, as any callback that
-    changes training.
+    The rate is always `initial_lr * multiplier` and does not depend on the previous rate. Therefore
+    several of these callbacks for consecutive epochs do not compound. Pass the callback on all
+    ranks, like any callback that changes the training.
 
     Args:
-        initial_lr: Float. What the multiplier multiplies. For `k` ranks pass a rate that suits
-            them, such as `ddl.scale_lr(0.1)`.
-        multiplier: Float, or a function of the epoch that returns one. With `staircase=False` it
-            is called before every step, with the epoch and the part of it that is done: `2.25` is
-            a quarter into the third.
-        start_epoch: Integer. The first epoch, counted from 0, whose rate is set.
-        end_epoch: Integer. The first epoch after these; `None` if there is none.
-        staircase: Boolean. Whether the rate stays the same within an epoch.
-        steps_per_epoch: Integer. The steps of an epoch. Only needed with `staircase=False` where
-            Keras cannot know it from the data.
-        correct_momentum: Boolean. Whether the velocity of SGD or RMSprop with momentum, which
-            holds the rates of past steps, is scaled with the rate.
+        initial_lr: Float. The rate that is multiplied. For `k` ranks pass a rate that suits them,
+            for example `ddl.scale_lr(0.1)`.
+        multiplier: Float, or a function of the epoch that returns a float. With `staircase=False`
+            it is called before every step with a fractional epoch: `2.25` is a quarter into the
+            third epoch.
+        start_epoch: Integer. The first epoch, counted from 0, whose rate is set. Defaults to 0.
+        end_epoch: Integer. The first epoch whose rate is no longer set. Defaults to `None`, no end.
+        staircase: Boolean. Whether the rate stays constant within an epoch. Defaults to `True`.
+        steps_per_epoch: Integer. The number of steps in an epoch. Only needed with
+            `staircase=False` if Keras cannot know it from the data.
+        correct_momentum: Boolean. Whether to scale the velocity of SGD or RMSprop with momentum,
+            which contains the rates of past steps, with the rate. Defaults to `False`.
 
     Raises:
         ValueError: If a number is out of range.
-        TypeError: At `fit`, if the optimizer's rate is a schedule, which cannot be set.
+        TypeError: At `fit`, if the optimizer's rate is a schedule, which a callback cannot set.
 
     Example:
     ```python
@@ -73,11 +73,12 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         optimizer = momentum_correction.innermost(self.model.optimizer)
-        if isinstance(optimizer._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
+        rate = keras_optimizer.learning_rate_of(optimizer)
+        if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
             raise TypeError(
                 f"{type(self).__name__} sets the optimizer's learning rate, which must be a number "
-                "then. Pass a float to the optimizer, or leave the callback out. "
-                f"Received: learning_rate={optimizer._learning_rate!r}"
+                "and not a schedule. Pass a float to the optimizer, or leave out the callback. "
+                f"Received: learning_rate={rate!r}"
             )
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -94,7 +95,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
             logs["learning_rate"] = self._rate()
 
     def is_due(self, epoch):
-        """Whether the rate is set at an epoch, or a part of one."""
+        """Whether the rate is set at an epoch, which may be fractional."""
         return self.start_epoch <= epoch < self.end_epoch
 
     def _set_at(self, epoch):
@@ -117,32 +118,34 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         steps = self.steps_per_epoch or self.params.get("steps")
         if not steps:
             raise ValueError(
-                f"{type(self).__name__} must know how many steps an epoch has, which this data "
-                "does not tell. Pass `steps_per_epoch` to it. Received: steps_per_epoch="
+                f"{type(self).__name__} needs the number of steps in an epoch, which these data "
+                "do not tell. Pass `steps_per_epoch` to it. Received: steps_per_epoch="
                 f"{self.steps_per_epoch!r}"
             )
         return steps
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
-    """Raises the learning rate from one rank's to that of all, over the first epochs.
+    """Raises the learning rate over the first epochs, from one rank's rate to that of all ranks.
 
-    It rises by the same amount before every step, from `initial_lr` to `initial_lr` times the
-    number of ranks (or its square root), and is left alone from then on: other callbacks may
-    lower it. For an optimizer that takes a schedule see `LearningRateWarmup`.
+    The rate rises by the same amount before every step, from `initial_lr` to `initial_lr` times the
+    number of ranks (or its square root). After the warmup the callback no longer sets the rate, so
+    that other callbacks can lower it. If the optimizer takes a schedule, use `LearningRateWarmup`.
 
     Args:
         initial_lr: Float. The rate that suits one rank.
-        warmup_epochs: Number. How long it rises. 5 is what Goyal et al. take.
+        warmup_epochs: Number. The length of the warmup in epochs. Defaults to 5, the value of
+            Goyal et al.
         rule: `"linear"` for a factor of the number of ranks (SGD), `"sqrt"` for its square root
-            (Adam and its relatives).
-        steps_per_epoch: Integer. The steps of an epoch, if Keras cannot know it from the data.
-        correct_momentum: Boolean. Whether the velocity of SGD or RMSprop with momentum, which
-            holds the rates of past steps, is scaled with the rate.
+            (Adam and similar optimizers), `"none"` for 1. Defaults to `"linear"`.
+        steps_per_epoch: Integer. The number of steps in an epoch, if Keras cannot know it from the
+            data.
+        correct_momentum: Boolean. Whether to scale the velocity of SGD or RMSprop with momentum,
+            which contains the rates of past steps, with the rate. Defaults to `True`.
 
     Raises:
-        ValueError: If a number is out of range, or the rule unknown.
-        TypeError: At `fit`, if the optimizer's rate is a schedule, which cannot be set.
+        ValueError: If a number is out of range, or if the rule is unknown.
+        TypeError: At `fit`, if the optimizer's rate is a schedule, which a callback cannot set.
 
     Example:
     ```python
@@ -171,31 +174,30 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         factor = factor_of(rule, world.size())
         super().__init__(
             initial_lr,
-            lambda epoch: ramp(self._part_done(epoch), factor),
+            lambda epoch: ramp(self._fraction_done(epoch), factor),
             staircase=False,
             steps_per_epoch=steps_per_epoch,
             correct_momentum=correct_momentum,
         )
-        self._is_risen = None
+        self._is_complete = None
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
-        self._is_risen = None
+        self._is_complete = None
 
     def is_due(self, epoch):
-        if self._is_risen is None:
-            # A training that goes on after the rise finds the rate as it was left.
-            self._is_risen = epoch > self.warmup_epochs
-        is_due = not self._is_risen
-        self._is_risen = epoch >= self.warmup_epochs
+        if self._is_complete is None:
+            # A training that is resumed after the warmup keeps the restored rate.
+            self._is_complete = epoch > self.warmup_epochs
+        is_due = not self._is_complete
+        self._is_complete = epoch >= self.warmup_epochs
         return is_due
 
-    def _part_done(self, epoch):
+    def _fraction_done(self, epoch):
         return min(1, epoch / self.warmup_epochs) if self.warmup_epochs else 1
 
 
 def _positive(name, value):
-    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not is_number or not 0 <= value < math.inf:
+    if not validators.is_number(value) or not 0 <= value < math.inf:
         raise ValueError(f"`{name}` must be a number, 0 or more. Received: {name}={value!r}")
     return value

@@ -1,47 +1,52 @@
-"""A `ModelCheckpoint` for many ranks, whose files are always whole."""
+"""A `ModelCheckpoint` for many ranks, which writes atomic files."""
 
 import os
 
-import keras
 import numpy as np
 
 from easyddl.checkpoint import atomic_files
 from easyddl.collectives import objects
-from easyddl.runtime import world
+from easyddl.compat import keras_callback
+from easyddl.runtime import validators, world
 from easyddl.training import fit_context, moving_statistics
 
 
-class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
-    """Saves the model as training goes on: Keras's callback, for many ranks.
+class ModelCheckpoint(keras_callback.SavingCheckpoint):
+    """Saves the model during training. Replaces Keras's callback of this name on many ranks.
 
-    It takes the arguments of `keras.callbacks.ModelCheckpoint`, and differs in this:
+    It takes the arguments of `keras.callbacks.ModelCheckpoint`, and differs as follows:
 
-    - Rank 0 decides and writes alone, and the others wait for it. If it cannot write, as on a
-      full disk, all ranks raise its error.
-    - A file appears whole or not at all: it is written under a temporary name, beside the final
-      one, and renamed. Whatever kills the job, the last good file stays loadable. What a killed
-      job has left behind is removed when the next one begins.
+    - Only rank 0 decides and writes, and the other ranks wait for it. If it cannot write, for
+      example on a full disk, all ranks raise its error.
+    - Files are atomic: a file is written under a temporary name next to the final one, and then
+      renamed. Whatever kills the job, the last good file stays loadable. The next job removes the
+      temporary files of a killed job.
     - The ranks' moving statistics of `BatchNormalization` are averaged before they are saved.
 
-    Pass it to all ranks, unwrapped. With an integer `save_freq` the ranks come together in the
-    middle of an epoch: steps in which some have no batch are not counted, and nothing is saved
-    then. What it monitors are rank 0's own numbers in that case, since those of a batch are not
-    averaged.
+    Pass it on all ranks, without a wrapper. With an integer `save_freq` the ranks meet in the
+    middle of an epoch. Steps in which some ranks have no batch are then not counted, and nothing is
+    saved in them. The monitored values are rank 0's own in that case, because the logs of a batch
+    are not averaged.
 
     Args:
         filepath: String or path, on a file system that rank 0 sees. It ends in `.keras` or
-            `.h5`, or in `.weights.h5` with `save_weights_only=True`, and may hold fields such as
-            `{epoch:02d}` or `{val_loss:.2f}`.
-        monitor: String. Which of the logs `save_best_only` looks at.
-        verbose: Integer. Rank 0 prints what it does if it is 1.
-        save_best_only: Boolean. Whether to save only what is better than all before.
-        save_weights_only: Boolean. Whether to save the weights, not the whole model.
-        mode: `"auto"`, `"min"` or `"max"`. What "better" is.
-        save_freq: `"epoch"`, or an integer: after how many batches of a rank to save.
-        initial_value_threshold: Float. What the first to be saved must be better than.
+            `.h5`, or in `.weights.h5` with `save_weights_only=True`, and may contain fields such
+            as `{epoch:02d}` or `{val_loss:.2f}`.
+        monitor: String. The log entry that `save_best_only` compares. Defaults to `"val_loss"`.
+        verbose: Integer. With 1, rank 0 prints a line for each file. Defaults to 0.
+        save_best_only: Boolean. Whether to save only if the monitored value has improved.
+            Defaults to `False`.
+        save_weights_only: Boolean. Whether to save only the weights instead of the whole model.
+            Defaults to `False`.
+        mode: `"auto"`, `"min"` or `"max"`. Whether lower or higher values are better. Defaults to
+            `"auto"`.
+        save_freq: `"epoch"`, or an integer: the number of a rank's batches after which to save.
+            Defaults to `"epoch"`.
+        initial_value_threshold: Float. The value that the first saved model must improve on.
+            Defaults to `None`.
 
     Raises:
-        ValueError: If an argument is none of these.
+        ValueError: If an argument has another value.
         OSError: At `fit`, on all ranks, if rank 0 cannot write.
         RuntimeError: At `fit`, on all ranks, if their arguments differ.
 
@@ -92,28 +97,24 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
         if fit_context.everyone_trains(self.model):
             super().on_train_batch_end(batch, logs)
 
-    def _save_model(self, epoch, batch, logs):
-        # Keras calls this when it is time to save, after a batch or an epoch, and decides in it
-        # whether to. All ranks come together here, and nowhere else.
+    def save_model(self, epoch, batch, logs):
+        # Keras calls this after a batch or an epoch, and decides here whether to save. This is
+        # the only collective of this callback during training.
         moving_statistics.average_moving_statistics(self.model)
         self.best = objects.from_root(
             lambda: self._save_on_root(epoch, batch, logs), f"ModelCheckpoint in epoch {epoch + 1}"
         )
 
     def _save_on_root(self, epoch, batch, logs):
-        model = self._model
-        self._model = _SavedAtomically(model)
-        try:
-            super()._save_model(epoch, batch, logs or {})
-        finally:
-            self._model = model
+        model = _SavedAtomically(keras_callback.model_of(self))
+        with keras_callback.model_replaced(self, model):
+            super().save_model(epoch, batch, logs or {})
         return self.best
 
 
 def check_save_freq(save_freq):
-    """Raises an error unless `save_freq` is a number of batches."""
-    is_number = isinstance(save_freq, int) and not isinstance(save_freq, bool)
-    if not is_number or save_freq < 1:
+    """Raises a `ValueError` unless `save_freq` is a positive number of batches."""
+    if not validators.is_integer(save_freq) or save_freq < 1:
         raise ValueError(
             '`save_freq` must be "epoch", or the number of batches after which to save. '
             f"Received: save_freq={save_freq!r}"
@@ -121,7 +122,7 @@ def check_save_freq(save_freq):
 
 
 class _SavedAtomically:
-    """Stands in for a model, and saves it to files that appear whole or not at all."""
+    """Wraps a model so that it is saved to atomic files."""
 
     def __init__(self, model):
         self._model = model

@@ -1,4 +1,4 @@
-"""Checks where easyddl's callbacks stand in the list given to `fit`."""
+"""Checks the positions of easyddl's callbacks in the list passed to `fit`."""
 
 import keras
 
@@ -6,10 +6,10 @@ _RIGHT = "callbacks=[ddl.DDLCallback(), ..., ddl.DDLGlobalVariablesCallback()]"
 
 
 def require_instance(owner, name):
-    """Raises an error if Keras called a method on the class instead of an instance.
+    """Raises a `TypeError` if Keras called a method on the class instead of an instance.
 
-    A list that holds the class makes Keras call `Class.set_model(model)`, in which the model
-    arrives as `self`.
+    If a list contains the class, Keras calls `Class.set_model(model)`, which receives the model
+    as `self`.
     """
     if not isinstance(owner, keras.callbacks.Callback):
         raise TypeError(
@@ -19,12 +19,16 @@ def require_instance(owner, name):
 
 
 def check(callbacks, first=None, last=None):
-    """Raises an error unless easyddl's callbacks stand once each, in the right places.
+    """Checks that each of easyddl's callbacks occurs at most once and in the right position.
 
     Args:
         callbacks: List of the user's callbacks.
-        first: The class that must come first, if it is there; `None` for no such rule.
-        last: The class that must come last, if it is there; `None` for no such rule.
+        first: The class that must be the first callback if it occurs, or `None`.
+        last: The class that must be the last callback if it occurs, or `None`.
+
+    Raises:
+        ValueError: If a callback occurs more than once or in another position.
+        TypeError: If the list contains a class instead of an instance.
     """
     callbacks = _without_keras_own(callbacks)
     for kind in filter(None, (first, last)):
@@ -46,7 +50,7 @@ def check(callbacks, first=None, last=None):
 
 
 def _without_keras_own(callbacks):
-    """The callbacks without what Keras adds at the end of a `CallbackList`."""
+    """Returns the callbacks without those that Keras appends to a `CallbackList`."""
     end = len(callbacks)
     own = keras.callbacks.History | keras.callbacks.ProgbarLogger
     while end and isinstance(callbacks[end - 1], own):

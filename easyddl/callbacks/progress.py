@@ -1,4 +1,4 @@
-"""The callback that shows how training goes."""
+"""The callback that shows the progress of all ranks."""
 
 import numbers
 import threading
@@ -7,7 +7,7 @@ import time
 import keras
 
 from easyddl.callbacks import hooks, order
-from easyddl.callbacks.throughput import Own, Pace, together
+from easyddl.callbacks.throughput import RankThroughput, ThroughputMeter, combine
 from easyddl.collectives import objects
 from easyddl.runtime import console, world
 from easyddl.training import fit_context
@@ -18,31 +18,32 @@ _REFRESH = 0.1  # seconds
 class ProgressCallback(keras.callbacks.Callback):
     """Shows one progress bar for all ranks, on rank 0, in place of Keras's.
 
-    At the end of an epoch the bar holds:
+    At the end of an epoch the bar shows:
 
-    - the samples (images, for example) per second: those that all ranks have taken, over the
-      time from the beginning of the epoch to the end of its last step. Validation is not in it.
-      Within an epoch it is rank 0's own samples times the number of ranks.
-    - the slowest rank, and how many times the ranks' mean it was busy. As ranks wait for one
-      another at every step, all of them take equally long; a rank is *busy* while it does not
-      stand still for the exchange of gradients, that is, from when the means of one step are
-      there until its last gradient of the next is: it updates its weights, runs callbacks, gets
-      its data, and computes. 1.00 means that no rank holds up the others. The first step of a
-      fit, which compiles, is left out. It is told where there is a `DDLCallback`.
-    - the loss and the metrics. With a `DDLCallback` those of all ranks. Within an epoch they are
-      rank 0's own.
+    - Samples per second: the samples of all ranks, divided by the time from the beginning of the
+      epoch to the end of its last step. Validation is not included. Within an epoch the bar shows
+      rank 0's own samples times the number of ranks.
+    - The slowest rank, and the ratio of its busy time to the mean over the ranks. All ranks take
+      the same time for an epoch, because they wait for each other at every step. A rank is *busy*
+      while it does not wait for the exchange of gradients: from the arrival of the averaged
+      gradients of one step until it has computed its last gradient of the next step. In this time
+      it updates its weights, runs callbacks, reads its data and computes. A ratio of 1.00 means
+      that no rank delays the others. The first step of a fit, which compiles, is left out. This
+      entry needs a `DDLCallback`.
+    - The loss and the metrics. With a `DDLCallback` they are those of all ranks. Within an epoch
+      they are rank 0's own.
 
-    The bar is shown in notebooks, and where a person watches standard error: a terminal, or
-    a pipe to an `mpirun` in one. Elsewhere a line for each epoch is printed there. What `fit`
-    has for `verbose` makes no difference.
+    The bar appears in notebooks, and if standard error leads to a terminal, directly or through a
+    pipe to `mpirun`. Otherwise the callback prints a line per epoch to standard error. The
+    argument `verbose` of `fit` has no effect.
 
-    The ranks exchange three numbers at the end of an epoch, and none before. All ranks need
-    this callback, between `DDLCallback` and `DDLGlobalVariablesCallback`; not in a `RankZero`.
+    The ranks exchange three numbers at the end of an epoch, and none before. Pass this callback
+    on all ranks, between `DDLCallback` and `DDLGlobalVariablesCallback`, and not in a `RankZero`.
 
     Raises:
         TypeError: At `fit`, if the class was passed instead of an instance.
-        RuntimeError: On all ranks, if only some have it in their callbacks; or if the model's
-            own `fit` does not call that of `keras.Model`.
+        RuntimeError: On all ranks, if only some ranks pass it; or if the model's own `fit` does
+            not call `keras.Model.fit`.
 
     Example:
     ```python
@@ -64,7 +65,7 @@ class ProgressCallback(keras.callbacks.Callback):
         self._fit = fit_context.current(model)
         if self._fit is None:
             return  # evaluate or predict
-        self._pace = Pace(self._fit.meter, self._fit.join)
+        self._throughput = ThroughputMeter(self._fit.meter, self._fit.join)
         for callback in self._fit.callbacks:
             if isinstance(callback, keras.callbacks.ProgbarLogger):
                 self._fit.at_end.callback(hooks.mute(callback))
@@ -73,7 +74,7 @@ class ProgressCallback(keras.callbacks.Callback):
             self._fit.at_end.callback(self._display.close)
 
     def set_params(self, params):
-        # The dict is shared: Keras's own progress bar, the last of the callbacks, reads it too.
+        # The dict is shared with Keras's own progress bar, the last of the callbacks.
         if params and self._fit is not None:
             params["verbose"] = 0
         super().set_params(params)
@@ -82,7 +83,7 @@ class ProgressCallback(keras.callbacks.Callback):
         if self._fit is None:
             raise RuntimeError(
                 f"{type(self.model).__name__}.fit() does not call keras.Model.fit(), where "
-                "easyddl measures the steps. Call it there, or leave ProgressCallback out."
+                "easyddl measures the steps. Call it there, or leave out ProgressCallback."
             )
         if world.size() > 1:
             world.agree("fit with a ddl.ProgressCallback(), which all ranks need or none")
@@ -92,28 +93,28 @@ class ProgressCallback(keras.callbacks.Callback):
             epochs = self.params.get("epochs")
             title = f"epoch {epoch + 1}/{epochs}" if epochs else f"epoch {epoch + 1}"
             self._display.open(title, self.params.get("steps"))
-        self._pace.begin_epoch()
+        self._throughput.begin_epoch()
 
     def on_train_batch_end(self, batch, logs=None):
         with self._lock:
-            self._pace.end_step()
+            self._throughput.end_step()
             if self._display is not None:
                 self._display.advance(batch + 1, lambda: self._words_so_far(logs))
 
     def on_epoch_end(self, epoch, logs=None):
-        own = self._pace.now()
+        own = self._throughput.now()
         ranks = objects.allgather_object(tuple(own)) if world.size() > 1 else [own]
         if self._display is not None:
-            self._display.end(_words(together([Own(*each) for each in ranks]), logs))
+            self._display.end(_words(combine([RankThroughput(*each) for each in ranks]), logs))
 
     def _words_so_far(self, logs):
-        own = self._pace.now()
+        own = self._throughput.now()
         every = own._replace(samples=own.samples * world.size(), busy=None)
-        return _words(together([every]), logs)
+        return _words(combine([every]), logs)
 
 
 def _words(figures, logs):
-    """An epoch's figures, as one line."""
+    """Formats the throughput and the logs of an epoch as one line."""
     words = [f"{figures.rate:,.{0 if figures.rate >= 100 else 1}f} samples/s"]
     if figures.slowest is not None:
         words.append(f"slowest rank {figures.slowest}: {figures.share:.2f}x the mean")
@@ -130,44 +131,44 @@ def _bar_class():
 
 
 def _has_viewer():
-    """Whether a bar is seen as it moves: in a notebook, or where a person watches."""
+    """Whether someone can watch a moving bar: in a notebook or in a terminal."""
     in_notebook = any(kind.__module__ == "tqdm.notebook" for kind in _bar_class().__mro__)
     return in_notebook or console.is_watched()
 
 
 class _Bar:
-    """Shows each epoch as a bar, which stays."""
+    """Shows each epoch as a bar, which stays on the screen."""
 
     def __init__(self):
         self._bar = None
         self._shown = 0.0
 
     def open(self, title, steps):
-        """Begins an epoch, of so many steps; `None` if nobody knows."""
+        """Begins an epoch of `steps` steps; `None` if the number is unknown."""
         self.close()
         self._bar = _bar_class()(total=steps, desc=title, unit="step")
 
     def advance(self, steps, words):
-        """So many of its steps are taken; `words()` says what else there is to show."""
+        """Shows the number of completed steps, and the text that `words()` returns."""
         if time.monotonic() - self._shown >= _REFRESH:
             self._shown = time.monotonic()
             self._bar.set_postfix_str(words(), refresh=False)
         self._bar.update(max(0, steps - self._bar.n))
 
     def end(self, words):
-        """The epoch has ended."""
+        """Ends the epoch and shows its final text."""
         self._bar.set_postfix_str(words)
         self.close()
 
     def close(self):
-        """Leaves the bar, also that of an epoch that is not done."""
+        """Closes the bar, also that of an incomplete epoch."""
         if self._bar is not None:
             self._bar.close()
         self._bar = None
 
 
 class _Lines:
-    """Prints each epoch as a line at its end."""
+    """Prints a line at the end of each epoch."""
 
     def open(self, title, steps):
         self._title = title

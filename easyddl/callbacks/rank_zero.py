@@ -1,25 +1,26 @@
-"""A callback that runs on the root only."""
+"""Runs a callback on rank 0 only."""
 
 import keras
 
 from easyddl.callbacks import hooks
+from easyddl.compat import patches
 from easyddl.runtime import world
 
 
 class RankZero(keras.callbacks.Callback):
     """Runs another callback on rank 0 only.
 
-    For callbacks that write files or print. Keras's own `ModelCheckpoint`, `CSVLogger`,
-    `TensorBoard` and `BackupAndRestore` need no wrapper beside a `DDLCallback`. A callback that
-    changes training (the learning rate, `stop_training`) must run on all ranks, and so must
-    one that calls collectives.
+    Use it for callbacks that write files or print. Keras's own `ModelCheckpoint`, `CSVLogger`,
+    `TensorBoard` and `BackupAndRestore` need no wrapper if there is a `DDLCallback`. A callback
+    that changes the training (the learning rate, `stop_training`) must run on all ranks. A callback
+    that calls collectives must run on all ranks too.
 
     Args:
         callback: A Keras callback instance.
 
     Raises:
-        TypeError: If `callback` is no Keras callback instance, or one of easyddl's that must run
-            on all ranks, as `ddl.ModelCheckpoint` must.
+        TypeError: If `callback` is not a Keras callback instance, or must run on all ranks, like
+            `ddl.ModelCheckpoint`.
 
     Example:
     ```python
@@ -36,16 +37,16 @@ class RankZero(keras.callbacks.Callback):
             )
         if hooks.runs_on_all_ranks(callback):
             raise TypeError(
-                "`callback` writes on rank 0 only by itself, with the others waiting: pass it to "
-                f"`fit` unwrapped, on all ranks. Received: callback={callback!r}"
+                "`callback` already writes on rank 0 only, while the other ranks wait. Pass it to "
+                f"`fit` on all ranks, without RankZero. Received: callback={callback!r}"
             )
         self.callback = callback
         self.async_safe = getattr(callback, "async_safe", False)
         if not world.is_root():
             return
-        # The callback's own methods, so that Keras sees which of them are defaults: it passes
-        # over these, and dispatches steps asynchronously where there is nothing to wait for.
+        # Uses the callback's own methods, so that Keras sees which of them are defaults. Keras
+        # skips default hooks, and dispatches steps asynchronously if no hook needs their result.
         for name in hooks.NAMES:
             own = hooks.is_overridden(callback, name)
             hook = hooks.announced(callback, name) if own else getattr(callback, name)
-            setattr(self, name, hook)
+            patches.replace(self, name, hook)

@@ -1,21 +1,22 @@
-"""Writes the steps of a fit to the timeline."""
+"""Records the steps of a fit in the trace file."""
 
 import itertools
 import time
 
+from easyddl.compat import patches
 from easyddl.runtime import world
 
-_numbers = itertools.count()  # of this process's steps, over all fits
+_numbers = itertools.count()  # numbers the steps of this process, over all fits
 
 
 def record(callback):
-    """Makes a callback note when each training step begins and ends.
+    """Makes a callback record the beginning and the end of each training step.
 
-    Its hooks are replaced on the instance: a class that had them would take the time of a call
-    at every step from those who want no timeline, and asynchronous steps from JAX and torch.
+    The hooks are replaced on the instance. Hooks in the class would cost a call at every step
+    without a timeline, and would turn off asynchronous steps on JAX and PyTorch.
 
     Args:
-        callback: A Keras callback without such hooks of its own.
+        callback: A Keras callback instance.
     """
     begun = 0
 
@@ -38,4 +39,4 @@ def _append(callback, name, own):
         own(batch, logs)
         inherited(batch, logs)
 
-    object.__setattr__(callback, name, hook)
+    patches.replace(callback, name, hook)

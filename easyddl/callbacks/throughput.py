@@ -1,17 +1,18 @@
-"""How fast an epoch's steps go, on one rank and on all."""
+"""Measures the throughput of an epoch, on one rank and on all ranks."""
 
 import time
 import typing
 
 
-class Own(typing.NamedTuple):
-    """What one rank measures of an epoch.
+class RankThroughput(typing.NamedTuple):
+    """The throughput of one rank in an epoch.
 
     Attributes:
-        samples: How many its steps have taken.
-        seconds: From the beginning of the epoch to the end of its last step.
-        busy: Seconds of these in which the rank did not stand still for an exchange: for its
-            data, the forward and the backward pass, callbacks. `None` if that was not measured.
+        samples: Integer. The number of samples in the rank's steps.
+        seconds: Float. The time from the beginning of the epoch to the end of its last step.
+        busy: Float. The part of these seconds in which the rank did not wait for an exchange, but
+            read data, ran the forward and the backward pass, or ran callbacks. `None` if it was not
+            measured.
     """
 
     samples: int
@@ -19,11 +20,11 @@ class Own(typing.NamedTuple):
     busy: float | None
 
 
-class Pace:
+class ThroughputMeter:
     """Measures the epochs of a fit on this rank.
 
-    The first step of a fit, in which frameworks compile and ranks register their gradients with
-    one another, counts for the samples and seconds, not for the busy time.
+    In the first step of a fit frameworks compile, and the ranks register their gradients. This step
+    counts in the samples and the seconds, but not in the busy time.
 
     Args:
         meter: The fit's `StepMeter`.
@@ -33,17 +34,17 @@ class Pace:
     def __init__(self, meter, join):
         self._meter = meter
         self._join = join
-        self._last = None  # when the last step ended; `None` before the first
+        self._last = None  # the time at which the last step ended; `None` before the first
 
     def begin_epoch(self):
-        """Called as an epoch begins."""
+        """Starts the measurement of an epoch."""
         self._begin = time.perf_counter()
         self._samples = self._meter.samples
         self._since = None if self._last is None else (self._begin, self._waited())
         self._last = self._begin
 
     def end_step(self):
-        """Called as a step ends."""
+        """Records the end of a step."""
         self._last = time.perf_counter()
         if self._since is None:
             self._since = self._last, self._waited()
@@ -52,7 +53,7 @@ class Pace:
         return 0.0 if self._join is None else self._join.waited
 
     def now(self):
-        """The epoch so far: `Own`."""
+        """Returns the `RankThroughput` of the epoch so far."""
         busy = None
         measured = self._since is not None and self._since[0] < self._last
         if self._join is not None and measured:
@@ -60,16 +61,16 @@ class Pace:
             waited = self._waited()
             if None not in (before, waited):
                 busy = self._last - begin - (waited - before)
-        return Own(self._meter.samples - self._samples, self._last - self._begin, busy)
+        return RankThroughput(self._meter.samples - self._samples, self._last - self._begin, busy)
 
 
-class Together(typing.NamedTuple):
-    """What all ranks' figures of an epoch come to.
+class JobThroughput(typing.NamedTuple):
+    """The throughput of all ranks in an epoch.
 
     Attributes:
-        rate: Samples a second, over all ranks.
-        slowest: The rank that was busy for longest; `None` if that is not known.
-        share: How many times the ranks' mean it was busy.
+        rate: Float. Samples per second, over all ranks.
+        slowest: Integer. The rank with the longest busy time; `None` if it is not known.
+        share: Float. The ratio of its busy time to the mean of the ranks; `None` if not known.
     """
 
     rate: float
@@ -77,19 +78,19 @@ class Together(typing.NamedTuple):
     share: float | None
 
 
-def together(ranks):
-    """Sums up an epoch.
+def combine(ranks):
+    """Combines the throughput of all ranks.
 
     Args:
-        ranks: List of `Own`, by rank.
+        ranks: List of `RankThroughput`, by rank.
 
     Returns:
-        `Together`.
+        `JobThroughput`.
     """
     seconds = max(own.seconds for own in ranks)
     rate = sum(own.samples for own in ranks) / seconds if seconds > 0 else 0.0
     busy = [own.busy for own in ranks]
     if len(ranks) == 1 or None in busy or sum(busy) <= 0:
-        return Together(rate, None, None)
+        return JobThroughput(rate, None, None)
     longest = max(busy)
-    return Together(rate, busy.index(longest), longest * len(busy) / sum(busy))
+    return JobThroughput(rate, busy.index(longest), longest * len(busy) / sum(busy))

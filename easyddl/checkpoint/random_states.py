@@ -3,23 +3,19 @@
 import random
 
 import numpy as np
-from keras.src.backend.common import global_state
-from keras.src.random.seed_generator import global_seed_generator, make_default_seed
 
 from easyddl import backends
 from easyddl.collectives import objects
+from easyddl.compat import keras_layer, keras_random
 from easyddl.runtime import world
-
-# Of which early versions of Keras have no constant.
-_GLOBAL_GENERATOR = "global_seed_generator"
 
 
 def seed_generators(model):
     """The seed generators of a model's layers, such as those of its `Dropout` layers."""
     return [
         generator
-        for layer in model._flatten_layers()
-        for generator in getattr(layer, "_seed_generators", [])
+        for layer in keras_layer.layers_of(model)
+        for generator in keras_layer.seed_generators_of(layer)
     ]
 
 
@@ -100,11 +96,11 @@ class Parted:
         self._first_pair = _make_global_generator()
         state, seeds, pair = objects.broadcast_object(_of_no_layer(), self._root_rank)
         distance = (world.rank() - self._root_rank) % world.size()
-        door = backends.require()
+        backend = backends.require()
         if state is not None:
-            door.set_random_state(door.random_state_of_another_rank(state, distance))
+            backend.set_random_state(backend.random_state_of_another_rank(state, distance))
         if seeds is not None and distance:
-            door.set_op_seeds((seeds[0] + distance, None))
+            backend.set_op_seeds((seeds[0] + distance, None))
         _set_global_pair([(pair[0] + distance) % 2**32, pair[1]])
 
     def join(self):
@@ -117,19 +113,19 @@ class Parted:
         theirs = objects.broadcast_object((*_of_no_layer(), was_used), self._root_rank)
         state, seeds, pair, was_used = theirs
         if world.rank() != self._root_rank:
-            door = backends.require()
+            backend = backends.require()
             if state is not None:
-                door.set_random_state(state)
+                backend.set_random_state(state)
             if seeds is not None:
-                door.set_op_seeds(seeds)
+                backend.set_op_seeds(seeds)
             _set_global_pair(pair)
         if self._first_pair is not None:
             _unmake_global_generator(was_used)
 
 
 def _of_no_layer():
-    door = backends.require()
-    return door.random_state(), door.op_seeds(), _pair_of(global_seed_generator())
+    backend = backends.require()
+    return backend.random_state(), backend.op_seeds(), _pair_of(keras_random.generator())
 
 
 def _pair_of(generator):
@@ -137,7 +133,7 @@ def _pair_of(generator):
 
 
 def _set_global_pair(pair):
-    state = global_seed_generator().state
+    state = keras_random.generator().state
     state.assign(np.array(pair, state.dtype))
 
 
@@ -150,10 +146,10 @@ def _make_global_generator():
     Returns:
         The state of the new generator, or `None` if there was one.
     """
-    if global_state.get_global_attribute(_GLOBAL_GENERATOR) is not None:
+    if keras_random.has_generator():
         return None
     before = random.getstate()
-    made = global_seed_generator()
+    made = keras_random.generator()
     random.setstate(before)
     return _pair_of(made)
 
@@ -161,13 +157,13 @@ def _make_global_generator():
 def _unmake_global_generator(was_used):
     """Leaves things as they are on one process, which makes the generator at its first use."""
     if was_used:
-        make_default_seed()  # the number that its seed took
+        keras_random.draw_seed()  # the number that its seed took
     else:
-        global_state.set_global_attribute(_GLOBAL_GENERATOR, None)
+        keras_random.drop_generator()
 
 
 def _states(model):
-    return [generator.state for generator in (*seed_generators(model), global_seed_generator())]
+    return [generator.state for generator in (*seed_generators(model), keras_random.generator())]
 
 
 def _numbers(value):

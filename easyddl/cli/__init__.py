@@ -1,8 +1,7 @@
-"""The command `easyddl`: one module a subcommand.
+"""The command `easyddl`: one module per subcommand.
 
-A subcommand's module offers `SUMMARY` (one line), `add_arguments(parser)` and
-`run(options)`, which returns the exit status. Its imports are light: what is heavy, such as
-NumPy or the engine, is imported when it runs.
+The module of a subcommand defines `SUMMARY` (one line), `add_arguments(parser)` and `run(options)`,
+which returns the exit status. It imports heavy modules, such as NumPy or the engine, only in `run`.
 """
 
 import argparse
@@ -14,7 +13,7 @@ def main(arguments=None):
     """Runs the command line.
 
     Args:
-        arguments: List of strings, or `None` for those of the process.
+        arguments: List of strings. Defaults to `None`, the arguments of the process.
 
     Returns:
         The exit status.

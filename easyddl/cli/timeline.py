@@ -1,24 +1,28 @@
-"""Merges what a job has written to EASYDDL_TIMELINE, for Perfetto, and sums it up.
+"""Merges the trace files of a job into one timeline, and prints a summary of it.
 
-Run the job with `EASYDDL_TIMELINE=DIR`, then `easyddl timeline DIR`, and open the file that it
-writes at https://ui.perfetto.dev.
+Run the job with `EASYDDL_TIMELINE=DIR`, then run `easyddl timeline DIR`. Open the resulting file
+at https://ui.perfetto.dev.
 """
 
 import pathlib
 import sys
 
-SUMMARY = "merge the timelines of a job's ranks, and sum them up"
+SUMMARY = "merge the trace files of a job's ranks and print a summary"
 _FILE = "timeline.json"
 
 
 def add_arguments(parser):
     """Adds the arguments of `easyddl timeline`."""
-    parser.add_argument("directory", help="the one that EASYDDL_TIMELINE named", metavar="DIR")
-    parser.add_argument("--output", help=f"the merged file (default: DIR/{_FILE})", metavar="FILE")
+    parser.add_argument(
+        "directory", help="the directory that EASYDDL_TIMELINE named", metavar="DIR"
+    )
+    parser.add_argument(
+        "--output", help=f"the merged file to write (default: DIR/{_FILE})", metavar="FILE"
+    )
 
 
 def run(options):
-    """Merges the files, and prints the summary.
+    """Merges the files and prints the summary.
 
     Returns:
         The exit status.
@@ -36,8 +40,8 @@ def run(options):
     for rank in ranks:
         if not rank.is_whole:
             print(
-                f"easyddl timeline: note: rank {rank.rank}'s part ends early: the job was cut "
-                "short, or it still runs.",
+                f"easyddl timeline: note: rank {rank.rank}'s trace ends early: the job was cut "
+                "short, or it is still running.",
                 file=sys.stderr,
             )
     print("\n".join(_summary(ranks, exposures, overlap.lags(exposures))))
@@ -51,13 +55,13 @@ def _summary(ranks, exposures, lags):
     yield f"{len(ranks)} ranks{clocks}" if len(ranks) != 1 else "1 rank"
     most = max(range(len(ranks)), key=lambda rank: exposures[rank].others)
     yield (
-        f"Collectives other than of gradients: up to {exposures[most].others / 1e9:.3f} s in all "
+        f"Collectives other than gradients: up to {exposures[most].others / 1e9:.3f} s in total "
         f"(rank {most})."
     )
     if not any(exposure.steps for exposure in exposures):
-        yield "Gradients: none were exchanged after the first step, which does not count."
+        yield "Gradients: none were exchanged after the first step, which is left out."
         return
-    yield "Gradients: milliseconds a step, the first of which does not count:"
+    yield "Gradients, in milliseconds per step, without the first step:"
     yield ""
     yield (
         f"{'rank':>4} {'steps':>6} {'step':>9} {'communication':>13} {'exposed':>9} {'hidden':>9} "
@@ -84,7 +88,7 @@ def _row(rank, exposure, lag):
 
 def _slowest(ranks, lags):
     if not lags[0].steps:
-        return "No step was finished by all ranks."
+        return "No step was completed by all ranks."
     slowest = max(range(len(lags)), key=lambda rank: (lags[rank].mean, lags[rank].last))
     lag = lags[slowest]
     return (

@@ -1,1 +1,1 @@
-"""Collectives on arrays, objects and variables, outside of a step."""
+"""Collectives on arrays, objects and variables, between steps."""

@@ -1,41 +1,50 @@
-"""Collectives on Python objects, and taking turns."""
+"""Collectives on Python objects, and `root_first`."""
+
+from __future__ import annotations
 
 import contextlib
 import pickle
+from collections.abc import Iterator
 
 import numpy as np
 
 from easyddl.collectives import arrays
+from easyddl.collectives.types import ObjectT
 from easyddl.runtime import context, world
 
 _NOTHING = np.empty(0, np.uint8)
 
 
 def _pickled(name, obj):
-    """The object's bytes; an error on all ranks if it has none on this one."""
+    """The pickled bytes of an object. If pickling fails on any rank, all ranks raise an error.
+
+    Args:
+        name: String. The collective.
+        obj: The user's object.
+    """
     context.require_all_ranks(name)
     try:
         return np.frombuffer(pickle.dumps(obj), np.uint8)
     except Exception as problem:
         world.agree(f"{name} with an object that cannot be pickled [{problem}]")
         raise TypeError(
-            f"`obj` must be picklable, as it travels to other processes: {problem}. "
+            f"`obj` must be picklable, because it is sent to other processes: {problem}. "
             f"Received: obj of type {type(obj).__name__}"
         ) from problem
 
 
-def allgather_object(obj):
-    """Gathers one object of each rank.
+def allgather_object(obj: ObjectT) -> list[ObjectT]:
+    """Gathers one object from each rank.
 
     Args:
-        obj: Any object that can be pickled; it may differ by rank.
+        obj: Any object that can be pickled. It may differ between ranks.
 
     Returns:
-        List of all ranks' objects, in the order of the ranks, equal on all.
+        List of the objects of all ranks, in the order of the ranks. Equal on all ranks.
 
     Raises:
         TypeError: If no rank's `obj` can be pickled.
-        RuntimeError: On all ranks, if only some can.
+        RuntimeError: On all ranks, if only some objects can be pickled.
 
     Example:
     ```python
@@ -45,30 +54,31 @@ def allgather_object(obj):
     text, ends = "allgather_object(obj)", []
     with world.taking_part(text):
         data = _pickled(text, obj)
-        joined, allocate = arrays.gathering((), np.uint8)
+        joined, allocate = arrays.row_allocator((), np.uint8)
 
-        def cut(counts):
+        def allocate_and_note_ends(counts):
             ends.extend(np.cumsum(counts)[:-1])
             return allocate(counts)
 
-        signature = world.signature(text)
-        world.engine().channel.all_gather(data, data.size, 1, signature, cut)
+        fingerprint = world.fingerprint(text)
+        all_gather = world.engine().communicator.all_gather
+        all_gather(data, data.size, 1, fingerprint, allocate_and_note_ends)
     return [pickle.loads(part.tobytes()) for part in np.split(joined[0], ends)]
 
 
-def broadcast_object(obj, root_rank=0):
-    """Gives all ranks one rank's object.
+def broadcast_object(obj: ObjectT, root_rank: int = 0) -> ObjectT:
+    """Copies the object of one rank to all ranks.
 
     Args:
-        obj: Any object that can be pickled. Only the root's counts.
-        root_rank: Integer. The rank whose object all get.
+        obj: Any object that can be pickled. The objects of the other ranks are ignored.
+        root_rank: Integer. The rank whose object is copied.
 
     Returns:
-        The root's object; a copy of it on the other ranks.
+        The object itself on the root, and a copy of it on the other ranks.
 
     Raises:
-        ValueError: If `root_rank` is no rank.
-        RuntimeError: On all ranks, if they disagree in the root, or the root's `obj` cannot be
+        TypeError, ValueError: If `root_rank` is not the number of a rank.
+        RuntimeError: On all ranks, if they pass different roots, or if the root's `obj` cannot be
             pickled.
     """
     with world.taking_part("broadcast_object()"):
@@ -81,21 +91,21 @@ def broadcast_object(obj, root_rank=0):
             raise
         is_root = world.rank() == root_rank
         data = _pickled(text, obj) if is_root else _NOTHING
-        received, allocate = arrays.gathering((), np.uint8)
-        signature = world.signature(text)
-        world.engine().channel.broadcast_unknown(data, root_rank, signature, allocate)
+        received, allocate = arrays.row_allocator((), np.uint8)
+        fingerprint = world.fingerprint(text)
+        world.engine().communicator.broadcast_unknown(data, root_rank, fingerprint, allocate)
     return obj if is_root else pickle.loads(received[0].tobytes())
 
 
 @contextlib.contextmanager
-def root_first():
-    """Lets the root go first; the other ranks follow when it is done.
+def root_first() -> Iterator[None]:
+    """Runs the body on the root first, and then on the other ranks.
 
-    For downloads and caches, which one process should fill and all may read. The body must
-    not call collectives, since the ranks are not in it together.
+    Use it for downloads and caches, which one process should write and all may read. The body must
+    not call collectives, because the ranks do not run it at the same time.
 
     Raises:
-        RuntimeError: On the other ranks, if the root's body raised.
+        RuntimeError: On the other ranks, if the body raised an error on the root.
 
     Example:
     ```python
@@ -104,33 +114,32 @@ def root_first():
     ```
     """
     if not world.is_root():
-        _hear_of_root(None)
+        _broadcast_problem(None)
         yield
         return
     try:
         with world.activity("the body of root_first()"):
             yield
     except BaseException as problem:
-        _hear_of_root(f"{type(problem).__name__}: {problem}")
+        _broadcast_problem(f"{type(problem).__name__}: {problem}")
         raise
-    _hear_of_root(None)
+    _broadcast_problem(None)
 
 
 def from_root(function, text):
-    """What a function returns on the root, on all ranks; or the error that it raises there.
+    """Calls a function on the root, and returns its result on all ranks.
 
-    The other ranks wait for it, however long it takes.
+    The other ranks wait without a deadline.
 
     Args:
-        function: Function without arguments, which must not call collectives. Called on the
-            root alone.
-        text: What it does, in words, for ranks that wait.
+        function: Function without arguments, which must not call collectives.
+        text: String. What the function does, which waiting ranks print.
 
     Returns:
-        What it has returned, which must be picklable.
+        The result of the function, which must be picklable.
 
     Raises:
-        Exception: On all ranks, what it has raised on the root.
+        Exception: On all ranks, the exception that the function raised on the root.
     """
     result, problem = None, None
     if world.is_root():
@@ -140,26 +149,31 @@ def from_root(function, text):
         except Exception as error:
             problem = error
     portable = None if problem is None else _portable(problem)
-    result, heard = broadcast_object((result, portable))
+    result, received = broadcast_object((result, portable))
     if problem is not None:
         raise problem
-    if heard is not None:
-        raise heard from RuntimeError(f"Rank 0 met it: {text}")
+    if received is not None:
+        raise received from RuntimeError(f"Rank 0 raised this error: {text}")
     return result
 
 
 def _portable(problem):
-    """An exception, or one that says the same if it cannot travel."""
+    """An exception, or a `RuntimeError` with its message if it cannot be pickled."""
     try:
         copy = pickle.loads(pickle.dumps(problem))
         if type(copy) is type(problem) and str(copy) == str(problem):
             return problem
     except Exception:
-        pass  # it has attributes, or a constructor, that pickle cannot serve
+        pass  # pickle does not support its attributes or its constructor
     return RuntimeError(f"{type(problem).__name__}: {problem}")
 
 
-def _hear_of_root(problem):
+def _broadcast_problem(problem):
+    """Tells the other ranks how the body ended on the root. They raise an error if it failed.
+
+    Args:
+        problem: String, or `None` if the body succeeded. The root's argument counts.
+    """
     problem = broadcast_object(problem)
     if problem is not None and not world.is_root():
-        raise RuntimeError(f"Rank 0, which went first in `root_first`, failed: {problem}")
+        raise RuntimeError(f"Rank 0, which goes first in `root_first`, failed: {problem}")

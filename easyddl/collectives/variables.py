@@ -1,6 +1,10 @@
-"""Giving all ranks one rank's variables."""
+"""Collectives that assign equal values to the variables of all ranks."""
+
+from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -9,20 +13,20 @@ from easyddl.collectives import arrays
 from easyddl.runtime import world
 
 
-def broadcast_variables(variables, root_rank=0):
-    """Assigns one rank's values to the variables of all ranks.
+def broadcast_variables(variables: Sequence[Any], root_rank: int = 0) -> None:
+    """Assigns the values of one rank to the variables of all ranks.
 
-    For custom loops: call it before the first step, once the model and the optimizer are
-    built. `DDLGlobalVariablesCallback` does this for `model.fit()`.
+    Custom training loops call it after the model and the optimizer are built, and before the first
+    step. In `model.fit()` the `DDLGlobalVariablesCallback` does the same.
 
     Args:
         variables: List of Keras or backend variables, of the same shapes and dtypes, in the
             same order, on all ranks.
-        root_rank: Integer. The rank whose values all get.
+        root_rank: Integer. The rank whose values are copied.
 
     Raises:
-        TypeError, ValueError: If an argument is none of these.
-        RuntimeError: On all ranks, if they disagree in the variables or the root.
+        TypeError, ValueError: If an argument is not as described.
+        RuntimeError: On all ranks, if they pass different variables or roots.
 
     Example:
     ```python
@@ -51,17 +55,19 @@ def broadcast_variables(variables, root_rank=0):
 
 
 def average_variables(variables, what, weight=1.0):
-    """Gives variables the weighted mean of all ranks' values.
+    """Assigns the weighted mean over all ranks to each variable.
 
     Args:
         variables: List of floating-point variables, of the same shapes on all ranks.
-        what: What they are, in words.
-        weight: Float. What this rank's values count for. If no rank's count, all stay as they are.
+        what: String. The name of the variables, for error messages.
+        weight: Float. The weight of this rank's values. If the weights of all ranks are 0, the
+            variables keep their values.
     """
     if world.size() == 1 or not variables:
         return
     values = [np.asarray(variable.numpy()) for variable in variables]
-    # In one array, and in float64, in which the mean of equal float32 numbers is just that number.
+    # One array needs one collective. In float64 the mean of equal float32 numbers is that number.
+    # The leading 1 becomes the sum of the weights.
     flat = np.concatenate([[1.0], *(value.ravel().astype(np.float64) for value in values)])
     text = f"the mean of {what}: {[value.shape for value in values]}"
     with world.taking_part(text):
@@ -80,9 +86,10 @@ def checksum(variable):
 
 
 def _value(variable):
-    door = backends.door_of(variable)
-    if door is not None and door.is_variable(variable):
-        return door.to_numpy(variable)
+    """The value of a Keras or backend variable, as a NumPy array."""
+    backend = backends.backend_of(variable)
+    if backend is not None and backend.is_variable(variable):
+        return backend.to_numpy(variable)
     if not hasattr(variable, "assign") or not hasattr(variable, "numpy"):
         raise TypeError(
             "`variables` must be a list of variables, as `model.weights` is. "
@@ -92,8 +99,9 @@ def _value(variable):
 
 
 def _assign(variable, value):
-    door = backends.door_of(variable)
-    if door is not None and door.is_variable(variable):
-        door.assign(variable, value)
+    """Assigns a NumPy array to a Keras or backend variable."""
+    backend = backends.backend_of(variable)
+    if backend is not None and backend.is_variable(variable):
+        backend.assign(variable, value)
     else:
         variable.assign(value)

@@ -1,1 +1,1 @@
-"""Splitting data among the ranks: one file a kind of data."""
+"""Splits data into one shard per rank. Each kind of data has a file of its own."""

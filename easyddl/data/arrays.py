@@ -1,4 +1,7 @@
-"""Arrays, and dicts and tuples of them: their samples, and how these are taken."""
+"""Splits arrays, and dicts and tuples of arrays, by samples.
+
+The structure consists of mappings and tuples. Everything else, including a list, is a leaf.
+"""
 
 import collections.abc
 import copy
@@ -9,7 +12,7 @@ import numpy as np
 
 from easyddl.data.kinds import is_a, module_of, type_name
 
-# How many rows are read from a file at a time when they are shuffled.
+# The number of rows that are read from a file at a time when rows are shuffled.
 _BLOCK_ROWS = 4096
 
 _SUPPORTED = (
@@ -26,45 +29,52 @@ _LIST_ADVICE = (
 
 
 def leaves_of(arrays):
-    """The leaves by path, and the same structure, whose mappings no longer read a file.
+    """Collects the leaves of a structure.
 
-    Raises:
-        TypeError, ValueError: If a leaf is none that can be split.
+    Args:
+        arrays: A structure of arrays.
+
+    Returns:
+        A dict from path to leaf, and the same structure. Mappings that read a file, such as an
+        open `.npz` file, are dicts in it.
     """
     leaves = {}
     arrays = map_leaves(leaves.setdefault, arrays, "arrays")
     return leaves, arrays
 
 
-def split(arrays, part):
-    """This rank's samples of each array.
+def split(arrays, shard):
+    """Takes this rank's samples of each array.
 
     Args:
         arrays: Tuple of structures of arrays.
-        part: The `Part` of the samples.
+        shard: The `Shard` of the samples.
+
+    Returns:
+        Tuple of the same structures, with this rank's samples.
     """
     leaves, arrays = leaves_of(arrays)
-    samples = count_samples(leaves, part)
-    if part.size == 1 and not part.shuffle:
+    samples = count_samples(leaves, shard)
+    if shard.size == 1 and not shard.shuffle:
         return arrays
-    rows = part.rows(samples)
+    rows = shard.rows(samples)
     return map_leaves(lambda _, leaf: take(leaf, rows), arrays, "arrays")
 
 
-def count_samples(leaves, part):
-    """The number of samples that all leaves have, which must be enough for all ranks."""
+def count_samples(leaves, shard):
+    """Returns the common number of samples, and checks that it is enough for all ranks."""
     samples = _common_length(leaves)
-    part.check(samples, "sample", _list_hint(leaves))
+    shard.check(samples, "sample", _list_hint(leaves))
     return samples
 
 
-# The structure: dicts and tuples hold leaves, and lists are leaves.
+# Traversal of the structure.
 
 
 def map_leaves(function, structure, path):
     """Replaces each leaf by `function(path, leaf)`, and keeps `None`.
 
-    `keras.tree` is no help here: to it a list is a structure.
+    `keras.tree` does not fit here, because it treats a list as a structure.
     """
     if structure is None:
         return None
@@ -78,15 +88,15 @@ def map_leaves(function, structure, path):
 def _map_mapping(function, mapping, path):
     items = {key: map_leaves(function, value, f"{path}[{key!r}]") for key, value in mapping.items()}
     if not isinstance(mapping, dict):
-        return items  # such as an open .npz or HDF5 file
-    # A copy keeps what the class adds, such as the factory of a defaultdict.
+        return items  # for example of an open .npz or HDF5 file
+    # A copy keeps the attributes of the class, such as the factory of a defaultdict.
     mapped = copy.copy(mapping)
     mapped.update(items)
     return mapped
 
 
 def _map_tuple(function, structure, path):
-    fields = getattr(structure, "_fields", None)  # a namedtuple has them
+    fields = getattr(structure, "_fields", None)  # only a namedtuple has them
     items = [
         map_leaves(function, value, f"{path}.{fields[i]}" if fields else f"{path}[{i}]")
         for i, value in enumerate(structure)
@@ -94,11 +104,11 @@ def _map_tuple(function, structure, path):
     return type(structure)(*items) if fields else tuple(items)
 
 
-# What is refused, and why.
+# Checks of the leaves.
 
 
 def _count_samples(path, leaf):
-    """The number of samples in one leaf, which it checks for its type."""
+    """Returns the number of samples in one leaf, after a check of its type."""
     _refuse_dataset(path, leaf)
     if isinstance(leaf, range):
         return len(leaf)
@@ -124,8 +134,8 @@ def _count_samples(path, leaf):
 
 
 def _is_array_like(leaf):
-    # Tables of other libraries have a shape too, but not one type of values,
-    # and what a slice of them means differs. pandas is known by its `iloc`.
+    # Tables of other libraries have a shape too, but no single dtype, and a slice of them has
+    # another meaning. The attribute `iloc` identifies pandas.
     return hasattr(leaf, "iloc") or (
         getattr(leaf, "shape", None) is not None
         and hasattr(leaf, "dtype")
@@ -136,19 +146,20 @@ def _is_array_like(leaf):
 def _refuse_dataset(path, leaf):
     if module_of(leaf) is not None:
         raise TypeError(
-            "A dataset, a loader or an iterator must be the only argument, not within another: "
-            "split each by itself. It yields x, y and the sample weights together. "
+            "A dataset, a loader or an iterator must be the only argument, not nested in another: "
+            "split each of them separately. It yields x, y and the sample weights together. "
             f"Received: {path} of type {type_name(leaf)}"
         )
     if is_a(leaf, "torch", "Dataset"):
         raise TypeError(
-            "`split_data` takes no PyTorch dataset: pass a `torch.utils.data.DataLoader` of it. "
+            "`split_data` does not accept a PyTorch dataset: pass a "
+            "`torch.utils.data.DataLoader` of it. "
             f"Received: {path} of type {type_name(leaf)}"
         )
 
 
 def _refuse_list_of_inputs(path, leaf):
-    """Refuses `[x1, x2]`, which Keras would take as two inputs."""
+    """Raises an error for `[x1, x2]`, which Keras would treat as two inputs."""
     if not _is_list_of_arrays(leaf):
         return
     lengths = {element.shape[0] for element in leaf}
@@ -178,7 +189,7 @@ def _refuse_type(path, leaf):
         )
     if hasattr(leaf, "__iter__") and not hasattr(leaf, "__len__"):
         raise TypeError(
-            "This has no length. Pass an iterator over it alone, as in "
+            "This object has no length. Pass an iterator over it as the only argument, as in "
             f"`split_data(iter(data))`. {received}"
         )
     raise TypeError(
@@ -187,7 +198,7 @@ def _refuse_type(path, leaf):
 
 
 def _common_length(leaves):
-    """The number of samples that all leaves have, which it checks."""
+    """Returns the number of samples, and checks that all leaves have the same."""
     if not leaves:
         raise ValueError(
             "`split_data` needs at least one array that is not `None`. Received: no data"
@@ -195,7 +206,7 @@ def _common_length(leaves):
     lengths = {path: _count_samples(path, leaf) for path, leaf in leaves.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(
-            "All arrays must have the same number of samples, which is their "
+            "All arrays must have the same number of samples, the length of their "
             f"first dimension.{_list_hint(leaves)} Received: "
             + ", ".join(f"{path} with {n}" for path, n in lengths.items())
         )
@@ -203,17 +214,22 @@ def _common_length(leaves):
 
 
 def _list_hint(leaves):
-    """Says what a list means, where one of the leaves is a list of arrays."""
+    """Returns advice about lists if one of the leaves is a list of arrays, else an empty string."""
     return f" {_LIST_ADVICE}" if any(map(_is_list_of_arrays, leaves.values())) else ""
 
 
-# How the rows of each kind of leaf are taken.
+# Selection of rows, by type of leaf.
 
 
 def take(leaf, rows):
-    """The given rows, a slice or an array of indices, of one leaf."""
+    """Takes rows of one leaf.
+
+    Args:
+        leaf: An array, a tensor, a table or a list.
+        rows: Slice, or an integer array of indices.
+    """
     if hasattr(leaf, "tocsr"):
-        # Not every format of a sparse matrix can be indexed.
+        # Some formats of sparse matrices cannot be indexed.
         return leaf.tocsr()[rows].asformat(leaf.format)
     if isinstance(rows, slice):
         return _take_slice(leaf, rows)
@@ -239,18 +255,18 @@ def _take_indices(leaf, indices):
     if is_a(leaf, "h5py"):
         return _read_in_blocks(leaf, indices)
     if is_a(leaf, "tensorflow"):
-        # Its tensors take no arrays of indices. `keras.ops.take` would do,
-        # but only for the active backend, and not for ragged tensors.
+        # TensorFlow's tensors cannot be indexed by an array. `keras.ops.take` could do it, but
+        # only for the active backend, and not for ragged tensors.
         return sys.modules["tensorflow"].gather(leaf, indices)
     shard = leaf[indices]
-    # NumPy lays it out as the whole array is, which may be by columns.
+    # NumPy keeps the memory order of the whole array, which may be column-major.
     return np.asanyarray(shard, order="C") if isinstance(shard, np.ndarray) else shard
 
 
 def _read_in_blocks(dataset, indices):
-    """Reads rows of a file in one pass, and no more than a block at a time.
+    """Reads rows of an HDF5 dataset in one pass, with at most one block in memory.
 
-    HDF5 takes indices only in increasing order, and slowly.
+    HDF5 accepts indices only in increasing order, and reads them slowly.
     """
     order = np.argsort(indices)
     ordered = indices[order]

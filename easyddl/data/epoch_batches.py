@@ -1,4 +1,4 @@
-"""Batches of arrays that are shuffled anew in every epoch, over all ranks."""
+"""Batches of arrays that are reshuffled over all ranks in every epoch."""
 
 import keras
 import numpy as np
@@ -9,17 +9,17 @@ from easyddl.data.kinds import is_a
 
 
 class EpochBatches(EpochOrder):
-    """One rank's batches of arrays, in an order of its own in each epoch.
+    """One rank's batches of arrays, in a different order in each epoch.
 
     Args:
         data: Tuple of the whole arrays: `x`, `y` and `sample_weight`, or the first of these.
-        samples: Integer. Their number of samples.
-        part: The `Part` of the samples.
-        batch_size: Integer. This rank's samples in a batch.
+        samples: Integer. The number of samples in the arrays.
+        shard: The `Shard` of the samples.
+        batch_size: Integer. The number of this rank's samples in a batch.
     """
 
-    def __init__(self, data, samples, part, batch_size):
-        super().__init__(part)
+    def __init__(self, data, samples, shard, batch_size):
+        super().__init__(shard)
         self.data = data
         self.samples = samples
         self.batch_size = batch_size
@@ -31,31 +31,31 @@ class EpochBatches(EpochOrder):
         return arrays.map_leaves(lambda _, leaf: _batch(leaf, rows), self.data, "arrays")
 
     def _count_batches(self):
-        return -(-self.part.length(self.samples) // self.batch_size)
+        return -(-self.shard.length(self.samples) // self.batch_size)
 
     def _reorder(self):
-        self._rows = self.part.rows(self.samples, self.epoch)
+        self._rows = self.shard.rows(self.samples, self.epoch)
 
 
 def _batch(leaf, rows):
-    """The rows of a leaf in the form in which Keras takes a batch."""
+    """Takes rows of a leaf, in the form in which Keras expects a batch."""
     batch = _read(leaf, rows) if is_a(leaf, "h5py") else arrays.take(leaf, rows)
     if is_a(batch, "tensorflow", "RaggedTensor"):
         return batch
     if hasattr(batch, "iloc"):
         batch = batch.to_numpy()
-        batch = batch[:, None] if batch.ndim == 1 else batch  # as Keras takes a Series
+        batch = batch[:, None] if batch.ndim == 1 else batch  # Keras does this with a Series
     elif hasattr(batch, "toarray"):
         batch = batch.toarray()
     elif hasattr(batch, "detach"):
         batch = batch.detach().cpu()
     batch = np.asarray(batch)
-    # As Keras does with arrays.
+    # Keras casts the floats of arrays in the same way.
     return batch.astype(keras.backend.floatx()) if batch.dtype.kind == "f" else batch
 
 
 def _read(dataset, rows):
-    """Rows of an HDF5 dataset, which takes indices in increasing order only."""
+    """Reads rows of an HDF5 dataset, which accepts indices in increasing order only."""
     order = np.argsort(rows)
     batch = np.empty((len(rows), *dataset.shape[1:]), dataset.dtype)
     batch[order] = dataset[rows[order]]

@@ -1,4 +1,4 @@
-"""Data that Keras reads batch by batch, in an order that depends on the epoch."""
+"""The base of datasets whose order depends on the epoch."""
 
 import copy
 
@@ -6,26 +6,26 @@ import keras
 
 
 class EpochOrder(keras.utils.PyDataset):
-    """Base of the datasets whose order depends on the epoch.
+    """Base class of datasets whose order depends on the epoch.
 
-    `DDLCallback` calls `set_epoch` at the beginning of each epoch. Without it the epochs are
-    counted as Keras begins them.
+    `DDLCallback` calls `set_epoch` at the beginning of each epoch. Without `DDLCallback` the
+    dataset counts the epochs that Keras begins.
 
     Attributes:
-        part: The `Part` that this rank takes.
-        epoch: Integer. The epoch whose order is taken.
+        shard: The `Shard` of this rank.
+        epoch: Integer. The epoch that determines the order.
     """
 
-    def __init__(self, part, **kwargs):
+    def __init__(self, shard, **kwargs):
         super().__init__(**kwargs)
-        self.part = part
+        self.shard = shard
         self.epoch = 0
         self._is_fresh = True  # Keras has not begun this epoch yet
-        self._most = None
+        self._most = None  # the largest number of batches in an epoch, if it is limited
 
     @property
     def num_batches(self):
-        """The number of this rank's batches in an epoch; `None` if they never end."""
+        """The number of this rank's batches in an epoch; `None` if the data are infinite."""
         count = self._count_batches()
         return count if self._most is None else min(count, self._most)
 
@@ -33,7 +33,7 @@ class EpochOrder(keras.utils.PyDataset):
         return self.num_batches
 
     def set_epoch(self, epoch):
-        """Has the next pass over the data take the order of an epoch.
+        """Sets the epoch that determines the order of the next pass over the data.
 
         Args:
             epoch: Integer, from 0.
@@ -43,7 +43,7 @@ class EpochOrder(keras.utils.PyDataset):
         self._reorder()
 
     def first(self, steps):
-        """The same data, of which an epoch takes the first few batches only."""
+        """Returns the same data, of which an epoch takes only the first `steps` batches."""
         less = copy.copy(self)
         less._most = steps
         return less
@@ -57,5 +57,5 @@ class EpochOrder(keras.utils.PyDataset):
         raise NotImplementedError
 
     def _reorder(self):
-        """Called when the epoch has changed."""
+        """Computes the order again. Called when the epoch has changed."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Grain's datasets and loaders."""
+"""Splits Grain's datasets and loaders."""
 
 import dataclasses
 
@@ -7,60 +7,63 @@ import grain
 from easyddl.data import iterators
 
 
-def split(dataset, part):
-    """This rank's elements of a dataset, as one of the same kind."""
-    part.refuse_shuffle(
-        "Shuffle Grain's data by Grain itself, with the same `seed` on all ranks, before they are "
-        "split."
+def split(dataset, shard):
+    """Returns this rank's elements of a dataset or a loader, as an object of the same kind."""
+    shard.refuse_shuffle(
+        "Shuffle Grain's data by Grain itself, with the same `seed` on all ranks, before you "
+        "split them."
     )
-    if part.size == 1:
+    if shard.size == 1:
         return dataset
     if isinstance(dataset, grain.MapDataset):
-        part.check(len(dataset), "element")
-        return dataset[part.rows(len(dataset))]
+        shard.check(len(dataset), "element")
+        return dataset[shard.rows(len(dataset))]
     if isinstance(dataset, grain.IterDataset):
-        return _DealtDataset(dataset, part)
-    return _loader(dataset, part)
+        return _ShardedDataset(dataset, shard)
+    return _loader(dataset, shard)
 
 
-class _DealtDataset(grain.IterDataset):
-    def __init__(self, dataset, part):
+class _ShardedDataset(grain.IterDataset):
+    def __init__(self, dataset, shard):
         super().__init__(dataset)
-        self._part = part
+        self._shard = shard
 
     def __iter__(self):
-        return _DealtIterator(iter(self._parent), self._part)
+        return _ShardedIterator(iter(self._parent), self._shard)
 
 
-class _DealtIterator(grain.DatasetIterator):
-    """Has no state but that of its parent, as it stands between two elements of this rank."""
+class _ShardedIterator(grain.DatasetIterator):
+    """Iterates over one rank's elements.
 
-    def __init__(self, parent, part):
+    Its only state is that of the parent iterator between two elements of this rank.
+    """
+
+    def __init__(self, parent, shard):
         super().__init__(parent)
-        self._part = part
-        self._dealt = iterators.dealt(parent, part)
+        self._shard = shard
+        self._sharded = iterators.sharded(parent, shard)
 
     def __next__(self):
-        return next(self._dealt)
+        return next(self._sharded)
 
     def get_state(self):
         return self._parent.get_state()
 
     def set_state(self, state):
         self._parent.set_state(state)
-        self._dealt = iterators.dealt(self._parent, self._part)
+        self._sharded = iterators.sharded(self._parent, self._shard)
 
 
-def _loader(loader, part):
+def _loader(loader, shard):
     if loader._shard_options.shard_count > 1:
         raise ValueError(
-            "This Grain `DataLoader` is split already: give it `grain.sharding.NoSharding()`. "
+            "This Grain `DataLoader` is split already: pass `grain.sharding.NoSharding()` to it. "
             f"Received: a DataLoader with {loader._shard_options}"
         )
     options = loader.multiprocessing_options
     return grain.DataLoader(
         data_source=loader._data_source,
-        sampler=_RankSampler(loader._sampler, part),
+        sampler=_RankSampler(loader._sampler, shard),
         operations=loader._operations,
         worker_count=options.num_workers,
         worker_buffer_size=options.per_worker_buffer_size,
@@ -71,18 +74,18 @@ def _loader(loader, part):
 
 
 class _RankSampler:
-    """One rank's part of what another sampler draws."""
+    """One rank's shard of the samples that another sampler draws."""
 
-    def __init__(self, sampler, part):
-        part.check(len(sampler), "sample")
+    def __init__(self, sampler, shard):
+        shard.check(len(sampler), "sample")
         self._sampler = sampler
-        self._part = part
+        self._shard = shard
 
     def __len__(self):
-        return self._part.length(len(self._sampler))
+        return self._shard.length(len(self._sampler))
 
     def __getitem__(self, index):
         if index >= len(self):
             raise IndexError(f"Index {index} of {len(self)} samples")
-        drawn = self._sampler[self._part.rank + index * self._part.size]
-        return dataclasses.replace(drawn, index=index)  # by which Grain tells how far it is
+        drawn = self._sampler[self._shard.rank + index * self._shard.size]
+        return dataclasses.replace(drawn, index=index)  # Grain stores its position by this index

@@ -1,31 +1,36 @@
-"""Generators and other iterators, of which nobody knows the length."""
+"""Splits generators and other iterators, whose length is unknown."""
 
 import itertools
 
 
-def split(iterator, part):
-    """This rank's part of what an iterator yields, as a generator."""
-    part.refuse_shuffle(
-        "`split_data` cannot shuffle what an iterator yields. Shuffle it where it is made, on "
-        "all ranks alike."
+def split(iterator, shard):
+    """Returns a generator of this rank's elements of an iterator."""
+    shard.refuse_shuffle(
+        "`split_data` cannot shuffle the elements of an iterator. Shuffle them before, in the "
+        "same order on all ranks."
     )
-    # Keras takes generators, and no other iterators.
-    return dealt(iterator, part)
+    # Keras accepts generators, and no other iterators.
+    return sharded(iterator, shard)
 
 
-def dealt(iterator, part):
+def sharded(iterator, shard):
     """Yields the `rank`-th of every `size` elements.
 
-    It draws for all ranks before it yields. So, where they are to get equally many, it yields
-    none that another rank lacks; and the iterator stands between two rounds whenever it is left.
+    It draws the elements of all ranks before it yields one. Therefore, if all ranks must get the
+    same number, it yields no element of an incomplete round. Whenever the generator is suspended,
+    the iterator is between two rounds.
+
+    Args:
+        iterator: An iterable, the same on all ranks.
+        shard: The `Shard` of this rank.
     """
     iterator = iter(iterator)
     while True:
         drawn = 0
-        for element in itertools.islice(iterator, part.size):
-            if drawn == part.rank:
+        for element in itertools.islice(iterator, shard.size):
+            if drawn == shard.rank:
                 mine = element
             drawn += 1
-        if drawn < part.size and (part.is_equal or drawn <= part.rank):
+        if drawn < shard.size and (shard.is_equal or drawn <= shard.rank):
             return
         yield mine

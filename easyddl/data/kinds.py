@@ -1,13 +1,13 @@
-"""The kinds of data that can be split, a module each, and what they share.
+"""Finds the module that splits a kind of data.
 
-A kind is recognised by the names of its classes, because naming a class of a framework would
-import it. Its module is imported when data of that kind are given, and offers
-`split(data, part)`: the part of one rank, in the kind's own form.
+A kind is recognised by the names of its classes, because a reference to a framework's class would
+import the framework. The module of a kind is imported when `split_data` gets data of that kind. It
+has a function `split(data, shard)`, which returns the shard of one rank as data of the same kind.
 """
 
 import importlib
 
-# (package, class, module); the first that fits counts.
+# (package, class, module). The first entry that matches is used.
 _KINDS = (
     ("tensorflow", "DatasetV2", "tf_dataset"),
     ("keras", "PyDataset", "py_dataset"),
@@ -19,7 +19,7 @@ _KINDS = (
 
 
 def module_of(data):
-    """The module that splits such data; `None` if they are arrays, or of no known kind."""
+    """Returns the module that splits `data`; `None` for arrays and unknown kinds."""
     for package, cls, module in _KINDS:
         if is_a(data, package, cls):
             return importlib.import_module(f"easyddl.data.{module}")
@@ -29,7 +29,7 @@ def module_of(data):
 
 
 def is_a(value, package, name=None):
-    """Whether a class of `package` is among the classes of `value`."""
+    """Whether a class of `package`, called `name` if given, is a class or base of `value`."""
     return any(
         cls.__module__.partition(".")[0] == package and name in (None, cls.__name__)
         for cls in type(value).__mro__
@@ -37,5 +37,5 @@ def is_a(value, package, name=None):
 
 
 def type_name(value):
-    """The full name of the type of `value`, for messages."""
+    """Returns the full name of the type of `value`, for messages."""
     return f"{type(value).__module__}.{type(value).__qualname__}"

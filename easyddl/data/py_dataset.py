@@ -1,29 +1,29 @@
-"""`keras.utils.PyDataset`, whose batches are dealt out."""
+"""Splits a `keras.utils.PyDataset` by batches."""
 
 from easyddl.data.epoch_order import EpochOrder
 
 
-def split(dataset, part):
-    """This rank's batches of a dataset, as a dataset."""
+def split(dataset, shard):
+    """Returns a dataset of this rank's batches of a dataset."""
     count = dataset.num_batches
     if count is None:
-        part.refuse_shuffle("`split_data` cannot shuffle batches that never end.")
+        shard.refuse_shuffle("`split_data` cannot shuffle batches that never end.")
     else:
-        part.check(count, "batch")
-    return DealtBatches(dataset, part)
+        shard.check(count, "batch")
+    return ShardedBatches(dataset, shard)
 
 
-class DealtBatches(EpochOrder):
+class ShardedBatches(EpochOrder):
     """One rank's batches of another dataset.
 
     Args:
         dataset: A `keras.utils.PyDataset`.
-        part: The `Part` of its batches.
+        shard: The `Shard` of its batches.
     """
 
-    def __init__(self, dataset, part):
+    def __init__(self, dataset, shard):
         super().__init__(
-            part,
+            shard,
             workers=dataset.workers,
             use_multiprocessing=dataset.use_multiprocessing,
             max_queue_size=dataset.max_queue_size,
@@ -33,7 +33,7 @@ class DealtBatches(EpochOrder):
 
     def __getitem__(self, index):
         if self._places is None:
-            return self.dataset[self.part.rank + index * self.part.size]
+            return self.dataset[self.shard.rank + index * self.shard.size]
         return self.dataset[self._places[index]]
 
     def on_epoch_begin(self):
@@ -42,14 +42,14 @@ class DealtBatches(EpochOrder):
 
     def on_epoch_end(self):
         self.dataset.on_epoch_end()
-        self._reorder()  # the dataset may have another number of batches now
+        self._reorder()  # the dataset may now have another number of batches
 
     def _count_batches(self):
         count = self.dataset.num_batches
-        return None if count is None else self.part.length(count)
+        return None if count is None else self.shard.length(count)
 
     def _reorder(self):
         self._places = None
-        if self.part.shuffle:
-            # Plain integers are what a dataset expects of an index.
-            self._places = self.part.rows(self.dataset.num_batches, self.epoch).tolist()
+        if self.shard.shuffle:
+            # A dataset expects plain integers as indices.
+            self._places = self.shard.rows(self.dataset.num_batches, self.epoch).tolist()

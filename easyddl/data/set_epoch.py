@@ -1,14 +1,15 @@
-"""What an epoch that begins means for the data of a fit."""
+"""Passes the number of the epoch to the data of a fit."""
 
 from easyddl.data.kinds import is_a
 from easyddl.data.shard import EPOCH
 
-# Where the data hold what has an order by epoch, as PyTorch's loaders hold their samplers.
+# Attributes of a dataset or loader that may hold an object with an order by epoch, for example the
+# sampler of a PyTorch loader.
 _INNER = ("dataset", "sampler", "batch_sampler")
 
 
 def begin(data, epoch):
-    """Tells the data, where they want to know, which epoch begins.
+    """Calls `set_epoch` of the data, and of the datasets and samplers inside it.
 
     Args:
         data: The argument `x` of `model.fit()`.
@@ -20,9 +21,9 @@ def begin(data, epoch):
     setters = _setters(data)
     if setters and is_a(data, "tensorflow", "DatasetV2") and int(data.cardinality()) == -1:
         raise ValueError(
-            "A dataset that is shuffled anew in each epoch must end with the epoch: leave out "
-            "`repeat()`; `model.fit()` begins anew by itself. Received: x, a tf.data.Dataset made "
-            f'by split_data(..., shuffle="{EPOCH}") and repeated for ever'
+            "A dataset that is reshuffled in each epoch must end with the epoch: leave out "
+            "`repeat()`; `model.fit()` restarts the dataset itself. Received: x, a tf.data.Dataset "
+            f'made by split_data(..., shuffle="{EPOCH}") and repeated without end'
         )
     for set_epoch in setters:
         set_epoch(epoch)
@@ -46,13 +47,20 @@ def _inner(data):
 
 
 def in_order(arguments):
-    """The arguments of a fit, such that Keras leaves the order of an epoch as it is.
+    """Changes the arguments of a fit so that Keras keeps the order of an epoch.
 
-    Keras would permute the batches by a rank's own random numbers; and with `steps_per_epoch` it
-    would go on in the middle of the data where a new epoch, and so a new order, begins.
+    Without this change Keras would permute the batches with a rank's own random numbers. With
+    `steps_per_epoch` it would continue in the middle of the data although a new epoch, and so a
+    new order, begins.
+
+    Args:
+        arguments: Dict of the arguments of `keras.Model.fit`.
+
+    Returns:
+        Dict of the changed arguments.
     """
     data = arguments.get("x")
-    if not is_a(data, "easyddl", "EpochOrder") or data.part.shuffle != EPOCH:
+    if not is_a(data, "easyddl", "EpochOrder") or data.shard.shuffle != EPOCH:
         return arguments
     changed = {**arguments, "shuffle": False}
     steps = arguments.get("steps_per_epoch")

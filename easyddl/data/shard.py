@@ -1,4 +1,4 @@
-"""Which samples a rank takes, and in which order."""
+"""Determines which samples a rank takes, and in which order."""
 
 import dataclasses
 
@@ -10,20 +10,20 @@ EPOCH = "epoch"
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
-    """One rank's part of any number of samples, batches or elements.
+class Shard:
+    """One rank's shard of any number of samples, batches or elements.
 
-    Of `size` ranks, rank `r` takes the `r`-th of every `size`, after a permutation if there is
-    one. So what all ranks take together is what one process would take, in the same order.
+    Of `size` ranks, rank `r` takes the `r`-th of every `size` items, after an optional
+    permutation. All ranks together therefore take the items of one process, in the same order.
 
-    It holds plain values, so that it can be sent to data workers.
+    The fields are plain values, so that a shard can be sent to data workers.
 
     Attributes:
-        rank: Integer.
+        rank: Integer. The number of the rank.
         size: Integer. The number of ranks.
-        shuffle: `False`; `True` for one permutation; `"epoch"` for another one in each epoch.
-        seed: Integer. Seed of the permutations.
-        remainder: `"drop"` or `"keep"`.
+        shuffle: `False`; `True` for one permutation; `"epoch"` for a new one in each epoch.
+        seed: Integer. The seed of the permutations.
+        remainder: `"drop"` or `"keep"`. Whether to drop the last items that do not divide evenly.
     """
 
     rank: int
@@ -34,22 +34,26 @@ class Part:
 
     @property
     def is_equal(self):
-        """Whether all ranks take equally many."""
+        """Whether all ranks take the same number of items."""
         return self.remainder == "drop"
 
     def kept(self, count):
-        """How many of `count` the ranks take together."""
+        """Returns how many of `count` items all ranks take together."""
         return count - count % self.size if self.is_equal else count
 
     def length(self, count):
-        """How many of `count` this rank takes."""
+        """Returns how many of `count` items this rank takes."""
         return len(range(self.rank, self.kept(count), self.size))
 
     def rows(self, count, epoch=0):
-        """The places of those that this rank takes: a slice, or an array of indices.
+        """Returns the positions of this rank's items: a slice, or an array of indices.
 
-        It depends on the arguments alone, so that all ranks know one another's, and a training
-        that goes on later finds the order of each epoch again.
+        The result depends only on the fields and the arguments. Therefore the ranks' shards are
+        disjoint, and a training that is resumed finds the same order for each epoch.
+
+        Args:
+            count: Integer. The number of items of all ranks.
+            epoch: Integer. The number of the epoch, from 0.
         """
         mine = slice(self.rank, self.kept(count), self.size)
         if not self.shuffle:
@@ -58,14 +62,17 @@ class Part:
         return np.random.default_rng(seed).permutation(count)[mine]
 
     def check(self, count, what, hint=""):
-        """Raises an error if there are not enough, and tells what is left out.
+        """Checks that there are enough items, and reports on rank 0 how many are dropped.
 
         Args:
-            count: Integer.
-            what: What is counted, in the singular.
-            hint: What to say besides.
+            count: Integer. The number of items of all ranks.
+            what: String. The name of an item, in the singular.
+            hint: String. Further advice for the error message.
+
+        Raises:
+            ValueError: If a rank would get no item, where each rank needs one.
         """
-        # A rank may be without any batch: it joins those that have one. Arrays must not be empty.
+        # A rank without any batch can join the others. A rank's arrays must not be empty.
         if count < self.size and (self.is_equal or what == "sample"):
             raise ValueError(
                 f"There must be at least one {what} for each rank. Start fewer ranks or pass "
@@ -80,7 +87,7 @@ class Part:
             )
 
     def refuse_shuffle(self, advice):
-        """Raises an error if a permutation is asked for, where there can be none."""
+        """Raises a `ValueError` with `advice` if shuffling is requested."""
         if self.shuffle:
             raise ValueError(f"{advice} Received: shuffle={self.shuffle!r}")
 

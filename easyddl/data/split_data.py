@@ -1,104 +1,91 @@
-"""Give every rank its own part of the data."""
-
-import numbers
+"""Gives each rank its own shard of the data."""
 
 import numpy as np
 
 from easyddl.data import arrays as whole
 from easyddl.data import kinds
-from easyddl.data.shard import EPOCH, Part
-from easyddl.runtime import world
+from easyddl.data.shard import EPOCH, Shard
+from easyddl.runtime import validators, world
 
 
 def split_data(*arrays, shuffle=False, seed=0, remainder="drop", batch_size=None):
-    """Takes this rank's part of the data.
+    """Returns this rank's shard of the data.
 
-    Of `k` ranks, rank `r` gets the samples `r`, `r + k`, `r + 2 * k` and so
-    on, the same ones of each array. The ranks' parts do not overlap. Every
-    rank must pass the same data and the same arguments.
+    Of `k` ranks, rank `r` gets the samples `r`, `r + k`, `r + 2 * k` and so on, the same samples of
+    each array. The ranks' shards are disjoint. Every rank must pass the same data and the same
+    arguments, and must be able to read all the data.
 
-    A dataset, a loader or an iterator is passed alone, and comes back as one
-    of its kind. What it yields is dealt out in the same way, be it samples or
-    batches: rank `r` gets the elements `r`, `r + k` and so on, so that the
-    batches of a step are those that follow one another in one process, and a
-    batch is as large as before.
+    A dataset, a loader or an iterator must be the only argument, and the result is of the same
+    kind. `split_data` splits it by elements, which are samples or batches: rank `r` gets the
+    elements `r`, `r + k` and so on. Batches keep their size, so that the batches of one step are
+    those that follow one another in one process.
 
-    - `tf.data.Dataset`, of any cardinality. One that was shuffled before needs
-      seeds, the same on all ranks; better split it first and shuffle then.
-      All ranks must make this call, in which they compare these seeds.
-    - `keras.utils.PyDataset`, whose batches are dealt out. Its workers,
-      processes and epoch hooks stay. What it shuffles itself, it must shuffle
-      alike on all ranks.
-    - PyTorch's `DataLoader`, made again with a sampler that takes this rank's
-      part of what the loader's own sampler draws, in each epoch anew. Batches
-      of a `batch_sampler`, or of an `IterableDataset`, are dealt out.
+    - `tf.data.Dataset`, of any cardinality. If it is already shuffled, it needs seeds that are the
+      same on all ranks; it is better to split first and shuffle then. All ranks must make this
+      call, because they compare these seeds.
+    - `keras.utils.PyDataset` is split by batches. It keeps its workers, processes and epoch hooks.
+      If it shuffles itself, it must do so in the same order on all ranks.
+    - PyTorch's `DataLoader` gets a sampler that takes this rank's shard of the indices that the
+      loader's own sampler draws in each epoch. A loader with a `batch_sampler` or an
+      `IterableDataset` is split by batches.
     - Grain's `MapDataset`, `IterDataset` and `DataLoader`.
-    - Generators and other iterators, which become generators. All ranks draw
-      all elements, which must be the same ones. As Keras does not know where
-      they end, `model.fit()` needs `steps_per_epoch`, per rank.
+    - Generators and other iterators become generators. Every rank draws all elements, which must
+      be the same on all ranks. Keras does not know where they end: pass `steps_per_epoch`, counted
+      for one rank, to `model.fit()`.
 
-    The whole data has to be readable on every rank. Arrays that stay on disk,
-    such as those of `np.load(path, mmap_mode="r")` and HDF5 datasets, are
-    read only where they are needed.
+    Arrays on disk, such as those of `np.load(path, mmap_mode="r")` and HDF5 datasets, are read only
+    where they are needed.
 
     Args:
-        *arrays: The data, in the form that `model.fit()` takes: NumPy arrays,
-            tensors of TensorFlow, JAX or PyTorch, SciPy sparse matrices,
-            pandas DataFrames and Series, HDF5 datasets, lists, or dicts and
-            tuples of them, nested as you like. The samples lie along the
-            first dimension, and all have the same number of them. A list is
-            a list of samples; several inputs go in a tuple or a dict. `None`,
-            as for an absent `sample_weight`, stays `None`. Or one dataset,
-            loader or iterator.
-        shuffle: `False`, `True` or `"epoch"`. `True` permutes the samples once
-            before they are split, all arrays alike. Use it for data that are
-            sorted, or whose order has a period. `"epoch"` permutes them anew
-            in every epoch, over all ranks: each sample may come to any rank,
-            and to one only. The order follows from `seed` and the number of
-            the epoch, so that a training that goes on after an interruption
-            finds it again. `DDLCallback` tells the data which epoch begins; in
-            a loop of your own call `set_epoch(epoch)` of the result. Arrays,
-            `PyDataset` and `tf.data.Dataset` of finite cardinality can be
-            shuffled. The other kinds shuffle by themselves: see above.
-            Defaults to `False`.
-        seed: Non-negative integer. Seed of the permutation. It has to be the
-            same on all ranks. Defaults to `0`.
-        remainder: `"drop"` or `"keep"`. What to do when the number of samples
-            is not a multiple of the number of ranks. `"drop"` leaves out the
-            last few, so that all ranks get equally many, and says so on the
-            root. `"keep"` leaves out none; the ranks' numbers of samples
-            then differ by at most one. Of a `tf.data.Dataset` of
-            unknown or infinite length none are left out. Defaults to `"drop"`.
-        batch_size: Integer. How many samples this rank takes in a step, where
-            arrays are passed with `shuffle="epoch"`; `fit` ignores its own
-            `batch_size` then. Defaults to 32, as in `fit`.
+        *arrays: The data, in the form that `model.fit()` takes: NumPy arrays, tensors of
+            TensorFlow, JAX or PyTorch, SciPy sparse matrices, pandas DataFrames and Series, HDF5
+            datasets, lists, or nested dicts and tuples of these. The shape of each array is
+            `(samples, ...)`, with the same number of samples in all of them. A list is a list of
+            samples; pass several inputs as a tuple or a dict. `None`, for example for an absent
+            `sample_weight`, stays `None`. Alternatively one dataset, loader or iterator.
+        shuffle: `False`, `True` or `"epoch"`. `True` permutes the samples once before the split,
+            with the same permutation for all arrays. Use it for data that are sorted or have a
+            period. `"epoch"` draws a new permutation over all ranks in every epoch: any sample can
+            go to any rank, and goes to one rank only. The order depends only on `seed` and the
+            number of the epoch, so that a resumed training finds the same order.
+            `DDLCallback` passes the number of the epoch to the data; in a custom loop call
+            `set_epoch(epoch)` of the result. Arrays, `PyDataset` and `tf.data.Dataset` of finite
+            cardinality can be shuffled. The other kinds shuffle themselves. Defaults to `False`.
+        seed: Non-negative integer. The seed of the permutation, the same on all ranks. Defaults
+            to `0`.
+        remainder: `"drop"` or `"keep"`. What to do if the number of samples is not a multiple of
+            the number of ranks. `"drop"` drops the last few, so that all ranks get the same number,
+            and the root prints how many. `"keep"` keeps all; the ranks' numbers of samples then
+            differ by at most one. Of a `tf.data.Dataset` of unknown or infinite length none are
+            dropped. Defaults to `"drop"`.
+        batch_size: Integer. The number of samples that this rank takes in a step, for arrays with
+            `shuffle="epoch"`; `fit` ignores its own `batch_size` for these. Defaults to 32, as in
+            `fit`.
 
     Returns:
-        This rank's part of the data: one object where one argument was
-        passed, else a tuple with one entry for each argument, of the same
-        types. NumPy arrays are copied, so that the whole array can be freed;
-        a memory-mapped array that is not shuffled stays on disk, and HDF5
-        datasets become NumPy arrays. In a world of one rank, the data that
-        are not shuffled are returned as they are.
+        This rank's shard: one object for one argument, else a tuple with one entry for each
+        argument, of the same types. NumPy arrays are copied, so that the whole array can be freed.
+        A memory-mapped array that is not shuffled stays on disk. HDF5 datasets become NumPy arrays.
+        With one rank and no shuffling the data are returned unchanged.
 
-        Arrays with `shuffle="epoch"`: one `keras.utils.PyDataset` of all of
-        them, to be passed to `fit` as `x`. It keeps the whole arrays, as any
-        sample may come to this rank, and yields tuples of NumPy arrays. With
-        `steps_per_epoch` an epoch takes the first so many batches of its
-        order. `tf.data.Dataset` with `shuffle`: a pass fills a buffer with all
-        elements, so shuffle what is small, such as indices or the names of
-        files, and load the samples after that. Do not `repeat` it.
+        Arrays with `shuffle="epoch"`: one `keras.utils.PyDataset` of all of them, which you pass
+        to `fit` as `x`. It keeps the whole arrays, because any sample may go to this rank, and
+        yields tuples of NumPy arrays. With `steps_per_epoch` an epoch takes that number of batches
+        from the beginning of its order.
+
+        `tf.data.Dataset` with `shuffle`: a pass fills a buffer with all elements. Shuffle small
+        elements, such as indices or file names, and load the samples after that. Do not call
+        `repeat` on it.
 
     Raises:
-        ValueError: If no array is passed, the arrays differ in their numbers
-            of samples, there are fewer samples than ranks, a list could be
-            taken as several inputs, or an argument has an unknown value. If
-            a dataset may have another order on each rank, or cannot be
+        ValueError: If no array is passed, the arrays have different numbers of samples, there are
+            fewer samples than ranks, a list could mean several inputs, or an argument has an
+            unknown value; or if a dataset may have another order on each rank, or cannot be
             shuffled.
-        TypeError: If the data have no length or are of a type that is not
-            supported, or if an argument is of a wrong type.
-        RuntimeError: On all ranks, if they pass a `tf.data.Dataset` that was
-            shuffled with seeds that differ by rank.
+        TypeError: If the data have no length or are of an unsupported type, or if an argument is
+            of a wrong type.
+        RuntimeError: On all ranks, if they pass a `tf.data.Dataset` that was shuffled with seeds
+            that differ by rank.
 
     Example:
     ```python
@@ -117,34 +104,34 @@ def split_data(*arrays, shuffle=False, seed=0, remainder="drop", batch_size=None
 
     References:
     - [Goyal et al., 2017](https://arxiv.org/abs/1706.02677), Accurate, Large Minibatch SGD:
-      Training ImageNet in 1 Hour, section 2.3: one shuffle an epoch, divided among the workers.
+      Training ImageNet in 1 Hour, section 2.3: one shuffle per epoch, divided among the workers.
     """
     _check_options(shuffle, seed, remainder)
-    part = Part(world.rank(), world.size(), shuffle, int(seed), remainder)
+    shard = Shard(world.rank(), world.size(), shuffle, int(seed), remainder)
     kind = kinds.module_of(arrays[0]) if len(arrays) == 1 else None
     _check_batch_size(batch_size, is_taken=kind is None and shuffle == EPOCH)
     if kind is not None:
-        return kind.split(arrays[0], part)
+        return kind.split(arrays[0], shard)
     if shuffle == EPOCH:
-        return _epoch_batches(arrays, part, 32 if batch_size is None else int(batch_size))
-    parts = whole.split(arrays, part)
-    return parts[0] if len(parts) == 1 else parts
+        return _epoch_batches(arrays, shard, 32 if batch_size is None else int(batch_size))
+    shards = whole.split(arrays, shard)
+    return shards[0] if len(shards) == 1 else shards
 
 
-def _epoch_batches(arrays, part, batch_size):
+def _epoch_batches(arrays, shard, batch_size):
     leaves, arrays = whole.leaves_of(arrays)
-    samples = whole.count_samples(leaves, part)
+    samples = whole.count_samples(leaves, shard)
     if len(arrays) > 3 or arrays[0] is None:
         raise ValueError(
-            'With shuffle="epoch" pass what `fit` takes: x, or x and y, or x, y and '
+            'With shuffle="epoch" pass the arguments of `fit`: x, or x and y, or x, y and '
             f"sample_weight. Received: {len(arrays)} argument(s), of types "
             f"{[kinds.type_name(each) for each in arrays]}"
         )
     while arrays[-1] is None:
         arrays = arrays[:-1]
-    from easyddl.data.epoch_batches import EpochBatches  # which imports Keras
+    from easyddl.data.epoch_batches import EpochBatches  # imports Keras
 
-    return EpochBatches(arrays, samples, part, batch_size)
+    return EpochBatches(arrays, samples, shard, batch_size)
 
 
 def _check_options(shuffle, seed, remainder):
@@ -152,10 +139,10 @@ def _check_options(shuffle, seed, remainder):
         raise TypeError(
             f'Argument `shuffle` must be a boolean or "{EPOCH}". Received: shuffle={shuffle!r}'
         )
-    if isinstance(seed, bool) or not isinstance(seed, numbers.Integral):
+    if not validators.is_integer(seed):
         raise TypeError(
-            "Argument `seed` must be an integer, the same on all ranks, which "
-            "would else take overlapping samples. "
+            "Argument `seed` must be an integer, the same on all ranks. With different seeds the "
+            "ranks' shards would overlap. "
             f"Received: seed={seed!r}"
         )
     if seed < 0:
@@ -179,8 +166,4 @@ def _check_batch_size(batch_size, is_taken):
             f'shuffle="{EPOCH}". Otherwise batch the dataset, or pass it to `model.fit()`. '
             f"Received: batch_size={batch_size!r}"
         )
-    is_integer = isinstance(batch_size, numbers.Integral) and not isinstance(batch_size, bool)
-    if not is_integer or batch_size < 1:
-        raise ValueError(
-            f"Argument `batch_size` must be a positive integer. Received: batch_size={batch_size!r}"
-        )
+    validators.positive_integer("batch_size", batch_size)

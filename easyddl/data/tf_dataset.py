@@ -1,4 +1,4 @@
-"""`tf.data.Dataset`, whose elements are dealt out, be they samples or batches."""
+"""Splits a `tf.data.Dataset` by elements, which are samples or batches."""
 
 import tensorflow as tf
 
@@ -10,58 +10,58 @@ _SPLIT_FIRST = (
 )
 
 
-def split(dataset, part):
-    """This rank's elements of a dataset, as a dataset.
+def split(dataset, shard):
+    """Returns a dataset of this rank's elements of a dataset.
 
-    All ranks must call it, since they compare how the dataset is shuffled.
+    Collective: the ranks compare the seeds with which the dataset is shuffled.
     """
     count = int(dataset.cardinality())
     if count < 0:
         found = "infinite" if count == tf.data.INFINITE_CARDINALITY else "unknown"
-        part.refuse_shuffle(
-            "`split_data` shuffles a `tf.data.Dataset` of known and finite cardinality only; that "
-            f"of this one is {found}. If you know it, call "
-            "`dataset.apply(tf.data.experimental.assert_cardinality(n))` first; or shuffle the "
-            "dataset yourself after it is split."
+        shard.refuse_shuffle(
+            "`split_data` shuffles a `tf.data.Dataset` of known and finite cardinality only. The "
+            f"cardinality of this dataset is {found}. If you know it, call "
+            "`dataset.apply(tf.data.experimental.assert_cardinality(n))` first. Otherwise shuffle "
+            "the dataset yourself after the split."
         )
-    if part.size > 1:
+    if shard.size > 1:
         _check_order(dataset)
     if count >= 0:
-        part.check(count, "element")
-    if part.shuffle:
-        return _shuffled(dataset, count, part)
-    return dataset if part.size == 1 else _dealt(dataset, count, part)
+        shard.check(count, "element")
+    if shard.shuffle:
+        return _shuffled(dataset, count, shard)
+    return dataset if shard.size == 1 else _sharded(dataset, count, shard)
 
 
-def _dealt(dataset, count, part):
+def _sharded(dataset, count, shard):
     if count >= 0:
-        dataset = dataset.take(part.kept(count))
-    return dataset.shard(part.size, part.rank)
+        dataset = dataset.take(shard.kept(count))
+    return dataset.shard(shard.size, shard.rank)
 
 
-def _shuffled(dataset, count, part):
-    """The elements after a permutation of all of them, drawn as a pass over them begins."""
+def _shuffled(dataset, count, shard):
+    """Permutes all elements at the beginning of each pass, and takes this rank's shard."""
     with tf.init_scope(), tf.device("CPU:0"):
         epoch = tf.Variable(0, dtype=tf.int64, trainable=False, name="easyddl_epoch")
 
     def begin(_):
-        # The seed of this function's graph, and not what the rank gave to tf.random.set_seed.
-        # A pair of zeros would mean no seed.
-        tf.random.set_seed(1 + part.seed % (2**31 - 2))
-        # Read once a pass: what comes later must not change the order of one under way.
-        number = epoch.assign_add(1) - 1 if part.shuffle == EPOCH else tf.constant(0, tf.int64)
+        # Sets the seed of this function's graph only. Without it the rank's own
+        # tf.random.set_seed would count. A pair of zeros would mean that there is no seed.
+        tf.random.set_seed(1 + shard.seed % (2**31 - 2))
+        # Read once per pass: a later set_epoch must not change the order of an active pass.
+        number = epoch.assign_add(1) - 1 if shard.shuffle == EPOCH else tf.constant(0, tf.int64)
         shuffled = dataset.shuffle(count, seed=number, reshuffle_each_iteration=False)
-        return _dealt(shuffled, count, part)
+        return _sharded(shuffled, count, shard)
 
-    length = tf.data.experimental.assert_cardinality(part.length(count))
+    length = tf.data.experimental.assert_cardinality(shard.length(count))
     result = tf.data.Dataset.from_tensors(0).flat_map(begin).apply(length)
-    if part.shuffle == EPOCH:
+    if shard.shuffle == EPOCH:
         result.set_epoch = epoch.assign
     return result
 
 
 def inputs_of(dataset):
-    """The dataset and those that it is made of, as a list."""
+    """Returns a list of the dataset and all datasets that it is made of."""
     found = [dataset]
     for inner in dataset._inputs():
         found.extend(inputs_of(inner))
@@ -69,9 +69,9 @@ def inputs_of(dataset):
 
 
 def _seeds(dataset):
-    """The pairs of seeds of all that draws random numbers, also within functions.
+    """Returns the pairs of seeds of all random operations, also inside functions.
 
-    A pair of zeros means that another seed is drawn in each process.
+    A pair of zeros means that each process draws its own seed.
     """
     seeds = []
     for inner in inputs_of(dataset):
@@ -90,16 +90,16 @@ def _constant(tensor):
 
 
 def _is_free(dataset):
-    """Whether elements may come in any order, as far as can be seen."""
+    """Whether elements may come in any order, as far as the dataset shows."""
     return dataset.options().deterministic is False or any(
         getattr(inner, "_deterministic", None) == "false" for inner in inputs_of(dataset)
     )
 
 
 def _check_order(dataset):
-    """Raises an error unless the elements come in one order on all ranks.
+    """Raises an error unless the elements come in the same order on all ranks.
 
-    If they do not, the ranks' parts overlap, and nothing else would tell.
+    With different orders the ranks' shards would overlap, and no other check would find it.
     """
     seeds = _seeds(dataset)
     if seeds:
@@ -110,13 +110,12 @@ def _check_order(dataset):
     if (0, 0) in seeds:
         raise ValueError(
             "A dataset that was shuffled without a seed has another order on each rank, so that "
-            f"the ranks' parts would overlap. {_SPLIT_FIRST}pass the same `seed` to `shuffle` on "
+            f"the ranks' shards would overlap. {_SPLIT_FIRST}pass the same `seed` to `shuffle` on "
             "all ranks. Received: a tf.data.Dataset with a shuffle that has no seed"
         )
     if _is_free(dataset):
         raise ValueError(
-            "A dataset that need not be deterministic may have another order on each rank, so "
-            "that the ranks' parts would overlap. Split it before the step with "
-            "`deterministic=False`, or leave that out. Received: a tf.data.Dataset with "
-            "deterministic=False"
+            "A dataset with `deterministic=False` may have another order on each rank, so that "
+            "the ranks' shards would overlap. Split the dataset before that step, or leave out "
+            "`deterministic=False`. Received: a tf.data.Dataset with deterministic=False"
         )

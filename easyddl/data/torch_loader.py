@@ -1,4 +1,4 @@
-"""PyTorch's `DataLoader`, made again with a sampler that takes one rank's part."""
+"""Splits a PyTorch `DataLoader`, by a sampler that takes one rank's shard."""
 
 import contextlib
 
@@ -23,75 +23,79 @@ _KEPT = (
 )
 
 
-def split(loader, part):
-    """A loader of this rank's samples; of its batches where nothing else can be split."""
-    part.refuse_shuffle(
-        "A `DataLoader` shuffles by its own sampler. With `DataLoader(..., shuffle=True)` "
-        "`split_data` gives a fresh order over all ranks in every epoch."
+def split(loader, shard):
+    """Returns a loader of this rank's samples, or of its batches where samples cannot be split."""
+    shard.refuse_shuffle(
+        "A `DataLoader` shuffles by its own sampler. Pass `DataLoader(..., shuffle=True)`: "
+        "`split_data` then gives a new order over all ranks in every epoch."
     )
     if isinstance(loader.sampler, data.DistributedSampler):
         raise ValueError(
-            "This `DataLoader` is split already: give it no `DistributedSampler`. "
+            "This `DataLoader` is split already: leave out its `DistributedSampler`. "
             "Received: a DataLoader with a sampler of type DistributedSampler"
         )
-    if part.size == 1:
+    if shard.size == 1:
         return loader
     if isinstance(loader.dataset, data.IterableDataset):
-        return data.DataLoader(_DealtBatches(loader, part), batch_size=None)
+        return data.DataLoader(_ShardedBatches(loader, shard), batch_size=None)
     kept = {name: getattr(loader, name) for name in _KEPT if hasattr(loader, name)}
     if loader.batch_size is None and loader.batch_sampler is not None:
-        sampler = RankSampler(loader.batch_sampler, part, "batch")
+        sampler = RankSampler(loader.batch_sampler, shard, "batch")
         return data.DataLoader(loader.dataset, batch_sampler=sampler, **kept)
     return data.DataLoader(
         loader.dataset,
         batch_size=loader.batch_size,
-        sampler=RankSampler(loader.sampler, part, "sample"),
+        sampler=RankSampler(loader.sampler, shard, "sample"),
         drop_last=loader.drop_last,
         **kept,
     )
 
 
 class RankSampler(data.Sampler):
-    """One rank's part of what another sampler draws.
+    """One rank's shard of the indices that another sampler draws.
 
-    All ranks let it draw the same, from random numbers that depend on the seed and the epoch
-    alone. `DDLCallback` calls `set_epoch` at the beginning of each epoch; without it the passes
-    over the data are counted.
+    The other sampler draws the same indices on all ranks, from random numbers that depend only on
+    the seed and the epoch. `DDLCallback` calls `set_epoch` at the beginning of each epoch. Without
+    `DDLCallback` the sampler counts the passes over the data.
 
     Args:
-        sampler: A sampler of samples or of batches, that has a length.
-        part: The `Part` of what it draws.
-        what: What it draws, in the singular.
+        sampler: A sampler of samples or of batches that has a length.
+        shard: The `Shard` of this rank.
+        what: String. The name of an item that it draws, in the singular.
+
+    Raises:
+        TypeError: If `sampler` has no length.
+        ValueError: If there are too few items for the number of ranks.
     """
 
-    def __init__(self, sampler, part, what):
+    def __init__(self, sampler, shard, what):
         if not hasattr(sampler, "__len__"):
             raise TypeError(
                 "The sampler of a `DataLoader` must have a length. "
                 f"Received: a sampler of type {type(sampler).__name__}"
             )
-        part.check(len(sampler), what)
+        shard.check(len(sampler), what)
         self.sampler = sampler
-        self.part = part
+        self.shard = shard
         self.epoch = 0
 
     def set_epoch(self, epoch):
-        """Has the next pass over the data take the order of an epoch."""
+        """Sets the epoch that determines the order of the next pass over the data."""
         self.epoch = epoch
 
     def __len__(self):
-        return self.part.length(len(self.sampler))
+        return self.shard.length(len(self.sampler))
 
     def __iter__(self):
         with self._seeded():
             drawn = list(self.sampler)
         self.epoch += 1
-        return iter(drawn[self.part.rows(len(drawn))])
+        return iter(drawn[self.shard.rows(len(drawn))])
 
     @contextlib.contextmanager
     def _seeded(self):
-        """Seeds what the sampler draws from, and leaves no trace of it."""
-        seed = np.random.SeedSequence([self.part.seed, self.epoch]).generate_state(1)[0]
+        """Seeds the sampler's generators, and restores their states afterwards."""
+        seed = np.random.SeedSequence([self.shard.seed, self.epoch]).generate_state(1)[0]
         own = getattr(self.sampler, "generator", None)
         generators = [torch.default_generator, *([] if own is None else [own])]
         states = [generator.get_state() for generator in generators]
@@ -104,12 +108,12 @@ class RankSampler(data.Sampler):
                 generator.set_state(state)
 
 
-class _DealtBatches(data.IterableDataset):
-    """One rank's batches of a loader whose dataset has no indices."""
+class _ShardedBatches(data.IterableDataset):
+    """One rank's batches of a loader whose dataset is iterable only."""
 
-    def __init__(self, loader, part):
+    def __init__(self, loader, shard):
         self.loader = loader
-        self.part = part
+        self.shard = shard
 
     def __iter__(self):
-        return iterators.dealt(self.loader, self.part)
+        return iterators.sharded(self.loader, self.shard)

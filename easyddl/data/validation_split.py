@@ -1,4 +1,4 @@
-"""`validation_split`, such that all ranks together hold out what one process would."""
+"""Adjusts `validation_split` so that all ranks hold out the samples that one process would."""
 
 import math
 
@@ -9,20 +9,23 @@ from easyddl.runtime import world
 
 
 def made_global(arguments):
-    """The arguments of a fit, whose `validation_split` is this rank's own.
+    """Replaces `validation_split` by this rank's own fraction.
 
-    Keras holds out the last part of each rank's samples. One process holds out the last part of
-    all, and of these, dealt out by `split_data`, the ranks have more or fewer. Each rank's
-    fraction is changed so that Keras cuts where they begin.
+    Keras holds out the last part of each rank's samples. One process would hold out the last part
+    of all samples, of which the ranks' shards contain different numbers. This function changes
+    each rank's fraction so that Keras cuts the shard at the same sample.
 
-    All ranks must call it where they pass `validation_split`.
+    Collective if `validation_split` is passed.
 
     Args:
         arguments: Dict of the arguments of `keras.Model.fit`.
 
+    Returns:
+        Dict of the changed arguments.
+
     Raises:
-        ValueError: On all ranks, if they pass another `validation_split`, or if too few samples
-            are left on one side of the cut.
+        ValueError: On all ranks, if they pass different values of `validation_split`, or if too
+            few samples are left on one side of the cut.
     """
     fraction = arguments.get("validation_split")
     if not fraction or arguments.get("validation_data") is not None:
@@ -35,33 +38,34 @@ def made_global(arguments):
             f"{[fraction for fraction, _ in everyones]}"
         )
     counts = [count for _, count in everyones]
-    if not _are_dealt(counts):
-        return arguments  # no split_data made them: what is last among all is unknown
+    if not _are_sharded(counts):
+        return arguments  # not made by split_data: the global order is unknown
     kept = _kept(float(fraction), sum(counts))
     mine = len(range(world.rank(), kept, world.size()))
-    # The half keeps the cut away from where rounding would decide.
+    # The added half keeps the cut away from a boundary at which rounding would decide.
     return {**arguments, "validation_split": 1 - (mine + 0.5) / counts[world.rank()]}
 
 
 def _kept(fraction, samples):
-    """How many of all samples are trained on, counted as Keras does."""
+    """Returns how many of all samples are trained on, computed as Keras does."""
     kept = math.floor(samples * (1.0 - fraction))
     if min(kept, samples - kept) < world.size():
         raise ValueError(
             "`validation_split` must leave each rank at least one sample to train on and one to "
             "hold out. Pass more data, start fewer ranks or pass `validation_data`. Received: "
-            f"validation_split={fraction}, of {samples} samples of {world.size()} ranks"
+            f"validation_split={fraction}, with {samples} samples on {world.size()} ranks"
         )
     return kept
 
 
 def _count_samples(x):
-    """The number of samples of arrays; `None` if `x` is something else."""
+    """Returns the number of samples of arrays; `None` if `x` is something else."""
     shapes = [getattr(leaf, "shape", None) for leaf in keras.tree.flatten(x) if leaf is not None]
     return int(shapes[0][0]) if shapes and shapes[0] else None
 
 
-def _are_dealt(counts):
+def _are_sharded(counts):
+    """Whether the ranks' numbers of samples are those of shards that `split_data` makes."""
     if None in counts:
         return False
     samples = sum(counts)

@@ -1,4 +1,4 @@
-"""Batch normalization by the batches of all ranks together."""
+"""Batch normalization over the batches of all ranks."""
 
 import re
 
@@ -6,26 +6,34 @@ import keras
 from keras import ops
 
 from easyddl import backends
+from easyddl.compat import patches
+from easyddl.compat.keras_layer import MomentsBatchNormalization
 from easyddl.reducer.in_step_sum import InStepRows
 from easyddl.runtime import context, world
 
 
 @keras.saving.register_keras_serializable("easyddl")
-class SyncBatchNormalization(keras.layers.BatchNormalization):
-    """`keras.layers.BatchNormalization` by the moments of all ranks' batches together.
+class SyncBatchNormalization(MomentsBatchNormalization):
+    """`keras.layers.BatchNormalization` with the moments of all ranks' batches.
 
-    In training it normalizes with the mean and the variance that one process would compute of
-    all ranks' batches, which may differ in size; gradients pass through these. Use it where a
-    rank's own batch is too small for good moments. In inference it is Keras's layer. Its moving
-    statistics are the same on all ranks.
+    In training it normalizes with the mean and the variance that one process would compute over
+    the batches of all ranks. These batches may differ in size. Gradients are propagated through
+    the moments. Use this layer if a rank's own batch is too small for good moments. In inference,
+    and with a single rank, it works like Keras's layer. Its moving statistics are the same on all
+    ranks.
 
-    All ranks must train together where it is called with `training=True`. In a world of one it is
-    Keras's layer. Moments of several ranks are joined as in Chan, Golub and LeVeque, "Updating
-    Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979: without the loss of
-    digits that sums of squares bring. They travel as float32 numbers, also in float64 models.
+    A call with `training=True` is a collective: all ranks must train together. The ranks' moments
+    are merged as in Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for
+    Computing Sample Variances", 1979, which avoids the loss of digits of sums of squares. They are
+    exchanged as float32 numbers, also in float64 models.
+
+    Input and output shapes are those of `keras.layers.BatchNormalization`.
 
     Args:
-        **arguments: Those of `keras.layers.BatchNormalization`, but for `synchronized`.
+        **arguments: The arguments of `keras.layers.BatchNormalization`, except `synchronized`.
+
+    Raises:
+        ValueError: If `synchronized=True` is passed.
 
     Example:
     ```python
@@ -38,24 +46,24 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
     def __init__(self, **arguments):
         if arguments.pop("synchronized", False):
             raise ValueError(
-                "`synchronized` is for tf.distribute: leave it out, since this layer is "
-                "synchronized by easyddl. Received: synchronized=True"
+                "`synchronized` is for tf.distribute. Leave it out, because easyddl synchronizes "
+                "this layer. Received: synchronized=True"
             )
         super().__init__(**arguments)
-        object.__setattr__(self, "_rows", None)
+        patches.add(self, "_rows", None)
 
     def get_config(self):
         config = super().get_config()
         config.pop("synchronized", None)
         return config
 
-    def _moments(self, inputs, mask):
-        mean, variance = super()._moments(inputs, mask)
+    def moments(self, inputs, mask):
+        mean, variance = super().moments(inputs, mask)
         if world.size() == 1 or backends.require().infers_shapes(mean):
             return mean, variance
         dtype = mean.dtype  # float32, or float64
         mean, variance = ops.cast(mean, "float32"), ops.cast(variance, "float32")
-        count = ops.reshape(_count(inputs, mask, self._reduction_axes), (1,))
+        count = ops.reshape(_count(inputs, mask, self.reduction_axes), (1,))
         mine = ops.concatenate([count, mean, variance])
         rows = self._rows_of(mine.shape[0])(mine)
         joined = _joined(ops.stop_gradient(rows[:, :1]), *ops.split(rows[:, 1:], 2, axis=1))
@@ -65,22 +73,23 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
         def make(place=0):
             return InStepRows(f"the moments of {_name_without_number(self.name)}", length)
 
-        # A fit has its own, one for each call within a step: calls may run in any order.
+        # A fit has its own sums, one for each call within a step, because calls may run in any
+        # order.
         join = context.join()
         if join is not None and join.is_in_step:
             return join.sum_at_this_place(("moments", length), make)
         if self._rows is None:
-            object.__setattr__(self, "_rows", make())
+            patches.replace(self, "_rows", make())
         return self._rows
 
 
 def _name_without_number(name):
-    # The number counts the layers made before, which may differ by rank.
+    # The number counts the layers created before, which may differ by rank.
     return re.sub(r"_\d+$", "", name)
 
 
 def _count(inputs, mask, axes):
-    """How many elements each channel has."""
+    """Returns the number of elements of each channel."""
     if mask is not None:
         rest = ops.size(inputs) // (ops.size(mask) * inputs.shape[-1])
         return ops.sum(ops.cast(mask, "float32")) * ops.cast(rest, "float32")
@@ -89,7 +98,16 @@ def _count(inputs, mask, axes):
 
 
 def _joined(counts, means, variances):
-    """The moments of all samples, from those of each rank's."""
+    """Merges the moments of the ranks.
+
+    Args:
+        counts: Tensor of shape `(ranks, 1)`. The number of elements of each rank.
+        means: Tensor of shape `(ranks, channels)`.
+        variances: Tensor of shape `(ranks, channels)`.
+
+    Returns:
+        The mean and the variance over all ranks, each of shape `(channels,)`.
+    """
     total = ops.sum(counts)
     mean = ops.sum(counts * means, axis=0) / total
     variance = ops.sum(counts * (variances + ops.square(means - mean)), axis=0) / total
@@ -97,17 +115,16 @@ def _joined(counts, means, variances):
 
 
 def sync_batch_norm(model):
-    """A copy of a model with `SyncBatchNormalization` in place of `BatchNormalization`.
+    """Copies a model with `SyncBatchNormalization` in place of `BatchNormalization`.
 
     Args:
-        model: A Sequential or functional Keras model, whose layers may be such models too.
+        model: A Sequential or functional Keras model. It may contain models of these kinds.
 
     Returns:
         A new model with the same weights, which is not compiled.
 
     Raises:
-        TypeError: If `model` is no such model: use the layer itself in a model that you
-            subclass.
+        TypeError: If `model` is of another kind. Use the layer itself in a subclassed model.
 
     Example:
     ```python
@@ -119,8 +136,8 @@ def sync_batch_norm(model):
         copy = keras.models.clone_model(model, clone_function=_converted, recursive=True)
     except ValueError as problem:
         raise TypeError(
-            "`model` must be a Sequential or functional Keras model. In a model of your own class "
-            "use ddl.SyncBatchNormalization itself. "
+            "`model` must be a Sequential or functional Keras model. In a subclassed model use "
+            "ddl.SyncBatchNormalization itself. "
             f"Received: model of type {type(model).__name__} ({problem})"
         ) from problem
     copy.set_weights(model.get_weights())

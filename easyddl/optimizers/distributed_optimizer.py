@@ -1,4 +1,4 @@
-"""The optimizer of a custom training loop."""
+"""Averages gradients in a custom training loop."""
 
 import keras
 
@@ -10,12 +10,12 @@ from easyddl.training import optimizer_hook
 def DistributedOptimizer(optimizer, bucket_bytes=None, sparse_as_dense=False):
     """Makes an optimizer average gradients over all ranks before it applies them.
 
-    For custom training loops, and models with several optimizers. `DDLCallback` does the same
-    for as long as a `model.fit()` lasts. Every rank must call `apply` equally often.
+    Use it in custom training loops and with several optimizers. `DDLCallback` does the same during
+    `model.fit()`. Every rank must call `apply` the same number of times.
 
     Args:
-        optimizer: A Keras optimizer instance. It is changed.
-        bucket_bytes: Integer. How many bytes of gradients travel together: see `DDLCallback`.
+        optimizer: A Keras optimizer instance. It is changed in place.
+        bucket_bytes: Integer. The size of a gradient bucket in bytes: see `DDLCallback`.
         sparse_as_dense: Boolean. Whether sparse gradients are exchanged as dense ones: see
             `DDLCallback`. Defaults to `False`.
 
@@ -23,8 +23,9 @@ def DistributedOptimizer(optimizer, bucket_bytes=None, sparse_as_dense=False):
         The same instance.
 
     Raises:
-        TypeError: If `optimizer` is no Keras optimizer instance.
-        ValueError: If `bucket_bytes` is no positive integer, or `sparse_as_dense` no boolean.
+        TypeError: If `optimizer` is not a Keras optimizer instance.
+        ValueError: If `bucket_bytes` is not a positive integer, or `sparse_as_dense` is not a
+            boolean.
 
     Example:
     ```python

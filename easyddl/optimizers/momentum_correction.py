@@ -1,8 +1,8 @@
-"""The momentum correction: a velocity grows with the learning rates that it holds.
+"""Momentum correction: scales the velocity when the learning rate changes.
 
-SGD with momentum is `v = m * v + g; w = w - rate * v` in papers. Keras keeps `rate * v` in its
-place, so that a rate that has just grown does not reach the gradients of past steps. Multiplying
-the velocity by what the rate has grown by makes both the same: Goyal et al., 2017, section 3
+In papers SGD with momentum is `v = m * v + g; w = w - rate * v`. Keras stores `rate * v` instead of
+`v`, so that a new rate does not apply to the gradients of past steps. Both forms are equal if the
+velocity is multiplied by the ratio of the new rate to the old one: Goyal et al., 2017, section 3
 (https://arxiv.org/abs/1706.02677).
 """
 
@@ -10,30 +10,34 @@ import keras
 from keras import ops
 
 from easyddl import backends
+from easyddl.compat import keras_optimizer
 from easyddl.optimizers.warmup import LearningRateWarmup
-
-_HOOK = "_backend_update_step"
 
 
 def velocities(optimizer):
-    """The variables of an optimizer into which it has multiplied its rate."""
+    """Returns the variables of an optimizer that contain its learning rate as a factor."""
     if not optimizer.built:
         return []
     if isinstance(optimizer, keras.optimizers.SGD) and optimizer.momentum != 0:
         return optimizer.momentums
     if isinstance(optimizer, keras.optimizers.RMSprop) and optimizer.momentum > 0:
-        return optimizer._momentums
+        return keras_optimizer.momentums_of_rmsprop(optimizer)
     return []
 
 
 def scale(optimizer, growth):
-    """Multiplies the velocities of an optimizer."""
+    """Multiplies the velocities of an optimizer.
+
+    Args:
+        optimizer: A Keras optimizer.
+        growth: Number or scalar tensor. The ratio of the new learning rate to the old one.
+    """
     for velocity in velocities(innermost(optimizer)):
         velocity.assign(velocity * ops.cast(growth, velocity.dtype))
 
 
 def innermost(optimizer):
-    """The optimizer that has the rate: inside of a `LossScaleOptimizer`, or this one."""
+    """Returns the optimizer that has the rate: the one inside a `LossScaleOptimizer`, if any."""
     while isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         optimizer = optimizer.inner_optimizer
     return optimizer
@@ -42,27 +46,27 @@ def innermost(optimizer):
 def hook(optimizer):
     """Makes an optimizer with a `LearningRateWarmup` scale its velocities with the rate.
 
-    It does so in the update itself, past accumulation and a loss scale that was too large: both
-    skip updates.
+    The hook is in the update itself, which is not called in steps that only accumulate gradients,
+    or that are skipped because the loss scale was too large.
 
     Args:
         optimizer: A Keras optimizer.
 
     Returns:
-        Function that takes the hook off again. It does nothing if the optimizer had one before.
+        Function that removes the hook. It does nothing if the optimizer was already hooked or
+        needs no correction.
     """
     optimizer = innermost(optimizer)
-    schedule = optimizer._learning_rate
+    schedule = keras_optimizer.learning_rate_of(optimizer)
     corrects = isinstance(schedule, LearningRateWarmup) and schedule.correct_momentum
-    if not corrects or _HOOK in vars(optimizer):
+    if not corrects or keras_optimizer.has_own_update(optimizer):
         return lambda: None
-    original = getattr(optimizer, _HOOK)
+    original = keras_optimizer.update_of(optimizer)
 
     def update(grads, trainable_variables, learning_rate):
-        growth = schedule.growth(optimizer._iterations)
-        # Most steps come after the rise, and need not go over all velocities.
+        growth = schedule.growth(keras_optimizer.steps_of(optimizer))
+        # Most steps come after the warmup, where all velocities can be left unchanged.
         backends.require().unless(growth == 1.0, lambda: scale(optimizer, growth))
         return original(grads, trainable_variables, learning_rate)
 
-    object.__setattr__(optimizer, _HOOK, update)
-    return lambda: object.__delattr__(optimizer, _HOOK)
+    return keras_optimizer.replace_update(optimizer, update)

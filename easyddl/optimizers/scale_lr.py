@@ -1,13 +1,12 @@
-"""Scale learning rates with the number of ranks."""
+"""Scales learning rates with the number of ranks."""
 
 import copy
 import math
-import numbers
 
 import keras
 from keras.optimizers import schedules
 
-from easyddl.runtime import world
+from easyddl.runtime import validators, world
 
 _RULES = {
     "linear": lambda size: size,
@@ -30,42 +29,35 @@ _RATES = {
 def scale_lr(lr, rule="linear"):
     """Scales a learning rate with the number of ranks.
 
-    Of `k` ranks that each train on a batch, every update averages over a batch
-    that is `k` times as large, and there are `k` times fewer updates in an
-    epoch. A larger learning rate makes up for this.
+    With `k` ranks every update averages over `k` times as many samples, and an epoch has `k` times
+    fewer updates. A larger learning rate compensates for this.
 
-    The linear rule suits SGD, with and without momentum. Where it is used for
-    many ranks, let the rate rise over the first epochs: see
-    `LearningRateWarmup`, which takes the place of this function.
+    The linear rule suits SGD, with and without momentum. With many ranks, also let the rate rise
+    over the first epochs: `LearningRateWarmup` does so and replaces this function.
 
-    The square root rule suits Adam and its relatives. In full it has three
-    more parts, which keep the averages of Adam as long in samples as they
-    were: `beta_1` becomes `1 - k * (1 - beta_1)`, `beta_2` becomes
-    `1 - k * (1 - beta_2)`, and `epsilon` becomes `epsilon / sqrt(k)`. That
-    exists while `k` is less than `1 / (1 - beta_1)`, which is 10 for 0.9; near
-    that, and beyond, `beta_1` is left alone in practice. For RMSprop, `rho` is
-    changed as `beta_2` is.
+    The square root rule suits Adam and similar optimizers. The whole rule has three more parts,
+    which make Adam average over as many samples as before: `beta_1` becomes `1 - k * (1 - beta_1)`,
+    `beta_2` becomes `1 - k * (1 - beta_2)`, and `epsilon` becomes `epsilon / sqrt(k)`. This is
+    possible while `k` is less than `1 / (1 - beta_1)`, which is 10 for 0.9. Near this limit and
+    beyond it, `beta_1` is left unchanged in practice. For RMSprop, `rho` changes like `beta_2`.
 
-    Only the rates of a schedule are scaled, not its numbers of steps. As an
-    epoch has `k` times fewer steps, divide `decay_steps` and the like by `k`
-    where they were chosen for one rank.
+    Of a schedule only the rates are scaled, not its numbers of steps. An epoch has `k` times fewer
+    steps. Therefore divide `decay_steps` and similar arguments by `k` if they were chosen for one
+    rank.
 
     Args:
-        lr: Float, or one of Keras's own learning rate schedules. The learning
-            rate that suits one rank. A schedule is left unchanged.
-        rule: `"linear"` multiplies by the number of ranks `k`, `"sqrt"` by
-            the square root of `k`, and `"none"` by 1. Defaults to `"linear"`.
+        lr: Float, or one of Keras's own learning rate schedules. The learning rate that suits one
+            rank. A schedule object is not changed.
+        rule: `"linear"` multiplies by the number of ranks `k`, `"sqrt"` by the square root of `k`,
+            and `"none"` by 1. Defaults to `"linear"`.
 
     Returns:
-        The scaled learning rate: a Python float, or a new schedule of the same
-        class. As this is a class of Keras, a model saved with it loads where
-        easyddl is not installed.
+        The scaled learning rate: a Python float, or a new schedule of the same class. This class
+        belongs to Keras, so a model saved with it can be loaded where easyddl is not installed.
 
     Raises:
-        ValueError: If the rule is unknown, or a rate is negative, infinite or
-            not a number.
-        TypeError: If `lr` is neither a number nor one of Keras's own
-            schedules.
+        ValueError: If the rule is unknown, or if a rate is negative, infinite or not a number.
+        TypeError: If `lr` is neither a number nor one of Keras's own schedules.
 
     Example:
     ```python
@@ -99,32 +91,40 @@ def scale_lr(lr, rule="linear"):
     if isinstance(lr, schedules.LearningRateSchedule):
         if getattr(lr, "is_scaled", False):
             raise TypeError(
-                "This schedule scales its rate with the number of ranks itself. Pass it to the "
+                "This schedule already scales its rate with the number of ranks. Pass it to the "
                 f"optimizer without `scale_lr`. Received: lr of type {type(lr).__name__}"
             )
         raise TypeError(
-            "`scale_lr` cannot know which numbers of this schedule are "
-            "learning rates; it knows Keras's own classes, and not their "
-            "subclasses. Multiply its rates by `ddl.size()`, or its square "
-            "root, when you make it. "
+            "`scale_lr` cannot know which numbers of this schedule are learning rates. It supports "
+            "Keras's own classes, and not their subclasses. Multiply the rates by `ddl.size()`, or "
+            "its square root, when you create the schedule. "
             f"Received: lr={lr!r} of type {type(lr).__name__}"
         )
     return checked_rate(lr, "lr") * factor
 
 
 def ramp(done, factor):
-    """What a rising rate is multiplied by.
+    """Returns the factor of the learning rate during a linear warmup.
 
     Args:
-        done: Number or tensor. The part of the rise that is done, from 0 to 1.
-        factor: Number. What it is multiplied by in the end.
+        done: Number or tensor. The completed fraction of the warmup, from 0 to 1.
+        factor: Number. The factor at the end of the warmup.
     """
     return 1.0 + (factor - 1.0) * done
 
 
 def checked_rate(value, name):
-    """A number as a float, if it can be a learning rate."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+    """Returns a learning rate as a float.
+
+    Args:
+        value: The value to check.
+        name: String. The name of the argument, for error messages.
+
+    Raises:
+        TypeError: If `value` is not a number.
+        ValueError: If `value` is negative, infinite or not a number.
+    """
+    if not validators.is_number(value):
         raise TypeError(
             f"`{name}` must be a number, or one of Keras's learning rate schedules. "
             f"{_advice(value)} "
@@ -136,7 +136,7 @@ def checked_rate(value, name):
 
 
 def factor_of(rule, size):
-    """What a learning rate is multiplied by for `size` ranks."""
+    """Returns the factor of a learning rate for `size` ranks, by the given rule."""
     if not isinstance(rule, str) or rule not in _RULES:
         raise ValueError(
             f"Argument `rule` must be one of {', '.join(map(repr, _RULES))}. "
@@ -154,7 +154,7 @@ def _scale_schedule(schedule, factor):
 
 
 def _scale_field(value, factor, path):
-    if value is None:  # such as the `warmup_target` of no warmup
+    if value is None:  # for example `warmup_target` without a warmup
         return None
     if isinstance(value, (list, tuple)):
         return [checked_rate(item, f"{path}[{i}]") * factor for i, item in enumerate(value)]
@@ -162,14 +162,14 @@ def _scale_field(value, factor, path):
 
 
 def _advice(value):
-    """What to do about a learning rate that is not a number."""
+    """Returns advice for a learning rate that is not a number."""
     if isinstance(value, keras.optimizers.Optimizer):
         return (
-            "Scale the rate that the optimizer is made with, as in "
+            "Scale the rate that you pass to the optimizer, as in "
             "`keras.optimizers.SGD(ddl.scale_lr(0.01))`."
         )
     if hasattr(value, "shape"):
         return "Pass the value of this array or tensor, `float(value)`."
     if callable(value):
-        return "Multiply what this callable returns by `ddl.size()`."
+        return "Multiply the result of this callable by `ddl.size()`."
     return "Pass a Python float."

@@ -1,52 +1,52 @@
-"""A learning rate that rises to its full height over the first steps."""
-
-import numbers
+"""A learning rate schedule with a warmup over the first steps."""
 
 import keras
 from keras import ops
 from keras.optimizers import schedules
 
 from easyddl.optimizers.scale_lr import checked_rate, factor_of, ramp
-from easyddl.runtime import world
+from easyddl.runtime import validators, world
 
 
 @keras.saving.register_keras_serializable("easyddl")
 class LearningRateWarmup(schedules.LearningRateSchedule):
     """Scales a learning rate with the number of ranks, gradually over the first steps.
 
-    Right at the start, when the weights change fastest, a rate of `k` times the usual one harms
-    training. So it begins at the rate that suits one rank, and rises by the same amount at every
-    step, until it is `factor` times as large after `warmup_steps`:
+    At the start of training the weights change fastest, and a rate of `k` times the usual one harms
+    training. This schedule begins at the rate that suits one rank. It rises by the same amount at
+    every step, until it is `factor` times as large after `warmup_steps`:
 
     `rate(step) = learning_rate(step) * (1 + (factor - 1) * min(1, step / warmup_steps))`
 
-    where `factor` is the number of ranks, or its square root. A schedule given as
-    `learning_rate` counts its steps from the start of training, as without warmup.
+    Here `factor` is the number of ranks, or its square root. A schedule passed as `learning_rate`
+    counts its steps from the start of training, as without warmup.
 
-    SGD and RMSprop with momentum keep a velocity that holds the rates of past steps. While the
-    rate rises these are too small, so `DDLCallback` and `DistributedOptimizer` scale the velocity
-    with it (the momentum correction of Goyal et al.), unless `correct_momentum` is `False`.
+    SGD and RMSprop with momentum keep a velocity, which contains the rates of past steps. While the
+    rate rises these rates are too small. Therefore `DDLCallback` and `DistributedOptimizer` scale
+    the velocity with the rate (the momentum correction of Goyal et al.), unless `correct_momentum`
+    is `False`.
 
-    A model that is saved with this schedule needs easyddl to be loaded, and keeps the number of
-    ranks that it was made for.
+    A model that is saved with this schedule needs `import easyddl` before it is loaded, and keeps
+    the number of ranks for which the schedule was made.
 
     Args:
-        learning_rate: Float, or a Keras learning rate schedule. What suits one rank.
-        warmup_steps: Integer. Optimizer steps until the full rate; 0 for none.
-        warmup_epochs: Number. Instead of `warmup_steps`, with `steps_per_epoch`.
-        steps_per_epoch: Integer. The steps that each rank takes in an epoch.
+        learning_rate: Float, or a Keras learning rate schedule. The rate that suits one rank.
+        warmup_steps: Integer. The number of optimizer steps until the full rate; 0 for no warmup.
+        warmup_epochs: Number. The length of the warmup in epochs, instead of `warmup_steps`.
+            Needs `steps_per_epoch`.
+        steps_per_epoch: Integer. The number of steps that each rank takes in an epoch.
         rule: `"linear"` for a factor of the number of ranks (SGD), `"sqrt"` for its square root
-            (Adam and its relatives: `scale_lr` says what becomes of their betas and epsilon),
-            `"none"` for 1.
-        size: Integer. The number of ranks; `None` for that of this job.
-        correct_momentum: Boolean. Whether a velocity is scaled with the rate.
-        gradient_accumulation_steps: Integer. That of the optimizer, if it accumulates: a step is
-            an update then, and so is each of `warmup_steps`.
-        name: String.
+            (Adam and similar optimizers: see `scale_lr` for their betas and epsilon), `"none"`
+            for 1. Defaults to `"linear"`.
+        size: Integer. The number of ranks. Defaults to `None`, the number of ranks of this job.
+        correct_momentum: Boolean. Whether the velocity is scaled with the rate. Defaults to `True`.
+        gradient_accumulation_steps: Integer. The value of the optimizer's argument of the same
+            name. With accumulation `warmup_steps` counts updates. Defaults to 1.
+        name: String. The name of the schedule.
 
     Raises:
-        ValueError: If an argument is out of range, or both or neither of `warmup_steps` and
-            `warmup_epochs` are given.
+        ValueError: If an argument is out of range, or if both or neither of `warmup_steps` and
+            `warmup_epochs` are passed.
         TypeError: If `learning_rate` is neither a number nor a Keras schedule.
 
     Example:
@@ -60,7 +60,7 @@ class LearningRateWarmup(schedules.LearningRateSchedule):
       Training ImageNet in 1 Hour, sections 2.2 and 3.
     """
 
-    is_scaled = True  # with the number of ranks: nothing for `scale_lr`
+    is_scaled = True  # makes `scale_lr` refuse this schedule, which already scales its rate
 
     def __init__(
         self,
@@ -99,10 +99,10 @@ class LearningRateWarmup(schedules.LearningRateSchedule):
             return full * ops.cast(self._ramp(update), full.dtype)
 
     def growth(self, step):
-        """How many times the rate of the update before the ramp makes that of this one.
+        """Returns the ratio of the warmup factor of this update to that of the update before.
 
         Args:
-            step: Integer or tensor. As `__call__` takes it.
+            step: Integer or tensor. The step, as for `__call__`.
         """
         update = ops.floor_divide(step, self.gradient_accumulation_steps)
         return self._ramp(update) / self._ramp(ops.maximum(update - 1, 0))
@@ -138,12 +138,12 @@ class LearningRateWarmup(schedules.LearningRateSchedule):
 def _steps(steps, epochs, steps_per_epoch):
     if (steps is None) == (epochs is None):
         raise ValueError(
-            "Give one of `warmup_steps` and `warmup_epochs` (with `steps_per_epoch`). "
+            "Pass either `warmup_steps` or `warmup_epochs` (with `steps_per_epoch`). "
             f"Received: warmup_steps={steps!r}, warmup_epochs={epochs!r}"
         )
     if steps is not None:
         return _count("warmup_steps", steps, least=0)
-    if isinstance(epochs, bool) or not isinstance(epochs, numbers.Real) or not 0 <= epochs < 1e9:
+    if not validators.is_number(epochs) or not 0 <= epochs < 1e9:
         raise ValueError(
             f"`warmup_epochs` must be a number, 0 or more. Received: warmup_epochs={epochs!r}"
         )
@@ -151,7 +151,7 @@ def _steps(steps, epochs, steps_per_epoch):
 
 
 def _count(name, value, least=1):
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+    if not validators.is_integer(value) or value < least:
         raise ValueError(
             f"`{name}` must be an integer, {least} or more. Received: {name}={value!r}"
         )

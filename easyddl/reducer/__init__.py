@@ -1,1 +1,1 @@
-"""The gradient reducer, its buckets, and all-reduce inside of a step."""
+"""The reduction of gradients in buckets, and sums over all ranks inside of a step."""

@@ -1,5 +1,7 @@
 """`allreduce`, between steps and inside of a step."""
 
+from __future__ import annotations
+
 import math
 import weakref
 
@@ -7,23 +9,24 @@ from keras import ops
 
 from easyddl import backends
 from easyddl.collectives import arrays
+from easyddl.collectives.types import ArrayT, Op
 from easyddl.reducer.in_step_sum import InStepSum
 from easyddl.runtime import context
 
-_custom_steps = weakref.WeakKeyDictionary()  # sums, by the graph that a custom loop traces
+# The sums of custom training loops, by the graph that is being traced.
+_custom_steps: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
-def allreduce(x, op="mean"):
+def allreduce(x: ArrayT, op: Op = "mean") -> ArrayT:
     """Reduces an array over all ranks, element by element.
 
-    float16 and bfloat16 are summed in float32 and rounded once. Elements are combined in an
-    order that depends on the layout of the ranks alone, so that all ranks get the same bits,
-    in every run.
+    float16 and bfloat16 are summed in float32 and rounded once. The order of the summation depends
+    only on the topology of the ranks, so that all ranks get the same bits, in every run.
 
-    Inside of a `train_step` of your own, and in a `tf.function`, it takes floating-point tensors
-    of a known shape, with `"mean"` and `"sum"`. They are computed in float32; gradients pass
-    through; and ranks that have no batch in the step add nothing and do not count. All ranks must
-    make the same calls.
+    Inside of your own `train_step`, and in a `tf.function`, `allreduce` accepts floating-point
+    tensors of a known shape, with `"mean"` and `"sum"`. It computes in float32, and it is
+    differentiable. Ranks that have no batch in the step do not count. All ranks must make the same
+    calls.
 
     Args:
         x: NumPy array, number, or tensor of the active Keras backend, of the same shape and
@@ -33,12 +36,12 @@ def allreduce(x, op="mean"):
             Integers wrap around; a NaN on any rank is a NaN in the result.
 
     Returns:
-        What `x` is: an array, number or tensor of its shape and dtype, equal on all ranks.
+        An array, number or tensor, as `x` is, with its shape and dtype. Equal on all ranks.
 
     Raises:
-        TypeError: If `x` is no array of a supported dtype.
+        TypeError: If `x` is not an array of a supported dtype.
         ValueError: If `op` is unknown.
-        RuntimeError: On all ranks, if they disagree in shape, dtype or op.
+        RuntimeError: On all ranks, if they pass different shapes, dtypes or ops.
 
     Example:
     ```python
@@ -48,30 +51,31 @@ def allreduce(x, op="mean"):
     return _of_step(x, op) if _is_of_step(x) else arrays.allreduce(x, op)
 
 
-# Tells TensorFlow's AutoGraph, in a user's tf.function, to call it as it is.
-allreduce.autograph_info__ = {}
+# This attribute stops TensorFlow's AutoGraph from converting it in a user's tf.function.
+allreduce.autograph_info__ = {}  # type: ignore[attr-defined]
 
 
 def _is_of_step(x):
-    """Whether a tensor is reduced as a part of the step: that of a fit, or a traced one."""
-    door = backends.door_of(x)
-    if door is None:
+    """Whether `x` is a tensor in a step: in the step of a fit, or in a function being traced."""
+    backend = backends.backend_of(x)
+    if backend is None:
         return False
     join = context.join()
     in_step = join is not None and join.is_in_step
-    return door.is_symbolic(x) or (in_step and door.is_float(x))
+    return backend.is_symbolic(x) or (in_step and backend.is_float(x))
 
 
 def _of_step(x, op):
     if op not in ("sum", "mean"):
         raise ValueError(
-            'Inside of a step `op` must be "sum" or "mean". Call it outside of the step, and of '
-            f"tf.function, for others. Received: op={op!r}"
+            'Inside of a step `op` must be "sum" or "mean". For other operations call `allreduce` '
+            f"outside of the step and of any tf.function. Received: op={op!r}"
         )
     if None in tuple(x.shape):
         raise ValueError(
-            "Inside of a step the shape of `x` must be known, since the ranks agree on it "
-            f"beforehand: reduce the batch first, as by a mean. Received: x of shape {x.shape}"
+            "Inside of a step the shape of `x` must be known, because the ranks compare it before "
+            "the first step. Reduce the batch dimension first, for example by a mean. Received: "
+            f"x of shape {x.shape}"
         )
     return in_step(x, op)
 
@@ -94,6 +98,8 @@ def in_step(x, op):
 
 
 def _sum_at_this_place(x, shape):
+    """The `InStepSum` for `x` and the count of participants. Registers it at first use."""
+
     def make(place):
         return InStepSum(f"allreduce {place + 1} in the step", (math.prod(shape) + 1,))
 

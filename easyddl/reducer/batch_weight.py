@@ -1,40 +1,40 @@
-"""What the gradients of a batch count for beside those of the other ranks."""
+"""The weight of a rank's batch in the mean of the gradients."""
 
 from keras import ops
 
 from easyddl import backends
 from easyddl.runtime import context
 
-# The weight of gradients of a sum over samples: they are averaged as they are (`kUnweighted` in
-# ext/reducer/control_word.h).
+# Marks gradients of a loss that is a sum over samples: the ranks are averaged without weights. See
+# ext/reducer/control_word.h.
 UNWEIGHTED = -1.0
 
 
 class BatchWeight:
-    """The weight of the batch whose step is being traced or run, as far as its losses tell."""
+    """The weight of the batch in the step that is being traced or run, as its losses set it."""
 
     def __init__(self):
         self._weight = None
 
     def set(self, weight):
-        """Notes the weight of the batch of this step.
+        """Stores the weight of the batch of this step.
 
         Args:
-            weight: Scalar float32 tensor, `UNWEIGHTED`, or `None` where nothing is known.
+            weight: Scalar float32 tensor, `UNWEIGHTED`, or `None` if the losses define no weight.
         """
-        # No gradient passes through a weight: it is a constant of what is differentiated.
+        # The weight is a constant in the gradients.
         is_tensor = weight is not None and weight is not UNWEIGHTED
         self._weight = ops.stop_gradient(weight) if is_tensor else weight
 
     def clear(self):
-        """Forgets the weight, which holds the graph of a step."""
+        """Drops the weight, which keeps the graph of its step alive."""
         self._weight = None
 
     def current(self):
-        """The weight that `set` noted in this step.
+        """The weight that `set` stored in this step.
 
         Returns:
-            Scalar float32 tensor, `UNWEIGHTED`, or `None` where no loss has told.
+            Scalar float32 tensor, `UNWEIGHTED`, or `None` if no loss has set a weight.
         """
         if self._weight is None or self._weight is UNWEIGHTED:
             return self._weight
@@ -42,15 +42,15 @@ class BatchWeight:
 
     @property
     def is_unweighted(self):
-        """Whether the losses are sums."""
+        """Whether the losses are sums over samples."""
         return self._weight is UNWEIGHTED
 
 
 def current():
-    """The weight of the batch that the innermost fit takes a step with.
+    """The weight of the batch in the current step of the innermost fit.
 
     Returns:
-        Scalar float32 tensor; `None` where nothing has told, or ranks count alike.
+        Scalar float32 tensor; `None` if no loss has set a weight, or all ranks have equal weights.
     """
     step = context.step()
     weight = None if step is None else step.weight.current()

@@ -1,4 +1,4 @@
-"""How many bytes of gradients travel together."""
+"""The size of a bucket of gradients."""
 
 import functools
 import os
@@ -7,26 +7,27 @@ import time
 import numpy as np
 
 from easyddl.collectives import arrays
+from easyddl.runtime import validators
 
 _VARIABLE = "EASYDDL_BUCKET_BYTES"
 
 _LEAST, _MOST = 1 << 20, 1 << 25
-_SHARE = 0.05
+_LATENCY_SHARE = 0.05  # latency over transfer time
 
 
 def bucket_bytes(latency, seconds_per_byte):
     """The bucket size for a collective that takes `latency + bytes * seconds_per_byte`.
 
-    Small buckets leave sooner, and hide more of the exchange behind the backward pass; but each
-    pays the latency again. The size chosen is that at which the latency is a twentieth of the
-    transfer, and lies between 1 and 32 MiB.
+    Small buckets are sent earlier, so that more of the communication overlaps with the backward
+    pass; but every bucket costs the latency once. At the chosen size the latency is a twentieth of
+    the transfer time. The size is at least 1 MiB and at most 32 MiB.
 
     Args:
-        latency: Float. Seconds that the smallest collective takes.
-        seconds_per_byte: Float. Seconds for each byte of a large one.
+        latency: Float. The seconds that the smallest collective takes.
+        seconds_per_byte: Float. The additional seconds for each byte.
 
     Returns:
-        Integer. The bytes of a bucket.
+        Integer. The bucket size in bytes.
 
     Example:
     ```python
@@ -35,18 +36,21 @@ def bucket_bytes(latency, seconds_per_byte):
     """
     if seconds_per_byte <= 0:
         return _MOST
-    return int(min(_MOST, max(_LEAST, latency / (_SHARE * seconds_per_byte))))
+    return int(min(_MOST, max(_LEAST, latency / (_LATENCY_SHARE * seconds_per_byte))))
 
 
 def requested(bucket_bytes):
-    """What the user asks for: an argument, else the environment's, else `None`."""
+    """The bucket size that the user chose, by an argument or by EASYDDL_BUCKET_BYTES.
+
+    Args:
+        bucket_bytes: The user's argument. If it is not `None`, it takes precedence.
+
+    Returns:
+        Integer, or `None` if the user chose no size.
+    """
     if bucket_bytes is not None:
-        if isinstance(bucket_bytes, bool) or not isinstance(bucket_bytes, int) or bucket_bytes < 1:
-            raise ValueError(
-                "`bucket_bytes` must be a positive integer, or None for a size that easyddl "
-                f"measures. Received: bucket_bytes={bucket_bytes!r}"
-            )
-        return bucket_bytes
+        otherwise = ", or None for a size that easyddl measures"
+        return validators.positive_integer("bucket_bytes", bucket_bytes, otherwise)
     text = os.environ.get(_VARIABLE, "").strip()
     if not text:
         return None
@@ -57,9 +61,9 @@ def requested(bucket_bytes):
 
 @functools.cache
 def measured():
-    """The bucket size that follows from the measured cost of this job's collectives.
+    """The bucket size that suits the measured speed of this job's collectives.
 
-    All ranks measure it together, once, and all take the root's figure.
+    All ranks measure once, together, and use the result of the root.
     """
     small, large = 16 << 10, 1 << 20
     latency = _seconds(small)
@@ -69,7 +73,12 @@ def measured():
 
 
 def _seconds(size, rounds=5):
-    """The least time that an all-reduce of so many bytes takes in a few rounds."""
+    """The shortest time of an allreduce in a few rounds.
+
+    Args:
+        size: Integer. The number of bytes.
+        rounds: Integer. The number of measurements.
+    """
     data = np.ones(size // 4, np.float32)
     times = []
     for _ in range(rounds):

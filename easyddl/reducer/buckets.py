@@ -1,20 +1,20 @@
-"""Which gradients travel together, and in which order."""
+"""The assignment of gradients to buckets, and the order of the buckets."""
 
 
 def plan(sizes, dtypes, bucket_bytes):
-    """Cuts a list of gradients into buckets of one dtype.
+    """Packs a list of gradients into buckets of one dtype.
 
-    The last gradient comes first, because a backward pass produces the last layer's first: its
-    bucket can travel while the others are still computed.
+    The last gradient goes into the first bucket, because a backward pass computes the gradients of
+    the last layer first. So their bucket is reduced while the pass computes the other gradients.
 
     Args:
         sizes: List of integers. The bytes of each gradient.
         dtypes: List of strings. The dtype of each gradient.
-        bucket_bytes: Integer. A bucket is full once it holds as many bytes. A gradient is never
-            cut, so a bucket may hold more.
+        bucket_bytes: Integer. A bucket is full when it holds at least this many bytes. It may hold
+            more, because a gradient is never split.
 
     Returns:
-        List of buckets, in the order in which they travel: each a list of indices.
+        List of buckets, in the order in which they are reduced. A bucket is a list of indices.
     """
     buckets, filling = [], {}
     for index in reversed(range(len(sizes))):

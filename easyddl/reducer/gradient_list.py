@@ -1,4 +1,4 @@
-"""A list of gradients that all ranks have registered, and average at every step."""
+"""A list of gradients that all ranks register once and average at every step."""
 
 import math
 import re
@@ -16,14 +16,15 @@ from easyddl.runtime import world
 class GradientList:
     """The gradients of a list of variables, averaged over all ranks.
 
-    All ranks must make it together. They compare the names, shapes and dtypes once, here; a step
-    negotiates nothing.
+    All ranks must construct it together. They compare names, shapes and dtypes once, in the
+    constructor, so that a step needs no negotiation.
 
     Args:
-        grads: List of gradients, `None` where there is none.
-        variables: The variables they belong to.
-        bucket_bytes: Integer, or `None` for a size that is measured.
-        sparse_as_dense: Boolean. Whether sparse gradients travel as dense ones, and not by rows.
+        grads: List of gradients; an item is `None` if this rank has no gradient of a variable.
+        variables: List of the variables of these gradients.
+        bucket_bytes: Integer, or `None` to measure a suitable size.
+        sparse_as_dense: Boolean. Whether sparse gradients are converted to dense gradients. If not,
+            their rows are gathered from all ranks.
 
     Raises:
         RuntimeError: On all ranks, if they differ in a gradient, in the bucket size, or in
@@ -40,9 +41,9 @@ class GradientList:
         with world.taking_part("The registration of gradients"):
             what = f"the exchange of gradients of ({self._listed()})"
             world.agree(f"{what} in buckets of {size}{rows}")
-            # Where only some ranks have a gradient, the others take part with zeros, so that all
-            # ranks change the same variables. Where some ranks have rows and others a dense
-            # gradient, all take part with dense ones.
+            # If only some ranks have a gradient, the others submit zeros, so that all ranks change
+            # the same variables. If some ranks have a sparse gradient and others a dense one, all
+            # ranks submit a dense one.
             mine = np.array([self._kinds(grad) for grad in grads], np.uint8).reshape(-1, 2)
             dense, sparse = arrays.allreduce(mine, "max").T
             self._indices = np.flatnonzero(dense | sparse).tolist()
@@ -51,13 +52,12 @@ class GradientList:
                 self._register(bucket_bytes or bucket_size.measured())
 
     def _listed(self):
-        # Not by `variable.path`: it holds numbers that count the models made before, which may
-        # differ by rank.
+        # `variable.path` may differ between ranks: it contains the number of earlier models.
         pairs = zip(self._variables, self._specs, strict=True)
         return ", ".join(f"{i} {v.name} {s[0]}{s[1]}" for i, (v, s) in enumerate(pairs))
 
     def _kinds(self, grad):
-        """Whether a rank has a gradient that is dense, and whether it has one that is sparse."""
+        """A pair of booleans: whether this rank has a dense gradient, and whether a sparse one."""
         is_sparse = not self._sparse_as_dense and backends.require().has_rows(grad)
         return grad is not None and not is_sparse, is_sparse
 
@@ -76,7 +76,7 @@ class GradientList:
         engine = world.engine()
         reducer = engine.core.Exchange(
             engine.world,
-            f"the exchange of {len(sizes)} gradients ({first} and on)",
+            f"the exchange of {len(sizes)} gradients (the first is {first})",
             [(dtypes[bucket[0]], [sizes[i] for i in bucket]) for bucket in plan],
             "mean",
             self._tables,
@@ -84,23 +84,23 @@ class GradientList:
         self._registration = Registration(reducer, plan, list(shapes), leads=True, sparse=sparse)
 
     def watch(self, weight):
-        """Has gradients leave before `mean` is called, where the backend knows when they are ready.
+        """Submits buckets before `mean` is called, if the backend can tell when they are ready.
 
         Args:
-            weight: Function without arguments: what will be passed to `mean`.
+            weight: Function without arguments that returns the weight that `mean` will get.
         """
         if self._registration is not None:
             variables = [self._variables[i] for i in self._indices]
             self._registration.submitter.watch(variables, weight)
 
     def unwatch(self):
-        """Ends what `watch` has begun, as a fit ends that may not be the last one."""
+        """Ends the effect of `watch`. Called at the end of a fit; another fit may follow."""
         if self._registration is not None:
             self._registration.submitter.unwatch()
             self._advise()
 
     def note(self):
-        """Records that the active fit averages these gradients, whether or not this step does."""
+        """Records that the active fit averages these gradients, in this step or in a later one."""
         if self._registration is not None:
             self._registration.note()
 
@@ -108,25 +108,25 @@ class GradientList:
         """The mean of each gradient over all ranks.
 
         Args:
-            grads: List of gradients, `None` where there is none.
-            weight: Scalar tensor: what this rank's gradients count for beside the others', such
-                as its number of samples; `UNWEIGHTED` for gradients of a sum over samples. `None`
-                where nothing is known: all ranks that train then count alike.
+            grads: List of gradients; an item is `None` if this rank has no gradient of a variable.
+            weight: Scalar tensor. The weight of this rank's gradients in the mean, such as its
+                number of samples; `UNWEIGHTED` for gradients of a loss that is a sum over samples.
+                If it is `None`, all ranks that have a batch get the same weight.
 
         Returns:
-            List of the same length; `None` where no rank had a gradient at registration.
+            List of the same length. An item is `None` if no rank had a gradient at registration.
         """
         for i, grad in enumerate(grads):
             if grad is not None and i not in self._indices:
                 raise RuntimeError(
                     f"The gradient of {self._variables[i].name!r} is new: no rank had it when the "
-                    "ranks registered the gradients that they exchange. Train such a variable from "
-                    "the first step on, or in a fit (or with an optimizer) of its own."
+                    "ranks registered their gradients. Train this variable from the first step on, "
+                    "or in another fit, or with another optimizer."
                 )
         if self._registration is None:
             return grads
         present = [
-            self._stand_in(i) if grads[i] is None else self._as_registered(grads[i])
+            self._placeholder(i) if grads[i] is None else self._as_registered(grads[i])
             for i in self._indices
         ]
         result = list(grads)
@@ -139,8 +139,8 @@ class GradientList:
         variable = self._variables[i]
         return getattr(variable, "path", variable.name)
 
-    def _stand_in(self, i):
-        """What this rank takes part with for a gradient that others have."""
+    def _placeholder(self, i):
+        """The tensor that this rank submits for a gradient that only other ranks have."""
         submitter = self._registration.submitter
         return (submitter.no_rows if i in self._sparse else submitter.zeros)(*self._specs[i])
 
@@ -148,7 +148,7 @@ class GradientList:
         return backends.require().to_dense(grad) if self._sparse_as_dense else grad
 
     def close(self):
-        """Ends it, and gives back the engine's memory."""
+        """Ends the registration and frees the engine's memory."""
         if self._registration is not None and world.is_started():
             self._registration.close()
             self._advise()
@@ -165,5 +165,6 @@ def _spec(grad, variable):
 
 
 def _bytes(spec):
+    """The size of a gradient in bytes, from its dtype and its shape."""
     dtype, shape = spec
     return math.prod(shape) * int(re.sub(r"\D", "", dtype)) // 8

@@ -13,12 +13,12 @@ class GradientReducer:
     """Averages the gradients of one optimizer over all ranks.
 
     Args:
-        bucket_bytes: Integer, or `None` for a size that is measured.
-        weight: Function without arguments: what this rank's batch counts for in the step that is
-            being traced or run. It returns `None` where nothing is known.
-        as_ready: Boolean. Whether the gradients are those that a backward pass computes, so that
-            the first buckets may leave before the last gradient is there.
-        sparse_as_dense: Boolean. Whether sparse gradients travel as dense ones.
+        bucket_bytes: Integer, or `None` to measure a suitable size.
+        weight: Function without arguments. It returns the weight of this rank's batch in the step
+            that is being traced or run, or `None` if the weight is unknown.
+        as_ready: Boolean. Whether a backward pass computes the gradients, so that the first buckets
+            can be submitted before the last gradient is computed.
+        sparse_as_dense: Boolean. Whether sparse gradients are converted to dense gradients.
     """
 
     def __init__(self, bucket_bytes=None, weight=None, as_ready=True, sparse_as_dense=False):
@@ -26,22 +26,22 @@ class GradientReducer:
         self._sparse_as_dense = sparse_as_dense
         self._weight = weight or (lambda: None)
         self._as_ready = as_ready
-        self._lists = {}  # of gradients, by the identities of their variables
-        self._watched = set()  # the keys of those that leave as they are ready
+        self._lists = {}  # `GradientList`, by the identities of its variables
+        self._watched = set()  # keys of the lists whose buckets are submitted as they are ready
         self._ranges = {}  # `InStepRows` of variables that gradients overwrite, by identity
 
     def mean(self, grads, variables):
         """The mean of each gradient over all ranks; `None` where no rank has one.
 
-        A list of variables is registered with the other ranks when it comes for the first time.
-        A step that one rank traces again later finds the registration.
+        The first call with a list of variables registers it with the other ranks. When one rank
+        traces a step again, it finds the registration.
 
         Args:
-            grads: List of gradient tensors, or `None` where there is none.
-            variables: The variables they belong to.
+            grads: List of gradient tensors; an item is `None` if a variable has no gradient.
+            variables: List of the variables of these gradients.
         """
         if world.size() == 1 or len(grads) != len(variables):
-            return grads  # the optimizer says what is wrong with the lengths
+            return grads  # the optimizer raises an error for lists of different lengths
         if any(map(is_overwritten, variables)):
             averaged = [i for i, v in enumerate(variables) if not is_overwritten(v)]
             means = self.mean([grads[i] for i in averaged], [variables[i] for i in averaged])
@@ -63,21 +63,26 @@ class GradientReducer:
         return self._lists[key]
 
     def register(self, grads, variables):
-        """Registers gradients whose mean is asked for in a later step only.
+        """Registers gradients in a step that does not yet average them.
 
-        A rank that has fewer steps must have registered them too.
+        All ranks must register, also a rank that has no later step.
 
         Args:
             grads: List of gradient tensors.
-            variables: The variables they belong to.
+            variables: List of the variables of these gradients.
         """
         if world.size() > 1 and variables:
             self._list_of(grads, variables).note()
 
     def overwriting(self, grads, variables):
-        """The gradients, where those that replace a variable are the largest of all ranks'.
+        """Replaces gradients that overwrite their variables by the maximum over all ranks.
 
-        Such variables are the ranges of float8 layers: the largest number that a layer has seen.
+        Variables of this kind are the ranges of float8 layers: the largest number that a layer has
+        seen. The other gradients are returned unchanged.
+
+        Args:
+            grads: List of gradient tensors.
+            variables: List of the variables of these gradients.
         """
         result = list(grads)
         for i, (grad, variable) in enumerate(zip(grads, variables, strict=True)):
@@ -91,13 +96,16 @@ class GradientReducer:
         return result
 
     def pause(self):
-        """Has backward passes between two fits, which may be anyone's, send nothing."""
+        """Stops submitting gradients as they are ready, until the next call of `mean`.
+
+        Between two fits, a backward pass may belong to the user's own code.
+        """
         for each in self._lists.values():
             each.unwatch()
         self._watched.clear()
 
     def close(self):
-        """Ends its registrations."""
+        """Ends all registrations."""
         for each in self._lists.values():
             each.close()
         self._lists.clear()
@@ -105,10 +113,10 @@ class GradientReducer:
 
 
 def is_overwritten(variable):
-    """Whether gradients of a variable take its place, as those of float8 ranges do."""
+    """Whether the gradient of a variable overwrites it, as for the ranges of float8 layers."""
     return getattr(variable, "overwrite_with_gradient", False)
 
 
 def exchanged_steps():
-    """How many steps of gradients this process has averaged with the other ranks."""
+    """The number of steps in which this process has averaged gradients with the other ranks."""
     return world.engine().core.exchanged_steps()

@@ -1,4 +1,4 @@
-"""Sums over all ranks inside of a step, through which gradients pass."""
+"""Differentiable sums over all ranks inside of a step."""
 
 import math
 import weakref
@@ -12,12 +12,12 @@ from easyddl.runtime import world
 
 
 class InStepSum:
-    """Adds up tensors of one shape over all ranks, at one place of a step.
+    """Sums tensors of one shape over all ranks, at one place of a step.
 
-    All ranks must make it together. Ranks that have no batch in a step add zeros.
+    All ranks must register the sum together. Ranks that have no batch in a step add zeros.
 
     Args:
-        what: String. What is added up, for errors.
+        what: String. The name of the quantity, for error messages.
         shape: Tuple of integers.
     """
 
@@ -26,20 +26,20 @@ class InStepSum:
             world.agree(f"the sum of {what} of shape {tuple(shape)}")
             self._forward = _registration(f"the sum of {what}", shape)
             self._backward = _registration(f"the gradients of the sum of {what}", shape)
-        # What is dropped gives back its memory. Not at exit, when all memory goes.
+        # Free the memory when this object is dropped, but not at exit, when the process frees it.
         both = (self._forward, self._backward)
         self._ends = [weakref.finalize(self, each.close) for each in both]
         for end in self._ends:
             end.atexit = False
 
     def close(self):
-        """Ends it, and gives back the engine's memory."""
+        """Ends the registrations and frees the engine's memory."""
         for end in self._ends:
             end()
 
     def __call__(self, x):
-        """The sum of all ranks' `x`, a float32 tensor."""
-        # Before any gradient is computed: all ranks must note reducers in the same order.
+        """The sum of `x`, a float32 tensor, over all ranks."""
+        # Note the reducer of the gradients here: all ranks must note reducers in the same order.
         self._backward.note()
         add_up = backends.require().differentiable(
             lambda x: self._forward.reduce([x])[0], self._gradient
@@ -47,9 +47,9 @@ class InStepSum:
         return add_up(x)
 
     def _gradient(self, upstream):
-        # The gradients of all ranks are averaged later, each with its rank's weight. The sum passes
-        # gradients on between ranks. So each is multiplied by its own rank's weight before it
-        # crosses, and divided by this rank's weight afterwards.
+        # The gradient reducer later averages gradients, each with the weight of its rank. This sum
+        # moves gradients between ranks. So each rank multiplies by its own weight before the sum,
+        # and divides by its own weight after it.
         weight = batch_weight.current()
         if weight is None:
             return self._backward.reduce([upstream])[0]
@@ -63,24 +63,24 @@ def _registration(what, shape):
 
 
 class InStepRows:
-    """All ranks' vectors of one length as the rows of a matrix, at one place of a step.
+    """Gathers one vector from each rank into the rows of a matrix, at one place of a step.
 
     The rows of ranks that have no batch are zeros.
 
     Args:
-        what: String. What the vectors are, for errors.
-        length: Integer.
+        what: String. The name of the vectors, for error messages.
+        length: Integer. The length of a vector.
     """
 
     def __init__(self, what, length):
         self._sum = InStepSum(what, (world.size(), length))
 
     def close(self):
-        """Ends it, and gives back the engine's memory."""
+        """Ends the registrations and frees the engine's memory."""
         self._sum.close()
 
     def __call__(self, vector):
         """The matrix of shape `(size, length)`, from this rank's float32 vector."""
-        # Each rank adds its own row to zeros.
-        place = [[world.rank(), world.size() - 1 - world.rank()], [0, 0]]
-        return self._sum(ops.pad(vector[None], place))
+        # Pad with zeros the rows of the other ranks, so that the sum is the matrix.
+        padding = [[world.rank(), world.size() - 1 - world.rank()], [0, 0]]
+        return self._sum(ops.pad(vector[None], padding))

@@ -1,33 +1,33 @@
-"""Tensors that all ranks have registered to reduce at one place of a step."""
+"""The registration of tensors that all ranks reduce together at every step."""
 
 from easyddl import backends
 from easyddl.runtime import context, world
 
 
 class Registration:
-    """A reducer of the engine's, and the backend's part that hands it tensors.
+    """A reducer of the engine, with the backend's submitter that passes tensors to it.
 
-    All ranks must make it together. The ranks compare what they register then, once; a step
-    negotiates nothing.
+    All ranks must register together. They compare their tensors once, at registration, so that a
+    step needs no negotiation.
 
     Args:
         engine: `_core.Exchange` or `_core.StepSum`.
-        buckets: List of lists of indices. Which tensors travel together, in which order.
+        buckets: List of lists of indices: the tensors of each bucket, in the order of the buckets.
         shapes: List of tuples. The shape of each tensor.
-        leads: Boolean. Whether all steps go through it, as through that of the gradients.
-        sparse: List of the indices that no bucket has: those of sparse tensors, whose rows of all
-            ranks are gathered.
+        leads: Boolean. Whether every step uses the reducer. True for the gradients.
+        sparse: List of the indices of sparse tensors, which are in no bucket. Their rows are
+            gathered from all ranks.
     """
 
     def __init__(self, engine, buckets, shapes, leads, sparse=()):
         self.engine = engine
-        self.submitter = backends.require().Exchange(engine.number, buckets, shapes)
+        self.submitter = backends.require().submitter(engine, buckets, shapes)
         if sparse:
             self.submitter.gather_rows_of(list(sparse))
         self._leads = leads
 
     def note(self):
-        """Records that the steps of the active fit go through it."""
+        """Records that the steps of the active fit use this reducer."""
         join = context.join()
         if join is not None:
             join.note(self.engine, self._leads)
@@ -36,15 +36,15 @@ class Registration:
         """The reduction of each tensor over all ranks.
 
         Args:
-            tensors: List of tensors, of the shapes that were registered.
-            weight: What this rank's batch counts for: see `BatchWeight`.
+            tensors: List of tensors with the registered shapes.
+            weight: The weight of this rank's batch: see `BatchWeight`.
         """
         self.note()
         return self.submitter.reduce(tensors, weight)
 
     def close(self):
-        """Ends it, and gives back the engine's memory."""
-        # A forked child that drops it has none of the engine's threads to end.
+        """Ends the registration and frees the engine's memory."""
+        # A forked child has no threads of the engine that could be ended.
         if not world.is_started():
             return
         self.submitter.stop()

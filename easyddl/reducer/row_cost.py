@@ -1,37 +1,33 @@
-"""What rows of sparse gradients cost on their way, beside dense gradients."""
+"""The bytes that sparse gradients send, compared with dense gradients."""
 
-import functools
-
-from easyddl.runtime import console, world
+from easyddl.runtime import notices
 
 _INDEX_BYTES = 8
+_HINT = (
+    "hint: sparse gradients have sent more bytes than dense gradients would have sent. Pass "
+    "sparse_as_dense=True to send dense gradients. The optimizer then gets the sum of the rows of "
+    "one index, and not each of these rows."
+)
 
 
 def advise(tables, steps, counts):
-    """Says, once on the root, where dense gradients would have been cheaper.
+    """Prints a hint on the root, once, if dense gradients would have sent fewer bytes.
 
     Args:
-        tables: List of tuples: the name of a variable, its dtype, its rows and the bytes of a row.
-        steps: Integer. How many steps there were.
-        counts: List of integers. How many rows of each table all ranks have had in them.
+        tables: List of tuples: the name of a variable, its dtype, its number of rows, and the bytes
+            of a row.
+        steps: Integer. The number of steps.
+        counts: List of integers. For each table, the number of rows that all ranks sent in these
+            steps.
     """
     gathered = sum(
         count * (_INDEX_BYTES + row_bytes)
         for count, (_, _, _, row_bytes) in zip(counts, tables, strict=True)
     )
-    if gathered > steps * allreduced_bytes(tables) and world.is_root():
-        _say()
+    if gathered > steps * allreduced_bytes(tables):
+        notices.tell_once(advise, _HINT)
 
 
 def allreduced_bytes(tables):
-    """What an allreduce moves of dense gradients of these tables: each byte there and back."""
+    """The bytes that an allreduce of dense gradients of the tables moves: each byte twice."""
     return sum(2 * rows * row_bytes for _, _, rows, row_bytes in tables)
-
-
-@functools.cache
-def _say():
-    console.say(
-        "hint: sparse gradients have taken more bytes on their way than dense ones would have. "
-        "Pass sparse_as_dense=True to send dense ones. The optimizer then gets the sum of rows "
-        "that come several times, and not each of them."
-    )

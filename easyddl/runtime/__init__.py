@@ -1,1 +1,1 @@
-"""The ranks of the job: how it starts, waits and ends."""
+"""The ranks of the job: how a job starts, how ranks wait for each other, and how a job ends."""

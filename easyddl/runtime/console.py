@@ -1,4 +1,4 @@
-"""What easyddl says to the person at the terminal."""
+"""Messages to the person at the terminal."""
 
 import os
 import pathlib
@@ -9,31 +9,31 @@ _LAUNCHERS = ("mpirun", "mpiexec", "prterun", "orterun", "srun")
 
 
 def say(message):
-    """Prints a line to standard error; the caller decides on which rank."""
+    """Prints a line to standard error. The caller chooses the ranks that print."""
     print(f"easyddl: {message}", file=sys.stderr, flush=True)
 
 
 def is_watched():
-    """Whether a person sees this process's standard error as it is written.
+    """Whether a person watches this process's standard error.
 
-    It is a terminal then, or a pipe to a launcher on this host whose own is a terminal: MPICH's
-    mpirun gives its ranks pipes only.
+    This is true if standard error is a terminal, or a pipe to a launcher on this host whose own
+    standard error is a terminal. MPICH's mpirun gives pipes to its ranks.
     """
     try:
         if sys.stderr.isatty():
             return True
         is_pipe = stat.S_ISFIFO(os.fstat(sys.stderr.fileno()).st_mode)
         return is_pipe and _is_terminal_of(_launcher())
-    except (AttributeError, OSError, ValueError):  # no standard error, or one that is no file
+    except (AttributeError, OSError, ValueError):  # there is no standard error, or it is not a file
         return False
 
 
 def _launcher():
-    """The process, above this one, that started the ranks; `None` if there is none here."""
+    """The id of the launcher that is an ancestor of this process; `None` if there is none."""
     process = os.getppid()
     while process > 1:
-        stated = pathlib.Path(f"/proc/{process}/stat").read_text()
-        name, rest = stated[stated.index("(") + 1 :].rsplit(") ", 1)
+        status = pathlib.Path(f"/proc/{process}/stat").read_text()
+        name, rest = status[status.index("(") + 1 :].rsplit(") ", 1)
         if name.startswith(_LAUNCHERS):
             return process
         process = int(rest.split()[1])

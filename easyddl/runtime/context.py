@@ -2,20 +2,19 @@
 
 import contextlib
 
-_active = []  # the innermost last
+_active: list["Context"] = []  # the innermost last
 
 
 class Context:
-    """One call of `fit` or `evaluate`, and what must be undone when it ends.
+    """One call of `fit` or `evaluate`, with the changes that its end must undo.
 
-    It is active for as long as it is entered as a context manager. Contexts nest: a fit validates,
+    A context is active while it is entered as a context manager. Contexts nest: a fit validates,
     and a callback may train another model.
 
     Attributes:
         model: The Keras model.
-        step: `CompiledStep` that the training steps go through; `None` if no gradients are
-            averaged in them.
-        at_end: `contextlib.ExitStack` of what to undo when the call ends, in whatever way.
+        step: The `CompiledStep` of the training steps; `None` if they average no gradients.
+        at_end: `contextlib.ExitStack`. It is closed when the call ends, with or without an error.
     """
 
     def __init__(self, model):
@@ -35,22 +34,31 @@ class Context:
 
 
 def active(kind=Context):
-    """The active contexts of a class, the innermost first."""
+    """The active contexts of a class, the innermost first.
+
+    Args:
+        kind: Subclass of `Context`.
+    """
     return [each for each in reversed(_active) if isinstance(each, kind)]
 
 
 def of(model, kind=Context):
-    """The innermost active context of a model; `None` if there is none."""
+    """The innermost active context of a model; `None` if there is none.
+
+    Args:
+        model: A Keras model.
+        kind: Subclass of `Context`.
+    """
     return next((each for each in active(kind) if each.model is model), None)
 
 
 def step():
-    """The `CompiledStep` of the innermost context that has one; `None` if none has."""
+    """The `CompiledStep` of the innermost context that has one, or `None`."""
     return next((each.step for each in reversed(_active) if each.step is not None), None)
 
 
 def join():
-    """The `Join` of that step; `None` if there is none."""
+    """The `Join` of the step that `step()` returns, or `None`."""
     innermost = step()
     return None if innermost is None else innermost.join
 
@@ -58,8 +66,8 @@ def join():
 def require_all_ranks(what):
     """Raises an error if some ranks have no batch in the step of the active fit.
 
-    Such a rank takes part in the gradients' exchange alone, and would never enter another
-    collective.
+    A rank without batches joins only the gradient reductions of the other ranks, and would never
+    enter another collective.
 
     Args:
         what: String. The collective.
@@ -68,5 +76,5 @@ def require_all_ranks(what):
     if active_join is not None and active_join.state.uneven:
         raise RuntimeError(
             f"{what} needs all ranks, and some have no more batches in this epoch of model.fit(). "
-            "Call it at the end of an epoch, or give all ranks as many batches."
+            "Call it at the end of an epoch, or give all ranks the same number of batches."
         )

@@ -1,4 +1,4 @@
-"""One rank's failure ends the job, and says which rank it was."""
+"""The end of a job: an error on one rank ends all ranks, and its message names the rank."""
 
 import atexit
 import contextlib
@@ -8,22 +8,31 @@ import sys
 import threading
 import time
 
-from easyddl.runtime import launcher, world
+from easyddl.runtime import deadlines, launcher, mpi_library, world
 
 
 def _flush():
     for stream in (sys.stdout, sys.stderr):
-        # A stream that is closed, or replaced by the script, has nothing to lose.
+        # The script may have closed or replaced a stream, which then holds no output.
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
 
 
 def _end_job(previous, kind, error, traceback):
+    """Prints an error that nobody caught, and ends all ranks.
+
+    Args:
+        previous: The exception hook that prints the traceback.
+        kind: The class of the error.
+        error: The exception.
+        traceback: Its traceback.
+    """
     interrupted = issubclass(kind, KeyboardInterrupt)
     if not interrupted or world.is_root():
         previous(kind, error, traceback)
     if not interrupted:
-        # In one piece: the ranks' lines would mix where each print is several writes.
+        # One write for the whole line, because `print` makes several, and the lines of different
+        # ranks would mix.
         reason = f"{kind.__name__}: {error}".splitlines()[0]
         line = f"easyddl: rank {world.rank()} on host {world.host()} failed: {reason}\n"
         sys.stderr.write(line)
@@ -32,46 +41,48 @@ def _end_job(previous, kind, error, traceback):
 
 
 def _end_before_start(kind, error):
+    """Ends the job after an error of a rank that has not started easyddl."""
     sys.stderr.write(
         f"easyddl: rank {launcher.rank()} on host {os.uname().nodename} failed before easyddl "
         f"had started: {kind.__name__}: {error}\n"
     )
     _flush()
-    time.sleep(0.5)  # for the launcher to pass that on, which an abort may cut off
-    world.abort_mpi(1)
-    # A launcher ends a job when a process dies by a signal, but MPICH's waits for ever where
-    # one ends by itself before it has initialised MPI.
+    time.sleep(0.5)  # an abort may cut off the message before the launcher has printed it
+    mpi_library.abort(1)
+    # MPICH's launcher waits forever for a process that exits before it initializes MPI. Every
+    # launcher ends the job when a signal kills a process.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _part():
-    """At exit: a rank that never needed the others must not leave them waiting for it."""
+def _finish_at_exit():
+    """Starts easyddl on a rank that has not used it, because the others wait in their start."""
     if launcher.is_rank_of_several() and not world.is_started():
         try:
             world.init()
         except BaseException as error:
-            # Nobody reads an exit handler's exceptions, and the others may wait in the start.
+            # Python ignores the exceptions of exit handlers, and other ranks may wait in the start.
             _end_before_start(type(error), error)
     if world.is_started():
         world.stop_signals()
-        # Now: the driver of the GPU may end before MPI does.
+        # The GPU driver may shut down before MPI is finalized, so this cannot wait until then.
         world.finish()
 
 
 @contextlib.contextmanager
 def bounded_end():
-    """Around what ends in order after an error, and may have to wait for other ranks for that.
+    """Limits the time for which an orderly end after an error waits for other ranks.
 
-    They may wait for this one. So after EASYDDL_STALL_WARN the job ends, with the error.
+    The other ranks may themselves wait for this rank. So the job ends with the error if the body
+    still runs EASYDDL_STALL_WARN seconds after the error.
 
     Yields:
-        Function to be called with the error, when that is on its way.
+        Function of the exception. Call it when the error is raised: it starts the time limit.
     """
     timers = []
 
     def begin(error):
-        seconds = world.stall_warn()
+        seconds = deadlines.warn()
         if seconds > 0:
             arguments = (sys.__excepthook__, type(error), error, error.__traceback__)
             timers.append(threading.Timer(seconds, _end_job, arguments))
@@ -86,7 +97,7 @@ def bounded_end():
 
 
 def install():
-    """Makes an exception that nobody catches end all ranks, with its traceback."""
+    """Makes an exception that nobody catches print its traceback and end all ranks."""
     previous = sys.excepthook
 
     def hook(kind, error, traceback):
@@ -100,4 +111,4 @@ def install():
                 _end_before_start(kind, error)
 
     sys.excepthook = hook
-    atexit.register(_part)
+    atexit.register(_finish_at_exit)

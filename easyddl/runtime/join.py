@@ -1,4 +1,4 @@
-"""How ranks that are out of batches join the steps that the other ranks take."""
+"""How ranks that have no more batches join the steps of the other ranks."""
 
 import collections
 import dataclasses
@@ -7,13 +7,13 @@ import functools
 
 @dataclasses.dataclass(frozen=True)
 class JoinState:
-    """What the steps of an epoch have told this rank about the other ranks.
+    """What this rank has learned about the other ranks in the steps of an epoch.
 
     Attributes:
-        missed: Integer. The steps that others took while this rank had no batch.
-        uneven: Boolean. Whether any rank had none in a step that others took. The same on all
-            ranks.
-        stop: Boolean. Whether any rank has asked all to stop. The same on all ranks.
+        missed: Integer. The number of steps that other ranks took while this rank had no batch.
+        uneven: Boolean. Whether any rank had no batch in a step that other ranks took. The same on
+            all ranks.
+        stop: Boolean. Whether any rank has asked all ranks to stop. The same on all ranks.
     """
 
     missed: int = 0
@@ -22,48 +22,48 @@ class JoinState:
 
 
 class Join:
-    """The reducers that the steps of a model go through, by which ranks learn of each other.
+    """The reducers of a model's steps, which carry the state of each rank to the other ranks.
 
-    The first bucket of every step carries a control word. It says which ranks have no batch, and
-    which ask all to stop, so that neither costs a collective of its own: see
+    The first bucket of every step carries a control word. It counts the ranks that have a batch and
+    the ranks that ask to stop, so that neither needs a collective of its own: see
     `ext/reducer/control_word.h`.
 
-    It belongs to a compiled step, and serves all fits that take this step.
+    A `Join` belongs to a compiled step, and serves all fits that run this step.
 
     Attributes:
-        steps: Integer. How many steps have been traced or, in eager mode, taken.
-        goes_on: Boolean. Whether an epoch goes on for ranks that have batches when others have
-            none.
+        steps: Integer. The number of steps that have been traced or, in eager mode, taken.
+        goes_on: Boolean. Whether an epoch continues on ranks that have batches when other ranks
+            have none.
     """
 
     def __init__(self):
         self.goes_on = True
         self.steps = 0
-        self._reducers = {}  # of the engine's, by number
-        self._leading = {}  # those that all steps go through, which tell the step's number
-        self._sums = {}  # what the step adds up besides gradients, by place and kind
-        self._places = None  # how many sums of a kind the current step has made; None between steps
+        self._reducers = {}  # the engine's reducers, by number
+        self._leading = {}  # the reducers that every step uses, which know the step's number
+        self._sums = {}  # the sums inside of the step, by place and kind
+        self._places = None  # how many sums of each kind the step has so far; None between steps
         self._ends = False
 
     def begin_fit(self):
-        """Called as a fit begins that takes these steps."""
+        """Forgets the end of the last epoch. Called when a fit that uses these steps begins."""
         self._ends = False
 
     def close(self):
-        """Ends the sums of its steps, which no later fit may use."""
+        """Closes the sums inside of the steps. No later fit may use them."""
         for each in self._sums.values():
             each.close()
         self._sums.clear()
 
     def note(self, reducer, leads=True):
-        """Records that the current step goes through a reducer of the engine's.
+        """Records that the current step uses a reducer.
 
-        What a callback reduces between steps belongs to no step. A model without a `train_step`
-        that is called announces no step: then every reducer counts.
+        Ignores reducers that a callback uses between steps. If the model's `train_step` is never
+        called, steps are not announced, and every reducer counts.
 
         Args:
             reducer: `_core.Exchange` or `_core.StepSum`.
-            leads: Boolean. Whether all steps go through it, as through that of the gradients.
+            leads: Boolean. Whether every step uses it. True for the reducer of the gradients.
         """
         if not self.is_in_step and self.steps > 0:
             return
@@ -72,7 +72,7 @@ class Join:
             self._leading[reducer.number] = reducer
 
     def announcing(self, train_step):
-        """A `train_step` that announces when a step begins and ends: see `is_in_step`."""
+        """Wraps a `train_step` so that `is_in_step` is true while it runs."""
 
         @functools.wraps(train_step)
         def step(*arguments):
@@ -91,14 +91,15 @@ class Join:
         return self._places is not None
 
     def sum_at_this_place(self, kind, make):
-        """The sum of a kind at this place of the step. It lives as long as the compiled step.
+        """The sum at this place of the step. It lives as long as the compiled step.
 
-        A rank may trace a step again by itself. It then finds what all ranks registered when they
-        traced the step first.
+        One rank may trace a step again. It then finds the sum that all ranks registered when they
+        traced the step for the first time.
 
         Args:
-            kind: Tuple, such as what is added up and its shape.
-            make: Function of the number of the place that registers a new sum, with a `close`.
+            kind: Tuple that describes the sum, such as its purpose and its shape.
+            make: Function that registers a new sum with all ranks. Its argument is the place: the
+                number of earlier sums of this kind in the step. The sum must have a `close`.
         """
         place = self._places[kind]
         self._places[kind] += 1
@@ -108,7 +109,7 @@ class Join:
 
     @property
     def has_gradients(self):
-        """Whether steps have averaged gradients."""
+        """Whether any step has averaged gradients."""
         return bool(self._leading)
 
     @property
@@ -118,27 +119,26 @@ class Join:
         if not states:
             return JoinState()
         missed, uneven, stop = zip(*states, strict=True)
-        # The engine returns the number of the step in which it heard; 0 stands for none.
+        # The engine returns step numbers, with 0 for none; convert them to booleans.
         return JoinState(max(missed), any(uneven), any(stop))
 
     @property
     def waited(self):
-        """Seconds for which the steps so far have stood still for other ranks.
+        """The seconds that the steps so far have waited for other ranks.
 
-        `None` where that is not known, because gradients lie on GPUs.
+        `None` if gradients are on GPUs, where the wait is not measured.
         """
         seconds = [reducer.waited for reducer in self._reducers.values()]
         return None if None in seconds else sum(seconds)
 
     def ends_after_step(self, stop):
-        """Called when a step has ended, and all callbacks have seen it.
+        """Whether the epoch ends after a step. Called after the callbacks of the step.
+
+        A rank that is to stop takes one more step, which tells the other ranks. So all ranks stop
+        after the same step.
 
         Args:
             stop: Boolean. Whether this rank is to stop.
-
-        Returns:
-            Boolean: whether the epoch ends here. A rank that is to stop does so one step later, as
-            soon as all ranks know of it, so that all stop after the same step.
         """
         self._ask_to_stop(stop)
         state = self.state
@@ -146,17 +146,14 @@ class Join:
         return self._ends
 
     def ends_by_step(self, number, stop):
-        """Called while later steps may have begun already.
+        """Whether the epoch ends by a step. Later steps may have begun already.
 
-        Ranks run ahead by different numbers of steps. So the number of the step that carried the
-        news decides, not the time at which this rank reads it.
+        Ranks run ahead by different numbers of steps. So the number of the step whose control word
+        asked to stop decides, and not the time at which this rank reads it.
 
         Args:
             number: Integer. A step that is done, counted from 1 since the epoch began.
             stop: Boolean. Whether this rank is to stop.
-
-        Returns:
-            Boolean: whether that step, or one before it, has told that the epoch ends.
         """
         self._ask_to_stop(stop)
         for reducer in self._leading.values():
@@ -171,10 +168,10 @@ class Join:
                 reducer.ask_to_stop(True)
 
     def join_others(self, stop):
-        """Takes part in the others' steps, adding nothing, until no rank has a batch.
+        """Takes part in the steps of the other ranks, with zeros, until no rank has a batch.
 
-        All ranks must call it after their last step of an epoch. It waits for as long as others
-        train.
+        All ranks must call it after their last step of an epoch. It returns when the last rank has
+        ended the epoch.
 
         Args:
             stop: Boolean. Whether this rank is to stop.
@@ -184,7 +181,8 @@ class Join:
         """
         self._ask_to_stop(stop)
         reducers = list(self._reducers.values())
-        # All at once: a step goes through several reducers, each with its own thread that joins.
+        # Let all join before waiting for any: a step uses several reducers, and each one joins in
+        # a thread of its own.
         for reducer in reducers:
             reducer.join()
         for reducer in reducers:

@@ -1,15 +1,15 @@
-"""What the launcher (mpirun, srun) told this process through its environment."""
+"""The rank and the number of ranks that the launcher (mpirun, srun) set in the environment."""
 
 import os
 import pathlib
 
-# In the order in which they are believed: an mpirun inside of a Slurm job sets its own.
+# The first variable that is set counts: an mpirun inside a Slurm job sets its own variables too.
 _SIZE = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 _RANK = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 _LOCAL_SIZE = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_STEP_TASKS_PER_NODE")
 _LOCAL_RANK = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
 
-# What tells one launch from another where a launcher gives it a name. MPICH's does not.
+# Variables that identify a launch. MPICH's launcher sets none of them.
 _LAUNCH = (
     "PMIX_NAMESPACE",
     "OMPI_MCA_ess_base_jobid",
@@ -18,8 +18,8 @@ _LAUNCH = (
     "PALS_APID",
 )
 
-# Launchers, and what they start on each machine to start the ranks there: their names as the
-# kernel keeps them, which is up to 15 bytes.
+# The names of launchers, and of the programs that they run on each machine to start its ranks. The
+# kernel keeps 15 bytes of a name.
 _LAUNCHERS = frozenset(
     {
         *("mpirun", "mpiexec", "mpiexec.hydra", "mpiexec.gforker"),
@@ -29,8 +29,8 @@ _LAUNCHERS = frozenset(
     }
 )
 
-# The rank's own process, what it was told, and its launchers' processes, for its descendants to
-# see.
+# The environment variable by which descendants of a rank recognize that they are workers. It holds
+# the id of the rank's process, the launcher's variables, and the ids of the launchers.
 _PROCESS = "_EASYDDL_PROCESS"
 
 
@@ -43,7 +43,7 @@ def _first_integer(names, default):
 
 
 def size():
-    """The number of ranks that were started, or `None` where no launcher tells."""
+    """The number of ranks that the launcher started; `None` without a launcher."""
     return _first_integer(_SIZE, None)
 
 
@@ -53,53 +53,56 @@ def is_open_mpi():
 
 
 def rank():
-    """This process's rank, 0 where no launcher tells."""
+    """This process's rank; 0 without a launcher."""
     return _first_integer(_RANK, 0)
 
 
 def local_size():
-    """The number of ranks on this machine, 1 where no launcher tells."""
+    """The number of ranks on this machine; 1 if no launcher set it."""
     return max(1, _first_integer(_LOCAL_SIZE, 1))
 
 
 def local_rank():
-    """This process's number among them, 0 where no launcher tells."""
+    """This process's number among the ranks of its machine; 0 if no launcher set it."""
     return _first_integer(_LOCAL_RANK, 0)
 
 
 def knows_local_rank():
-    """Whether a launcher tells this process's number among those of its machine."""
+    """Whether a launcher set this process's number among the ranks of its machine."""
     return _first_integer(_LOCAL_RANK, None) is not None
 
 
 def is_worker():
-    """Whether this process descends from a rank: a data worker, for example.
+    """Whether this process is a descendant of a rank, such as a data worker, and not a rank itself.
 
-    Such a process inherits what the launcher told the rank, and must not take it for itself.
-    A rank whose mpirun was called by a process that uses easyddl too, such as a notebook or a
-    rank of another job, inherits that process's mark. But it was told something else, or, where
-    both jobs are of the same size, another launcher has started it.
+    A worker inherits the launcher's variables from the rank, and must not use them as its own.
+
+    A rank can also inherit the mark of another process that uses easyddl: the process that called
+    its mpirun, such as a notebook or a rank of another job. Such a rank is not a worker. Its
+    launcher's variables differ from those in the mark; if both jobs have the same size, its
+    launcher differs.
     """
     if size() is None:
         return False
     launch = (os.environ.get(name, "") for name in _LAUNCH)
-    told = " ".join([str(size()), str(rank()), *launch])
-    process, told_to_it, its_launchers = (os.environ.get(_PROCESS, "") + "||").split("|")[:3]
-    if told_to_it == told:
+    variables = " ".join([str(size()), str(rank()), *launch])
+    process, marked, its_launchers = (os.environ.get(_PROCESS, "") + "||").split("|")[:3]
+    if marked == variables:
         if process == str(os.getpid()):
             return False
         nearest = _launchers()[:1]
-        # A process whose ancestors cannot be seen, or have ended, has not been launched.
+        # A process has not been launched if its ancestors have ended or cannot be seen.
         if not nearest or nearest[0] in its_launchers.split():
             return True
-    os.environ[_PROCESS] = f"{os.getpid()}|{told}|{' '.join(_launchers())}"
+    os.environ[_PROCESS] = f"{os.getpid()}|{variables}|{' '.join(_launchers())}"
     return False
 
 
 def _launchers():
-    """The launchers' processes among this one's ancestors, the nearest first.
+    """The launchers among the ancestors of this process, the nearest first.
 
-    Each with the time at which it began, since process ids are used again.
+    Returns:
+        List of strings: the process id and the start time, because process ids are reused.
     """
     found, process = [], os.getppid()
     while process > 0:
@@ -107,7 +110,7 @@ def _launchers():
             text = pathlib.Path(f"/proc/{process}/stat").read_text(errors="replace")
         except OSError:
             break
-        # A name may hold spaces and parentheses. See proc_pid_stat(5) for the fields.
+        # A name may contain spaces and parentheses. proc_pid_stat(5) explains the fields.
         name, _, fields = text.partition("(")[2].rpartition(")")
         fields = fields.split()
         if name in _LAUNCHERS:

@@ -1,7 +1,8 @@
-"""Keeps TensorFlow from saying on every rank what one may say. It acts as it is imported.
+"""Makes the root alone print TensorFlow's informational messages. Its import has this effect.
 
-TensorFlow reads the level of its messages once, as its libraries are loaded: so this comes before
-all modules that import a framework. What the libraries say before they read it stays.
+TensorFlow reads its log level once, when its libraries are loaded. So this module is imported
+before any module that imports a framework. Messages that the libraries print before they read the
+level still come from every rank.
 """
 
 import os
@@ -9,11 +10,11 @@ import os
 from easyddl.runtime import launcher
 
 _LEVEL = "TF_CPP_MIN_LOG_LEVEL"
-_WITHOUT_INFORMATION = "1"  # warnings and errors are a rank's own
+_WITHOUT_INFORMATION = "1"  # each rank still prints its own warnings and errors
 
 
 def silence_other_ranks():
-    """Leaves out what is for information, on all ranks but the root, unless the user has chosen."""
+    """Hides informational messages on all ranks but the root, unless the user chose a level."""
     if launcher.rank() != 0:
         os.environ.setdefault(_LEVEL, _WITHOUT_INFORMATION)
 

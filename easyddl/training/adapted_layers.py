@@ -4,6 +4,7 @@ import keras
 import numpy as np
 
 from easyddl.collectives import arrays, objects
+from easyddl.compat import keras_layer
 from easyddl.runtime import console, world
 
 # That of a `TextVectorization` is a layer of its own.
@@ -25,7 +26,7 @@ def share(model, root_rank):
         Boolean: whether any layer of any rank has changed.
     """
     arrays.check_root(root_rank)
-    layers = [each for each in model._flatten_layers() if isinstance(each, _LAYERS)]
+    layers = [each for each in keras_layer.layers_of(model) if isinstance(each, _LAYERS)]
     everyones = objects.allgather_object([_table_of(layer) for layer in layers])
     theirs = everyones[root_rank]
     has_others = any(len(each) != len(theirs) for each in everyones)

@@ -7,6 +7,7 @@ import numpy as np
 
 from easyddl import backends
 from easyddl.collectives import arrays, variables
+from easyddl.compat import keras_trainer, patches
 from easyddl.reducer.batch_weight import BatchWeight
 from easyddl.runtime import context, world
 from easyddl.runtime.join import Join
@@ -46,10 +47,10 @@ class CompiledStep:
     def __init__(self, model, settings, optimizer_hooks=()):
         self._model = model
         self._settings = settings
-        self._compilation = _compilation_of(model)
+        self._compilation = keras_trainer.compilation_of(model)
         self.join = Join()
         self.weight = BatchWeight()
-        self.meter = backends.require().StepMeter()
+        self.meter = backends.require().step_meter()
         self.root_rank = None
         self.is_traced = False
         self._optimizer_hooks = optimizer_hooks
@@ -58,9 +59,14 @@ class CompiledStep:
         self._train_function = None
         self._test_function = None
 
+    def attach(self):
+        """Has the model keep it for later fits, until it is closed."""
+        self._detach = patches.add(self._model, _ATTRIBUTE, self)
+
     def is_valid(self, settings):
         """Whether a fit with these settings can take the step that is compiled."""
-        return self._settings == settings and _compilation_of(self._model) is self._compilation
+        compilation = keras_trainer.compilation_of(self._model)
+        return self._settings == settings and compilation is self._compilation
 
     @property
     def optimizers(self):
@@ -120,7 +126,7 @@ class CompiledStep:
     def close(self):
         """Ends its exchanges. The next fit compiles another step."""
         if of(self._model) is self:
-            object.__delattr__(self._model, _ATTRIBUTE)
+            self._detach()
         self.join.close()
         for _, reducer in self._reducers.values():
             reducer.close()
@@ -170,11 +176,5 @@ def for_fit(model, settings, optimizer_hooks=()):
         return kept
     drop(model)
     made = CompiledStep(model, settings, optimizer_hooks)
-    # Past Keras's attribute tracking.
-    object.__setattr__(model, _ATTRIBUTE, made)
+    made.attach()
     return made
-
-
-def _compilation_of(model):
-    """An object that is another one each time that the model is compiled."""
-    return model._loss_tracker

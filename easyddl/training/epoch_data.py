@@ -1,8 +1,6 @@
 """Keras's iterator over the data of a fit, of which it tells no callback."""
 
-import queue
-
-from easyddl.compat import patches
+from easyddl.compat import keras_data, keras_trainer
 
 
 class EpochData:
@@ -20,14 +18,13 @@ class EpochData:
         Returns:
             Function that takes that back.
         """
-        name = next(n for n in ("_maybe_symbolic_build", "_symbolic_build") if hasattr(model, n))
-        original = getattr(model, name)
+        original = keras_trainer.builder_of(model)
 
         def build(iterator=None, data_batch=None):
             self._iterator = self._iterator or iterator  # later ones are a validation's
             return original(iterator, data_batch)
 
-        restore = patches.replace(model, name, build)
+        restore = keras_trainer.replace_builder(model, build)
 
         def take_back():
             restore()
@@ -40,19 +37,4 @@ class EpochData:
 
         Keras does so where training stops, and does not expect another epoch then.
         """
-        adapter = self._iterator.data_adapter
-        if not getattr(adapter, "_within_epoch", False):
-            return
-        adapter.on_epoch_end()
-        # With a number of steps an epoch, the next one goes on where this one was.
-        if adapter.enqueuer is not None and self._iterator.steps_per_epoch is None:
-            _drop(adapter.enqueuer.ready_queue)
-
-
-def _drop(batches):
-    """Drops what workers have read ahead, with which Keras would begin the next epoch."""
-    while True:
-        try:
-            batches.get_nowait()
-        except queue.Empty:
-            return
+        keras_data.end_epoch(self._iterator)

@@ -7,10 +7,10 @@ import keras
 
 from easyddl import backends
 from easyddl.collectives import objects
-from easyddl.compat import patches
+from easyddl.compat import keras_trainer, patches
 from easyddl.reducer import gradient_reducer
 from easyddl.runtime import context, world
-from easyddl.training import epoch_data, structures
+from easyddl.training import dry_run, epoch_data, structures
 
 
 class FitContext(context.Context):
@@ -65,7 +65,7 @@ class FitContext(context.Context):
     def anyone_validates(self, epoch):
         """Whether any rank validates after an epoch."""
         frequency = self._validation_freq
-        return frequency is not None and self.model._should_eval(epoch, frequency)
+        return frequency is not None and keras_trainer.validates_after(self.model, epoch, frequency)
 
     def at_success(self, act):
         """Has `act` called once Keras's `fit` has returned, on all ranks together."""
@@ -113,7 +113,8 @@ class FitContext(context.Context):
             return
         spec = self._meet(None)
         if spec is not None:
-            backends.require().trace_step(self.model, spec)
+            preserved = dry_run.Preserved(self.model)
+            backends.require().trace_step(self.model, spec, preserved)
 
     def _meet(self, spec):
         if self._has_met:
@@ -191,7 +192,7 @@ class FitContext(context.Context):
     @functools.cached_property
     def meter(self):
         """What measures its steps: a `StepMeter`, to be asked for in a callback's `set_model`."""
-        meter = backends.require().StepMeter() if self.step is None else self.step.meter
+        meter = backends.require().step_meter() if self.step is None else self.step.meter
         meter.watch(self)
         return meter
 

@@ -13,8 +13,9 @@ from keras import ops
 
 from easyddl import backends
 from easyddl.collectives import arrays, variables
+from easyddl.compat import keras_layer
 from easyddl.reducer import allreduce
-from easyddl.runtime import console, world
+from easyddl.runtime import notices, world
 from easyddl.training.moving_statistics import moving_statistics
 
 _IN_STEP = ("sum", "mean")
@@ -22,7 +23,6 @@ _MERGES = (*_IN_STEP, "root")
 _AGGREGATIONS = {"sum": "sum", "mean": "mean", "only_first_replica": "root"}
 
 _merges = {}  # by class, of users' own layers
-_told = set()  # names of variables that were warned of
 
 
 def register_layer(layer_class=None, *, merge):
@@ -71,7 +71,7 @@ def register_layer(layer_class=None, *, merge):
 
 def batch_states(model):
     """The states of a model's stateful RNNs: a row for each sample of a rank's own batches."""
-    layers = [each for each in model._flatten_layers() if isinstance(each, keras.layers.RNN)]
+    layers = [each for each in keras_layer.layers_of(model) if isinstance(each, keras.layers.RNN)]
     states = [each.states for each in layers if each.stateful and each.states is not None]
     return keras.tree.flatten(states)
 
@@ -139,8 +139,7 @@ def take_roots(model, root_rank=0):
     if differing:
         variables.broadcast_variables([v for v, _ in differing], root_rank)
     for variable, merge in differing:
-        if merge is None and variable.path not in _told:
-            _told.add(variable.path)
+        if merge is None:
             _warn(variable)
 
 
@@ -150,13 +149,13 @@ def taken_from_root(model):
 
 
 def _warn(variable):
-    if world.is_root():
-        console.say(
-            f"warning: a layer computes its variable {variable.path!r} from its batches, and each "
-            "rank has its own. After each epoch all take the root's, which is not what one process "
-            "would have. Tell how they become one: by the variable's `aggregation`, or by "
-            "ddl.register_layer."
-        )
+    notices.tell_once(
+        ("layer", variable.path),
+        f"warning: a layer computes its variable {variable.path!r} from its batches, and each rank "
+        "has its own. After each epoch all take the root's, which is not what one process would "
+        "have. Tell how they become one: by the variable's `aggregation`, or by "
+        "ddl.register_layer.",
+    )
 
 
 def _kept(model):
@@ -164,9 +163,9 @@ def _kept(model):
     left_out = {id(v) for v in (*moving_statistics(model), *batch_states(model))}
     left_out |= {id(v) for metric in model.metrics for v in metric.variables}
     found = {}
-    for layer in model._flatten_layers():
+    for layer in keras_layer.layers_of(model):
         # Without those of layers that are frozen, which nobody changes.
-        for variable in layer._non_trainable_variables:
+        for variable in keras_layer.non_trainable_variables_of(layer):
             if id(variable) not in left_out and not isinstance(layer, keras.metrics.Metric):
                 found[id(variable)] = variable, _merge_of(layer, variable)
     return list(found.values())

@@ -9,10 +9,9 @@ import contextlib
 
 import keras
 from keras import ops
-from keras.src.losses import loss as keras_loss
 
 from easyddl import backends
-from easyddl.compat import patches
+from easyddl.compat import keras_loss, keras_trainer, patches
 from easyddl.reducer import allreduce
 from easyddl.reducer.batch_weight import UNWEIGHTED
 from easyddl.runtime import context, world
@@ -72,7 +71,7 @@ def _summed(loss):
 
 
 def _call(model, compute_loss, x, y, y_pred, sample_weight, training):
-    if model._compute_loss_has_training_arg:
+    if keras_trainer.takes_training(model):
         return compute_loss(x, y, y_pred, sample_weight, training=training)
     return compute_loss(x, y, y_pred, sample_weight)
 
@@ -103,7 +102,6 @@ def changes_tests_of(model):
     return not is_sequential and len(getattr(model, "outputs", None) or []) > 1
 
 
-@contextlib.contextmanager
 def _losses_of_outputs_weighted(model, x):
     """Has the losses of several outputs tracked by the samples of the batches.
 
@@ -113,16 +111,11 @@ def _losses_of_outputs_weighted(model, x):
     original = keras.metrics.Mean.update_state
 
     def update_state(self, values, sample_weight=None):
-        compiled = getattr(model, "_compile_loss", None)
-        if sample_weight is None and any(self is each for each in getattr(compiled, "metrics", [])):
+        if sample_weight is None and keras_trainer.tracks_loss_of_output(model, self):
             sample_weight = _samples(x)
         return original(self, values, sample_weight=sample_weight)
 
-    keras.metrics.Mean.update_state = update_state
-    try:
-        yield
-    finally:
-        keras.metrics.Mean.update_state = original
+    return patches.replaced(keras.metrics.Mean, "update_state", update_state)
 
 
 @contextlib.contextmanager
@@ -136,7 +129,7 @@ def _noted(kind_of_scalars, samples):
         kind_of_scalars: `"mean"`, `"sum"` or `None`: what losses are that come as one number.
         samples: How many samples the batch has, as a float32 tensor, or `None`.
     """
-    original = keras_loss.reduce_weighted_values
+    original = keras_loss.reduction()
     denominators = []
 
     def reduce(values, sample_weight=None, mask=None, reduction="sum_over_batch_size", dtype=None):
@@ -158,11 +151,8 @@ def _noted(kind_of_scalars, samples):
         denominators.append(denominator)
         return loss
 
-    keras_loss.reduce_weighted_values = reduce
-    try:
+    with keras_loss.reduction_replaced(reduce):
         yield denominators
-    finally:
-        keras_loss.reduce_weighted_values = original
 
 
 def _is_in_step():

@@ -12,13 +12,12 @@ import keras
 import numpy as np
 
 from easyddl.collectives import arrays, objects
-from easyddl.runtime import console, world
+from easyddl.compat import keras_metric
+from easyddl.runtime import notices, world
 
 _OPS = {"sum": np.sum, "mean": np.mean, "min": np.min, "max": np.max}
 
 _merges = {}  # by class, of users' own metrics
-_told = set()  # names of metrics that were warned of
-_told_of_no_numbers = set()  # entries of logs that were
 
 
 def register_metric(metric_class=None, *, merge):
@@ -151,8 +150,8 @@ def _held(metric):
     Its update may do anything with variables of its own, and its result must not be computed of
     these and of other ranks' states.
     """
-    held = _leaves(metric._metrics)
-    is_all = type(metric) not in _merges and not metric._variables
+    held = _leaves(keras_metric.metrics_in(metric))
+    is_all = type(metric) not in _merges and not keras_metric.own_variables_of(metric)
     return held if is_all and all(map(_is_known, held)) else []
 
 
@@ -207,15 +206,12 @@ def _merged(metric, states):
 
 def _warn_of(metrics):
     for metric in metrics:
-        if metric.name in _told:
-            continue
-        _told.add(metric.name)
-        if world.is_root():
-            console.say(
-                f"warning: the metric {metric.name!r} is not Keras's own ({type(metric).__name__}),"
-                " so that its value is the mean of the ranks' own. Tell how they become one with "
-                "ddl.register_metric."
-            )
+        notices.tell_once(
+            ("metric", metric.name),
+            f"warning: the metric {metric.name!r} is not Keras's own ({type(metric).__name__}), so "
+            "that its value is the mean of the ranks' own. Tell how they become one with "
+            "ddl.register_metric.",
+        )
 
 
 def mean_logs(logs):
@@ -257,14 +253,11 @@ def _mean(key, by_rank):
 
 def _warn_of_no_numbers(keys):
     for key in keys:
-        if key in _told_of_no_numbers:
-            continue
-        _told_of_no_numbers.add(key)
-        if world.is_root():
-            console.say(
-                f"warning: the logs' entry {key!r} is no number, of which all ranks could have the "
-                "mean: it is left out."
-            )
+        notices.tell_once(
+            ("log", key),
+            f"warning: the logs' entry {key!r} is no number, of which all ranks could have the "
+            "mean: it is left out.",
+        )
 
 
 def _flat(logs):

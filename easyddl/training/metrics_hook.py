@@ -1,6 +1,6 @@
 """What `fit` and `evaluate` report, in place of the metrics of this rank's samples."""
 
-from easyddl.compat import patches
+from easyddl.compat import keras_trainer
 from easyddl.training import evaluation_context, fit_context, metrics
 
 
@@ -18,7 +18,7 @@ def hook(model):
     Returns:
         Function that takes the hook off again.
     """
-    original = model._get_metrics_result_or_logs
+    original = keras_trainer.results_of(model)
 
     def results(logs):
         evaluation, fit = evaluation_context.current(model), fit_context.current(model)
@@ -29,4 +29,4 @@ def hook(model):
             return original(logs)  # an evaluation of the user's own, on this rank alone
         return metrics.shared_logs(model, logs, has_samples=bool(logs))
 
-    return patches.replace(model, "_get_metrics_result_or_logs", results)
+    return keras_trainer.replace_results(model, results)

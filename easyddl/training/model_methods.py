@@ -10,6 +10,7 @@ import inspect
 import keras
 
 from easyddl import backends
+from easyddl.compat import patches
 from easyddl.data import set_epoch, validation_split
 from easyddl.data.kinds import is_a
 from easyddl.runtime import context, job_exit, launcher, world
@@ -43,12 +44,11 @@ def _is_shared(callbacks):
 
 def install():
     """Has every call of the two methods make a context. To be called once."""
-    _install_fit()
-    _install_evaluate()
+    patches.install(keras.Model, "fit", _fit)
+    patches.install(keras.Model, "evaluate", _evaluate)
 
 
-def _install_fit():
-    original = keras.Model.fit
+def _fit(original):
     signature = inspect.signature(original)
 
     @functools.wraps(original)
@@ -78,11 +78,10 @@ def _install_fit():
         _warn_if_alone(active)
         return history
 
-    keras.Model.fit = fit
+    return fit
 
 
-def _install_evaluate():
-    original = keras.Model.evaluate
+def _evaluate(original):
     signature = inspect.signature(original)
 
     @functools.wraps(original)
@@ -93,7 +92,7 @@ def _install_evaluate():
                 _attach(arguments.get("callbacks"), self)
             return original(self, *args, **kwargs)
 
-    keras.Model.evaluate = evaluate
+    return evaluate
 
 
 def _warn_if_alone(fit):

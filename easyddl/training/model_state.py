@@ -3,6 +3,7 @@
 import keras
 
 from easyddl.collectives import variables
+from easyddl.compat import keras_layer, keras_optimizer
 from easyddl.training import compiled_step
 from easyddl.training.layer_state import batch_states
 from easyddl.training.moving_statistics import moving_statistics
@@ -24,9 +25,9 @@ def accumulated_steps(model):
     Returns:
         Integer; `None` if none of them does.
     """
-    # Keras's `iterations` counts updates there, and `_iterations` all steps.
     all_of_them = [each for outer in optimizers(model) for each in (outer, *_inside(outer))]
-    counts = [int(each._iterations.numpy()) for each in all_of_them if _accumulators(each)]
+    accumulating = [each for each in all_of_them if _accumulators(each)]
+    counts = [int(keras_optimizer.steps_of(each).numpy()) for each in accumulating]
     return max(counts) if counts else None
 
 
@@ -72,10 +73,10 @@ def all_variables(model):
 
 def is_built(model):
     """Whether all layers of a model have their variables."""
-    return all(layer.built for layer in model._flatten_layers())
+    return all(layer.built for layer in keras_layer.layers_of(model))
 
 
 def _accumulators(optimizer):
-    own = getattr(optimizer, "_accumulated_gradients", None) or []
+    own = keras_optimizer.accumulators_of(optimizer)
     inner = [each for inside in _inside(optimizer) for each in _accumulators(inside)]
     return [each for each in (*own, *inner) if each is not None]

@@ -3,6 +3,7 @@
 import keras
 
 from easyddl.collectives import variables
+from easyddl.compat import keras_layer
 
 # The first two of all layers; the others of those that renormalize.
 _NAMES = ("moving_mean", "moving_variance", "moving_stddev", "renorm_mean", "renorm_stddev")
@@ -30,7 +31,7 @@ def moving_statistics(model):
     """The variables in which a model's layers gather what differs by rank."""
     found = [
         getattr(layer, name, None)
-        for layer in model._flatten_layers()
+        for layer in keras_layer.layers_of(model)
         if isinstance(layer, keras.layers.BatchNormalization)
         and not getattr(layer, "is_synchronized_by_easyddl", False)
         for name in _NAMES

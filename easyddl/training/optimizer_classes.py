@@ -10,6 +10,7 @@ import functools
 import keras
 
 from easyddl import backends
+from easyddl.compat import patches
 from easyddl.training import compiled_step, optimizer_hook
 
 # What Keras's trainers and custom steps call. A class of optimizers may have its own.
@@ -20,8 +21,8 @@ def watch():
     """Has all classes of optimizers look for a step. To be called as a fit begins."""
     for cls in _classes():
         for name in _METHODS:
-            if name in vars(cls) and not hasattr(vars(cls)[name], "easyddl_watches"):
-                setattr(cls, name, _watched(vars(cls)[name]))
+            if name in vars(cls):
+                patches.install(cls, name, _watched)
 
 
 def _classes():
@@ -42,5 +43,4 @@ def _watched(original):
         step.hook(self)
         return getattr(self, original.__name__)(*args, **kwargs)
 
-    method.easyddl_watches = True
     return backends.require().uncompiled(method)

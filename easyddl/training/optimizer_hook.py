@@ -7,6 +7,7 @@ import weakref
 import keras
 
 from easyddl import backends
+from easyddl.compat import keras_optimizer, patches
 from easyddl.reducer.batch_weight import UNWEIGHTED
 from easyddl.reducer.gradient_reducer import GradientReducer, is_overwritten
 
@@ -55,14 +56,13 @@ def hook(optimizer, reducer):
         return lambda: None
     replaced = (_update_of if _accumulates(optimizer) else _apply_of)(optimizer, reducer)
     uncompiled = backends.require().uncompiled
-    for name, function in replaced.items():
-        object.__setattr__(optimizer, name, uncompiled(function))
-    object.__setattr__(optimizer, _HOOK, reducer)
+    hooked = {name: uncompiled(function) for name, function in replaced.items()}
+    undo, unmark = patches.replace_all(optimizer, hooked), patches.add(optimizer, _HOOK, reducer)
 
     def unhook():
         reducer.pause()
-        for name in (*replaced, _HOOK):
-            object.__delattr__(optimizer, name)
+        undo()
+        unmark()
 
     return unhook
 
@@ -120,7 +120,9 @@ def _build(optimizer, variables):
 
 
 def _variables_of(optimizer, variables):
-    return optimizer._trainable_variables if variables is None else list(variables)
+    if variables is None:
+        return keras_optimizer.trainable_variables_of(optimizer)
+    return list(variables)
 
 
 def _apply_of(optimizer, reducer):
@@ -159,7 +161,7 @@ def _update_of(optimizer, reducer):
     The mean over ranks of a sum over steps is the sum over steps of the means. So one exchange per
     update, between accumulation and clipping, serves all steps of the update.
     """
-    original_apply, original_clip = optimizer.apply, optimizer._clip_gradients
+    original_apply, original_clip = optimizer.apply, keras_optimizer.clip_of(optimizer)
     uncompiled = functools.partial(backends.require().uncompiled, wholly=True)
     mean = uncompiled(lambda *args: reducer.mean(*args))
     register = uncompiled(reducer.register)
@@ -185,4 +187,4 @@ def _update_of(optimizer, reducer):
     def clip(grads):
         return original_clip(mean(list(grads), list(applied)))
 
-    return {"apply": apply, "_clip_gradients": clip}
+    return {"apply": apply, keras_optimizer.CLIP: clip}

@@ -8,11 +8,10 @@ import contextlib
 
 import keras
 
-from easyddl.runtime import console, world
+from easyddl.compat import keras_layer
+from easyddl.runtime import notices, world
 
 KINDS = ("mean", "sum")
-
-_told = set()  # what was warned of
 
 
 @contextlib.contextmanager
@@ -30,16 +29,13 @@ def added_scaled(model, kind):
         return
     if kind is None:
         warn_of_unknown("a layer adds a loss by add_loss()")
-    override = model._losses_override
-    if kind == "sum":
-        pairs = zip(losses, added, strict=True)
-        losses = [loss * world.size() if is_added else loss for loss, is_added in pairs]
-        # Past Keras's attribute tracking, which would copy the list.
-        object.__setattr__(model, "_losses_override", losses)
-    try:
+    if kind != "sum":
         yield
-    finally:
-        object.__setattr__(model, "_losses_override", override)
+        return
+    pairs = zip(losses, added, strict=True)
+    scaled = [loss * world.size() if is_added else loss for loss, is_added in pairs]
+    with keras_layer.losses_replaced(model, scaled):
+        yield
 
 
 def _is_added(model, loss):
@@ -49,8 +45,8 @@ def _is_added(model, loss):
     regularizers of weights belong to no layer, and are the same on all ranks.
     """
     return any(
-        id(loss) in layer._loss_ids or any(loss is each for each in layer._losses)
-        for layer in model._flatten_layers()
+        keras_layer.has_added(layer, loss)
+        for layer in keras_layer.layers_of(model)
         if isinstance(layer, keras.Model) or not type(layer).__module__.startswith("keras.")
     )
 
@@ -97,7 +93,4 @@ def _of_whole_batch(loss):
 
 
 def _warn(text):
-    if text not in _told:
-        _told.add(text)
-        if world.is_root():
-            console.say(f"warning: {text}")
+    notices.tell_once(text, f"warning: {text}")

@@ -1,20 +1,20 @@
 // What fails is named: by ranks, since it takes MPI.
-#include "../../ext/check.h"
+#include "common/check.h"
 
 #include <mpi.h>
 #include <unistd.h>
 
 #include <cerrno>
 
-#include "../../ext/layout.h"
-#include "../../ext/shared_segment.h"
 #include "ranks.h"
+#include "runtime/shared_segment.h"
+#include "runtime/topology.h"
 #include "trial.h"
 
 using namespace easyddl;
 
 TEST(an_error_of_mpi_names_the_call) {
-  const Comm comm = Comm::duplicate(MPI_COMM_WORLD);
+  const MpiComm comm = MpiComm::duplicate(MPI_COMM_WORLD);
   const int value = 0;
   const std::string error = trial::error_of(
       [&] { EASYDDL_MPI(MPI_Send, &value, 1, MPI_INT, ranks::size() + 7, 0, comm.get()); });
@@ -35,7 +35,7 @@ TEST(shared_memory_that_is_not_to_be_had_says_how_much) {
 }
 
 TEST(shared_memory_begins_with_zeros) {
-  const SharedSegment segment(ranks::world().layout().host.get(), 100);
+  const SharedSegment segment(ranks::world().topology().host.get(), 100);
   const auto* bytes = static_cast<const unsigned char*>(segment.data());
   for (int i = 0; i < 100; ++i) EXPECT_EQUAL(bytes[i], 0);
 }

@@ -9,8 +9,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "../../ext/channel.h"
-#include "../../ext/half.h"
+#include "arrays/half.h"
+#include "collectives/communicator.h"
 #include "ranks.h"
 #include "trial.h"
 
@@ -78,11 +78,11 @@ struct Arrays {
     return value;
   }
 
-  Pieces pieces(bool in_place = false) {
+  SegmentList segments(bool in_place = false) {
     const size_t count = in.size() / sizeof(T);
     if (in_place) out = in;
     const uint8_t* const from = in_place ? out.data() : in.data();
-    std::vector<Piece> list{{nullptr, nullptr, 0}};
+    std::vector<Segment> list{{nullptr, nullptr, 0}};
     size_t begin = 0;
     for (size_t end : {count / 7, count / 7, count / 2, count - count / 5, count}) {
       const size_t at = begin * sizeof(T);
@@ -90,7 +90,7 @@ struct Arrays {
       begin = end;
     }
     list.push_back({nullptr, nullptr, 0});
-    return Pieces(list);
+    return SegmentList(list);
   }
 
   std::vector<uint8_t> in, out;
@@ -102,28 +102,29 @@ bool equal(T a, T b) {
 }
 
 template <class T>
-void check_allreduce(Channel& channel, DType dtype, Op op, size_t count, bool in_place = false) {
+void check_allreduce(Communicator& communicator, DType dtype, Op op, size_t count,
+                     bool in_place = false) {
   Arrays<T> arrays(ranks::rank(), count);
   const std::string what = "allreduce of " + std::to_string(count);
-  channel.allreduce(arrays.pieces(in_place), dtype, op, Signature(what));
+  communicator.allreduce(arrays.segments(in_place), dtype, op, Fingerprint(what));
   for (size_t i = 0; i < count; ++i) EXPECT(equal(arrays.result(i), expected<T>(op, i)));
 }
 
 template <class T>
 void check_dtype(DType dtype) {
-  Channel channel(ranks::world());
+  Communicator communicator(ranks::world());
   for (Op op : kOps) {
-    for (size_t count : kFew) check_allreduce<T>(channel, dtype, op, count);
+    for (size_t count : kFew) check_allreduce<T>(communicator, dtype, op, count);
   }
 }
 
 }  // namespace
 
 TEST(float32_of_any_size_is_reduced) {
-  Channel channel(ranks::world());
+  Communicator communicator(ranks::world());
   for (size_t count : kCounts) {
-    check_allreduce<float>(channel, DType::float32, Op::sum, count);
-    check_allreduce<float>(channel, DType::float32, Op::mean, count, true);
+    check_allreduce<float>(communicator, DType::float32, Op::sum, count);
+    check_allreduce<float>(communicator, DType::float32, Op::mean, count, true);
   }
 }
 
@@ -139,36 +140,37 @@ TEST(uint8_is_reduced_by_any_op) { check_dtype<uint8_t>(DType::uint8); }
 TEST(bool_is_reduced_by_any_op) { check_dtype<bool>(DType::boolean); }
 
 TEST(many_arrays_are_reduced_as_one) {
-  Channel channel(ranks::world());
+  Communicator communicator(ranks::world());
   std::vector<std::vector<float>> arrays;
-  std::vector<Piece> pieces;
+  std::vector<Segment> segments;
   for (size_t i = 0; i < 3000; ++i) {
     arrays.emplace_back(i % 5 == 0 ? 0 : i % 97, static_cast<float>(ranks::rank()));
   }
   for (std::vector<float>& array : arrays) {
     auto* bytes = reinterpret_cast<uint8_t*>(array.data());
-    pieces.push_back({bytes, bytes, array.size() * sizeof(float)});
+    segments.push_back({bytes, bytes, array.size() * sizeof(float)});
   }
-  channel.allreduce(Pieces(pieces), DType::float32, Op::max, Signature("many"));
+  communicator.allreduce(SegmentList(segments), DType::float32, Op::max, Fingerprint("many"));
   for (const std::vector<float>& array : arrays) {
     for (float each : array) EXPECT_EQUAL(each, static_cast<float>(ranks::size() - 1));
   }
 }
 
 TEST(every_rank_can_broadcast) {
-  Channel channel(ranks::world());
+  Communicator communicator(ranks::world());
   for (int root = 0; root < ranks::size(); ++root) {
     for (size_t count : kCounts) {
       Arrays<uint8_t> arrays(ranks::rank(), count), of_root(root, count);
-      channel.broadcast(arrays.pieces(), root, Signature("broadcast"));
+      communicator.broadcast(arrays.segments(), root, Fingerprint("broadcast"));
       EXPECT(ranks::rank() == root || arrays.out == of_root.in);
     }
   }
 }
 
 TEST(values_are_gathered) {
-  Channel channel(ranks::world());
-  const std::vector<int64_t> all = channel.gather_values(-3 * ranks::rank(), Signature("values"));
+  Communicator communicator(ranks::world());
+  const std::vector<int64_t> all =
+      communicator.gather_values(-3 * ranks::rank(), Fingerprint("values"));
   EXPECT_EQUAL(all.size(), static_cast<size_t>(ranks::size()));
   for (size_t rank = 0; rank < all.size(); ++rank) {
     EXPECT_EQUAL(all[rank], -3 * static_cast<int64_t>(rank));
@@ -176,7 +178,7 @@ TEST(values_are_gathered) {
 }
 
 TEST(ranks_gather_different_lengths) {
-  Channel channel(ranks::world());
+  Communicator communicator(ranks::world());
   for (size_t count : kCounts) {
     std::vector<int64_t> counts;
     std::vector<uint8_t> expected;
@@ -190,20 +192,20 @@ TEST(ranks_gather_different_lengths) {
     const size_t length = static_cast<size_t>(counts[static_cast<size_t>(ranks::rank())]);
     const Arrays<uint8_t> mine(ranks::rank(), length * 3);
     std::vector<uint8_t> all(expected.size());
-    channel.all_gather(mine.in.data(), all.data(), counts, 3, Signature("all_gather"));
+    communicator.all_gather(mine.in.data(), all.data(), counts, 3, Fingerprint("all_gather"));
     EXPECT(all == expected);
     std::vector<uint8_t> again(expected.size());
-    channel.all_gather(mine.in.data(), static_cast<int64_t>(length), 3, Signature("rows"),
-                       [&](const std::vector<int64_t>& found) {
-                         EXPECT(found == counts);
-                         return again.data();
-                       });
+    communicator.all_gather(mine.in.data(), static_cast<int64_t>(length), 3, Fingerprint("rows"),
+                            [&](const std::vector<int64_t>& found) {
+                              EXPECT(found == counts);
+                              return again.data();
+                            });
     EXPECT(again == expected);
   }
 }
 
 TEST(ranks_send_different_lengths_to_each_other) {
-  Channel channel(ranks::world());
+  Communicator communicator(ranks::world());
   const auto length = [](int from, int to) { return from == 1 ? 0 : 5 * from + 3 * to + 1; };
   const auto value = [](int from, int to, int i) { return 100 * from + 10 * to + i; };
   const int me = ranks::rank();
@@ -216,22 +218,22 @@ TEST(ranks_send_different_lengths_to_each_other) {
     for (int i = 0; i < length(other, me); ++i) expected.push_back(value(other, me, i));
   }
   std::vector<int32_t> out(expected.size());
-  channel.all_to_all(in.data(), sends, sizeof(int32_t), Signature("to all"),
-                     [&](const std::vector<int64_t>& found) {
-                       EXPECT(found == receives);
-                       return out.data();
-                     });
+  communicator.all_to_all(in.data(), sends, sizeof(int32_t), Fingerprint("to all"),
+                          [&](const std::vector<int64_t>& found) {
+                            EXPECT(found == receives);
+                            return out.data();
+                          });
   EXPECT(out == expected);
 }
 
 TEST(parts_are_reduced_for_their_ranks) {
-  Channel channel(ranks::world());
+  Communicator communicator(ranks::world());
   const size_t size = static_cast<size_t>(ranks::size()), me = static_cast<size_t>(ranks::rank());
   for (size_t count : {0, 1, 13, 70001}) {
     Arrays<Half> arrays(ranks::rank(), count * size);
     std::vector<Half> out(count);
-    channel.reduce_scatter(arrays.in.data(), out.data(), count, DType::float16, Op::mean,
-                           Signature("reduce_scatter"));
+    communicator.reduce_scatter(arrays.in.data(), out.data(), count, DType::float16, Op::mean,
+                                Fingerprint("reduce_scatter"));
     for (size_t i = 0; i < count; ++i) {
       EXPECT(equal(out[i], expected<Half>(Op::mean, me * count + i)));
     }
@@ -239,18 +241,18 @@ TEST(parts_are_reduced_for_their_ranks) {
 }
 
 TEST(ranks_meet_at_barriers) {
-  Channel channel(ranks::world());
-  for (int i = 0; i < 200; ++i) channel.barrier(Signature("barrier " + std::to_string(i)));
+  Communicator communicator(ranks::world());
+  for (int i = 0; i < 200; ++i) communicator.barrier(Fingerprint("barrier " + std::to_string(i)));
 }
 
 TEST(collectives_of_all_kinds_follow_each_other) {
-  Channel channel(ranks::world());
+  Communicator communicator(ranks::world());
   for (int round = 0; round < 50; ++round) {
-    check_allreduce<float>(channel, DType::float32, Op::sum, round % 2 == 0 ? 5 : 70001);
-    channel.barrier(Signature("barrier"));
+    check_allreduce<float>(communicator, DType::float32, Op::sum, round % 2 == 0 ? 5 : 70001);
+    communicator.barrier(Fingerprint("barrier"));
     Arrays<uint8_t> arrays(ranks::rank(), 1009), of_root(0, 1009);
-    channel.broadcast(arrays.pieces(), 0, Signature("broadcast"));
+    communicator.broadcast(arrays.segments(), 0, Fingerprint("broadcast"));
     EXPECT(ranks::rank() == 0 || arrays.out == of_root.in);
-    channel.gather_values(round, Signature("values"));
+    communicator.gather_values(round, Fingerprint("values"));
   }
 }

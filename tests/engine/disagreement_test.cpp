@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "../../ext/channel.h"
+#include "collectives/communicator.h"
 #include "ranks.h"
 #include "trial.h"
 
@@ -12,11 +12,11 @@ namespace {
 
 using namespace easyddl;
 
-void allreduce(Channel& channel, size_t count) {
+void allreduce(Communicator& communicator, size_t count) {
   std::vector<float> data(count, 1.0f);
   auto* bytes = reinterpret_cast<uint8_t*>(data.data());
-  channel.allreduce(Pieces({{bytes, bytes, count * sizeof(float)}}), DType::float32, Op::sum,
-                    Signature("allreduce of " + std::to_string(count)));
+  communicator.allreduce(SegmentList({{bytes, bytes, count * sizeof(float)}}), DType::float32,
+                         Op::sum, Fingerprint("allreduce of " + std::to_string(count)));
   EXPECT(std::all_of(data.begin(), data.end(),
                      [](float each) { return each == static_cast<float>(ranks::size()); }));
 }
@@ -33,50 +33,52 @@ template <class One, class Other>
 void check_disagreement(One last_one, Other others, const std::string& one,
                         const std::string& other) {
   if (ranks::size() == 1) return;
-  Channel channel(ranks::world());
+  Communicator communicator(ranks::world());
   for (int round = 0; round < 3; ++round) {
-    const std::string error = trial::error_of(
-        [&] { ranks::rank() == ranks::size() - 1 ? last_one(channel) : others(channel); });
+    const std::string error = trial::error_of([&] {
+      ranks::rank() == ranks::size() - 1 ? last_one(communicator) : others(communicator);
+    });
     expect_one_error(error, one, other);
-    EXPECT(!channel.is_broken());
-    for (size_t count : {1, 2053, 600011}) allreduce(channel, count);
+    for (size_t count : {1, 2053, 600011}) allreduce(communicator, count);
   }
 }
 
 }  // namespace
 
 TEST(ranks_that_disagree_about_a_small_array_go_on) {
-  check_disagreement([](Channel& channel) { allreduce(channel, 3); },
-                     [](Channel& channel) { allreduce(channel, 4); }, "allreduce of 3",
-                     "allreduce of 4");
+  check_disagreement([](Communicator& communicator) { allreduce(communicator, 3); },
+                     [](Communicator& communicator) { allreduce(communicator, 4); },
+                     "allreduce of 3", "allreduce of 4");
 }
 
 TEST(ranks_that_disagree_about_a_large_array_go_on) {
-  check_disagreement([](Channel& channel) { allreduce(channel, 1200007); },
-                     [](Channel& channel) { allreduce(channel, 70001); }, "allreduce of 1200007",
-                     "allreduce of 70001");
+  check_disagreement([](Communicator& communicator) { allreduce(communicator, 1200007); },
+                     [](Communicator& communicator) { allreduce(communicator, 70001); },
+                     "allreduce of 1200007", "allreduce of 70001");
 }
 
 TEST(ranks_of_which_one_has_a_small_array_and_one_a_large_go_on) {
-  check_disagreement([](Channel& channel) { allreduce(channel, 1200007); },
-                     [](Channel& channel) { allreduce(channel, 1); }, "allreduce of 1200007",
-                     "allreduce of 1");
+  check_disagreement([](Communicator& communicator) { allreduce(communicator, 1200007); },
+                     [](Communicator& communicator) { allreduce(communicator, 1); },
+                     "allreduce of 1200007", "allreduce of 1");
 }
 
 TEST(ranks_that_call_different_collectives_go_on) {
-  check_disagreement([](Channel& channel) { channel.barrier(Signature("barrier")); },
-                     [](Channel& channel) { allreduce(channel, 100003); }, "barrier",
-                     "allreduce of 100003");
-  check_disagreement([](Channel& channel) { channel.gather_values(1, Signature("gather")); },
-                     [](Channel& channel) { channel.barrier(Signature("barrier")); }, "gather",
-                     "barrier");
+  check_disagreement(
+      [](Communicator& communicator) { communicator.barrier(Fingerprint("barrier")); },
+      [](Communicator& communicator) { allreduce(communicator, 100003); }, "barrier",
+      "allreduce of 100003");
+  check_disagreement(
+      [](Communicator& communicator) { communicator.gather_values(1, Fingerprint("gather")); },
+      [](Communicator& communicator) { communicator.barrier(Fingerprint("barrier")); }, "gather",
+      "barrier");
 }
 
 TEST(each_rank_may_ask_for_something_else) {
   if (ranks::size() == 1) return;
-  Channel channel(ranks::world());
+  Communicator communicator(ranks::world());
   const std::string error =
-      trial::error_of([&] { allreduce(channel, static_cast<size_t>(1 + ranks::rank())); });
+      trial::error_of([&] { allreduce(communicator, static_cast<size_t>(1 + ranks::rank())); });
   expect_one_error(error, "allreduce of 1", "allreduce of 2");
-  allreduce(channel, 17);
+  allreduce(communicator, 17);
 }

@@ -1,4 +1,4 @@
-#include "../../ext/half.h"
+#include "arrays/half.h"
 
 #include <cmath>
 #include <limits>

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "../../ext/channel.h"
+#include "collectives/communicator.h"
 #include "ranks.h"
 #include "trial.h"
 
@@ -14,44 +14,45 @@ namespace {
 
 using namespace easyddl;
 
-// Channels on which a collective fails half-way are kept until the process has ended, as the
+// Communicators on which a collective fails half-way are kept until the process has ended, as the
 // extension keeps all: to free a communicator takes all ranks.
-Channel& lasting_channel() {
-  static std::vector<std::unique_ptr<Channel>>& all = *new std::vector<std::unique_ptr<Channel>>;
-  all.push_back(std::make_unique<Channel>(ranks::world()));
+Communicator& lasting_channel() {
+  static std::vector<std::unique_ptr<Communicator>>& all =
+      *new std::vector<std::unique_ptr<Communicator>>;
+  all.push_back(std::make_unique<Communicator>(ranks::world()));
   return *all.back();
 }
 
-std::string error_of_barrier(Channel& channel, const std::string& what) {
-  return trial::error_of([&] { channel.barrier(Signature(what)); });
+std::string error_of_barrier(Communicator& communicator, const std::string& what) {
+  return trial::error_of([&] { communicator.barrier(Fingerprint(what)); });
 }
 
 }  // namespace
 
 TEST(a_rank_that_is_late_is_waited_for) {
-  Channel channel(ranks::world());
-  ranks::world().stalls().set_stack([] { return std::string("a line of its script"); });
-  ranks::world().stalls().set_activity(ranks::rank() == 0 ? "a long sleep" : "");
+  Communicator communicator(ranks::world());
+  ranks::world().stall_inspector().set_stack([] { return std::string("a line of its script"); });
+  ranks::world().stall_inspector().set_activity(ranks::rank() == 0 ? "a long sleep" : "");
   if (ranks::rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2600));
-  EXPECT_EQUAL(error_of_barrier(channel, "an excused wait"), "");
-  ranks::world().stalls().set_activity("");
-  for (int i = 0; i < 100; ++i) channel.barrier(Signature("what follows"));
+  EXPECT_EQUAL(error_of_barrier(communicator, "an excused wait"), "");
+  ranks::world().stall_inspector().set_activity("");
+  for (int i = 0; i < 100; ++i) communicator.barrier(Fingerprint("what follows"));
 }
 
 TEST(a_rank_that_does_not_come_is_given_up) {
-  Channel& channel = lasting_channel();
+  Communicator& communicator = lasting_channel();
   if (ranks::rank() != 0) {
-    const std::string error = error_of_barrier(channel, "a vain wait");
+    const std::string error = error_of_barrier(communicator, "a vain wait");
     EXPECT_CONTAINS(error, " s in a vain wait.\n  rank 0 on host ");
     EXPECT_CONTAINS(error, " has not come. Its script is at\n    a line of its script");
     EXPECT_CONTAINS(error, "EASYDDL_STALL_ABORT is 2 s");
-    EXPECT_CONTAINS(error_of_barrier(channel, "another"), "no other can follow it");
+    EXPECT_CONTAINS(error_of_barrier(communicator, "another"), "no other can follow it");
   }
   ranks::meet();
 }
 
 TEST(ranks_that_wait_in_two_places_are_told) {
-  Channel &one = lasting_channel(), &other = lasting_channel();
+  Communicator &one = lasting_channel(), &other = lasting_channel();
   std::string error;
   std::thread waiting([&] {
     error = error_of_barrier(ranks::rank() == 0 ? one : other,
@@ -64,152 +65,157 @@ TEST(ranks_that_wait_in_two_places_are_told) {
 }
 
 TEST(a_failure_is_known_to_all_who_wait) {
-  Channel& channel = lasting_channel();
-  StallWatch& stalls = ranks::world().stalls();
-  const size_t line = ranks::world().farewell().add_channel() - 1;
-  EXPECT_EQUAL(stalls.failure_of(line), "");
+  Communicator& communicator = lasting_channel();
+  StallInspector& stall_inspector = ranks::world().stall_inspector();
+  const size_t line = ranks::world().exit_protocol().add_communicator() - 1;
+  EXPECT_EQUAL(stall_inspector.failure_of(line), "");
   if (ranks::rank() == 1) {
-    stalls.announce_failure(line, "no memory is left");
-    stalls.announce_failure(line, "a later one");
+    stall_inspector.announce_failure(line, "no memory is left");
+    stall_inspector.announce_failure(line, "a later one");
   } else {
     // It ends the wait long before any deadline.
-    EXPECT_CONTAINS(error_of_barrier(channel, "a vain wait"), "rank 1 on host ");
+    EXPECT_CONTAINS(error_of_barrier(communicator, "a vain wait"), "rank 1 on host ");
   }
-  EXPECT_CONTAINS(stalls.failure_of(line), "A collective failed half-way on rank 1 on host ");
-  EXPECT_CONTAINS(stalls.failure_of(line), ": no memory is left");
-  EXPECT_EQUAL(stalls.failure_of(line + 1), "");
+  EXPECT_CONTAINS(stall_inspector.failure_of(line),
+                  "A collective failed half-way on rank 1 on host ");
+  EXPECT_CONTAINS(stall_inspector.failure_of(line), ": no memory is left");
+  EXPECT_EQUAL(stall_inspector.failure_of(line + 1), "");
   ranks::meet();
 }
 
 TEST(ranks_that_fail_at_once_know_of_one_failure_each) {
-  const size_t line = ranks::world().farewell().add_channel();
-  StallWatch& stalls = ranks::world().stalls();
+  const size_t line = ranks::world().exit_protocol().add_communicator();
+  StallInspector& stall_inspector = ranks::world().stall_inspector();
   ranks::meet();
-  stalls.announce_failure(line, std::string(5000, 'x'));
-  const std::string failure = stalls.failure_of(line);
+  stall_inspector.announce_failure(line, std::string(5000, 'x'));
+  const std::string failure = stall_inspector.failure_of(line);
   EXPECT_CONTAINS(failure, "rank " + std::to_string(ranks::rank()));
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
-  EXPECT_EQUAL(stalls.failure_of(line), failure);
+  EXPECT_EQUAL(stall_inspector.failure_of(line), failure);
   ranks::meet();
 }
 
 TEST(channels_are_not_limited) {
-  Farewell& farewell = ranks::world().farewell();
-  const size_t first = farewell.add_channel();
+  ExitProtocol& exit_protocol = ranks::world().exit_protocol();
+  const size_t first = exit_protocol.add_communicator();
   for (size_t i = 0; i < 5000; ++i) {
-    const size_t channel = farewell.add_channel();
-    EXPECT_EQUAL(farewell.begin(channel), uint64_t{1});
-    farewell.end(channel);
-    EXPECT_EQUAL(farewell.begun(channel), uint64_t{1});
+    const size_t communicator = exit_protocol.add_communicator();
+    EXPECT_EQUAL(exit_protocol.begin(communicator), uint64_t{1});
+    exit_protocol.end(communicator);
+    EXPECT_EQUAL(exit_protocol.begun(communicator), uint64_t{1});
   }
-  EXPECT_EQUAL(farewell.begun(first), uint64_t{0});
-  EXPECT_EQUAL(farewell.begun(first + 5001), uint64_t{0});
+  EXPECT_EQUAL(exit_protocol.begun(first), uint64_t{0});
+  EXPECT_EQUAL(exit_protocol.begun(first + 5001), uint64_t{0});
 }
 
 // Never destroyed: its thread serves the other ranks' inquiries.
-StallWatch& watch_with(Deadlines deadlines) {
+StallInspector& watch_with(Deadlines deadlines) {
   World& world = ranks::world();
-  return *new StallWatch(world.comm(), world.layout(), world.farewell(), deadlines);
+  return *new StallInspector(world.comm(), world.topology(), world.exit_protocol(), deadlines);
 }
 
 // What ends a wait in the next collective of `line`; empty if nothing does within so many seconds.
-std::string error_of_wait(StallWatch& stalls, Farewell& farewell, size_t line, double seconds) {
+std::string error_of_wait(StallInspector& stall_inspector, ExitProtocol& exit_protocol, size_t line,
+                          double seconds) {
   const auto since = std::chrono::steady_clock::now();
-  const uint64_t number = farewell.begin(line);
+  const uint64_t number = exit_protocol.begin(line);
   const std::string error = trial::error_of([&] {
     while (std::chrono::steady_clock::now() - since < std::chrono::duration<double>(seconds)) {
-      stalls.check(line, number, "a wait in " + std::to_string(line), since, false);
+      stall_inspector.check(line, number, "a wait in " + std::to_string(line), since, false);
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
   });
-  farewell.end(line);
-  stalls.forget(line);
+  exit_protocol.end(line);
+  stall_inspector.forget(line);
   return error;
 }
 
 TEST(a_rank_that_was_excused_is_asked_again) {
-  StallWatch& stalls = watch_with({0, 1});
-  Farewell& farewell = ranks::world().farewell();
-  const size_t line = farewell.add_channel();
-  stalls.set_activity(ranks::rank() == 0 ? "a long sleep" : "");
+  StallInspector& stall_inspector = watch_with({0, 1});
+  ExitProtocol& exit_protocol = ranks::world().exit_protocol();
+  const size_t line = exit_protocol.add_communicator();
+  stall_inspector.set_activity(ranks::rank() == 0 ? "a long sleep" : "");
   const auto since = std::chrono::steady_clock::now();
   if (ranks::rank() == 0) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1400));
-    stalls.set_activity("");
+    stall_inspector.set_activity("");
   } else {
-    EXPECT_CONTAINS(error_of_wait(stalls, farewell, line, 8), "EASYDDL_STALL_ABORT is 1 s");
+    EXPECT_CONTAINS(error_of_wait(stall_inspector, exit_protocol, line, 8),
+                    "EASYDDL_STALL_ABORT is 1 s");
     // It had the whole deadline again from when it was last excused.
     EXPECT(std::chrono::steady_clock::now() - since > std::chrono::milliseconds(1900));
   }
   ranks::meet();
-  stalls.stop();
+  stall_inspector.stop();
 }
 
 TEST(two_threads_that_are_late_in_two_channels_are_no_deadlock) {
-  StallWatch& stalls = watch_with({0.3, 30});
-  Farewell& farewell = ranks::world().farewell();
-  const size_t first = farewell.add_channel(), second = farewell.add_channel();
-  // Each rank waits in one channel, while its thread for the other one is slow.
+  StallInspector& stall_inspector = watch_with({0.3, 30});
+  ExitProtocol& exit_protocol = ranks::world().exit_protocol();
+  const size_t first = exit_protocol.add_communicator(), second = exit_protocol.add_communicator();
+  // Each rank waits in one communicator, while its thread for the other one is slow.
   const bool is_root = ranks::rank() == 0;
-  EXPECT_EQUAL(error_of_wait(stalls, farewell, is_root ? first : second, 1.0), "");
-  farewell.begin(is_root ? second : first);
-  farewell.end(is_root ? second : first);
+  EXPECT_EQUAL(error_of_wait(stall_inspector, exit_protocol, is_root ? first : second, 1.0), "");
+  exit_protocol.begin(is_root ? second : first);
+  exit_protocol.end(is_root ? second : first);
   ranks::meet();
-  stalls.stop();
+  stall_inspector.stop();
 }
 
 TEST(a_rank_that_is_about_to_end_answers) {
   World& world = ranks::world();
-  auto& farewell = *new Farewell(world.comm());
-  auto& stalls = *new StallWatch(world.comm(), world.layout(), farewell, {0.5, 1});
-  const size_t line = farewell.add_channel();
+  auto& exit_protocol = *new ExitProtocol(world.comm());
+  auto& stall_inspector =
+      *new StallInspector(world.comm(), world.topology(), exit_protocol, {0.5, 1});
+  const size_t line = exit_protocol.add_communicator();
   if (ranks::rank() == 0) {
-    farewell.begin(line);
-    farewell.end(line);
+    exit_protocol.begin(line);
+    exit_protocol.end(line);
   } else if (ranks::rank() == 1) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1600));
   } else {
     // Rank 0 has come, and has left since: only rank 1 is missing.
-    const std::string error = error_of_wait(stalls, farewell, line, 8);
+    const std::string error = error_of_wait(stall_inspector, exit_protocol, line, 8);
     EXPECT_CONTAINS(error, "rank 1 on host b has not come");
     EXPECT(error.find("rank 0") == std::string::npos);
   }
-  EXPECT(!farewell.leave(ranks::rank() != 1));
-  stalls.stop();
+  EXPECT(!exit_protocol.leave(ranks::rank() != 1));
+  stall_inspector.stop();
   ranks::meet();
 }
 
 TEST(no_thread_stays_in_a_collective_when_all_have_left) {
   World& world = ranks::world();
-  auto& farewell = *new Farewell(world.comm());
-  auto& stalls = *new StallWatch(world.comm(), world.layout(), farewell, {0, 0});
-  const size_t line = farewell.add_channel();
+  auto& exit_protocol = *new ExitProtocol(world.comm());
+  auto& stall_inspector =
+      *new StallInspector(world.comm(), world.topology(), exit_protocol, {0, 0});
+  const size_t line = exit_protocol.add_communicator();
   std::string error;
-  const uint64_t number = farewell.begin(line);
+  const uint64_t number = exit_protocol.begin(line);
   std::thread waiting([&] {
     error = trial::error_of([&] {
       for (;;) {
-        farewell.check(line, number, "a thread's wait", world.layout());
+        exit_protocol.check(line, number, "a thread's wait", world.topology());
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
       }
     });
-    farewell.end(line);
+    exit_protocol.end(line);
   });
-  EXPECT(farewell.leave(true));
+  EXPECT(exit_protocol.leave(true));
   EXPECT_CONTAINS(error, "All ranks have ended their scripts, while a thread of rank ");
   waiting.join();
-  EXPECT_CONTAINS(trial::error_of([&] { farewell.begin(line); }),
+  EXPECT_CONTAINS(trial::error_of([&] { exit_protocol.begin(line); }),
                   "easyddl has ended on this rank, because MPI_Finalize has been called");
-  stalls.stop();
+  stall_inspector.stop();
   ranks::meet();
 }
 
 // The last one: rank 0 goes on to the end of its program.
 TEST(a_rank_that_has_left_is_not_waited_for) {
-  Channel& channel = lasting_channel();
-  channel.barrier(Signature("together"));
+  Communicator& communicator = lasting_channel();
+  communicator.barrier(Fingerprint("together"));
   if (ranks::rank() == 0) return;
-  const std::string error = error_of_barrier(channel, "alone");
+  const std::string error = error_of_barrier(communicator, "alone");
   EXPECT_CONTAINS(error, "Rank 0 on host ");
   EXPECT_CONTAINS(error, " has ended its script, while rank ");
   EXPECT_CONTAINS(error, " waits for it in alone.");

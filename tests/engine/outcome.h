@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "../../ext/exchange_registry.h"
+#include "reducer/registry.h"
 
 using easyddl::Done;
 

@@ -1,4 +1,4 @@
-#include "../../ext/peer_memory.h"
+#include "levels/peer_memory.h"
 
 #include <signal.h>
 #include <sys/mman.h>
@@ -23,12 +23,12 @@ struct Memory {
   Memory() : in(kArrays * kStep), out(in.size(), 0xee) {
     for (size_t i = 0; i < in.size(); ++i) in[i] = static_cast<uint8_t>(i * 7);
   }
-  Pieces pieces() {
-    std::vector<Piece> list;
+  SegmentList segments() {
+    std::vector<Segment> list;
     for (size_t i = 0; i < kArrays; ++i) {
       list.push_back({in.data() + i * kStep, out.data() + i * kStep, kBytes});
     }
-    return Pieces(std::move(list));
+    return SegmentList(std::move(list));
   }
   std::vector<uint8_t> in, out;
 };
@@ -63,7 +63,7 @@ TEST(arrays_of_another_process_are_read_and_written) {
   Child child;
   if (!PeerMemory::holds(child.process(), &word, 42)) return;  // forbidden here
   EXPECT(!PeerMemory::holds(child.process(), &word, 43));
-  const PeerMemory peer(child.process(), memory.pieces());
+  const PeerMemory peer(child.process(), memory.segments());
   const std::vector<uint8_t> in = memory.in;
   std::fill(memory.in.begin(), memory.in.end(), uint8_t{0});  // the child's stay
   const size_t begin = 2, end = kArrays * kBytes - 1;
@@ -72,8 +72,9 @@ TEST(arrays_of_another_process_are_read_and_written) {
   for (size_t i = begin; i < end; ++i) EXPECT_EQUAL(copy[i], in[i / kBytes * kStep + i % kBytes]);
 
   for (size_t i = 0; i < memory.out.size(); ++i) memory.out[i] = static_cast<uint8_t>(i * 5);
-  EXPECT(peer.write(begin, end, memory.pieces()));
-  const PeerMemory theirs(child.process(), Pieces({{memory.out.data(), nullptr, kArrays * kStep}}));
+  EXPECT(peer.write(begin, end, memory.segments()));
+  const PeerMemory theirs(child.process(),
+                          SegmentList({{memory.out.data(), nullptr, kArrays * kStep}}));
   std::vector<uint8_t> written(kArrays * kStep);
   EXPECT(theirs.read(0, written.size(), written.data()));
   for (size_t i = 0; i < written.size(); ++i) {
@@ -91,22 +92,22 @@ TEST(a_process_that_is_gone_is_told_from_an_error) {
   if (!PeerMemory::holds(child.process(), &word, 42)) return;
   std::vector<uint8_t> copy(4096);
   const PeerMemory unreadable(child.process(),
-                              Pieces({{static_cast<uint8_t*>(page), nullptr, copy.size()}}));
+                              SegmentList({{static_cast<uint8_t*>(page), nullptr, copy.size()}}));
   EXPECT_CONTAINS(trial::error_of([&] { unreadable.read(0, copy.size(), copy.data()); }),
                   "process_vm_readv of process " + std::to_string(child.process()) + " failed");
-  const PeerMemory peer(child.process(), memory.pieces());
+  const PeerMemory peer(child.process(), memory.segments());
   child.end();
   EXPECT(!peer.read(0, kBytes, copy.data()));
-  EXPECT(!peer.write(0, kBytes, memory.pieces()));
+  EXPECT(!peer.write(0, kBytes, memory.segments()));
   munmap(page, 4096);
 }
 
 TEST(arrays_that_the_kernel_cannot_reach_are_found) {
   Memory memory;
-  EXPECT(PeerMemory::is_reachable(memory.pieces()));
+  EXPECT(PeerMemory::is_reachable(memory.segments()));
   void* const page = mmap(nullptr, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  std::vector<Piece> pieces(kArrays, Piece{memory.in.data(), memory.out.data(), kBytes});
-  pieces.push_back({memory.in.data(), static_cast<uint8_t*>(page), 1});
-  EXPECT(!PeerMemory::is_reachable(Pieces(pieces)));
+  std::vector<Segment> segments(kArrays, Segment{memory.in.data(), memory.out.data(), kBytes});
+  segments.push_back({memory.in.data(), static_cast<uint8_t*>(page), 1});
+  EXPECT(!PeerMemory::is_reachable(SegmentList(segments)));
   munmap(page, 4096);
 }

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "../../ext/pieces.h"
+#include "arrays/segment_list.h"
 
 namespace {
 
@@ -21,7 +21,7 @@ volatile int g_sink = 0;
 void read_too_far() {
   std::vector<uint8_t> in(7), out(8);
   // In the engine's own code, which is watched only if it was built to be.
-  easyddl::Pieces({{in.data(), nullptr, 8}}).copy_in(0, 8, out.data());
+  easyddl::SegmentList({{in.data(), nullptr, 8}}).copy_in(0, 8, out.data());
   g_sink = out[7];
 }
 
@@ -36,8 +36,8 @@ void leak() {
 
 void race() {
   std::vector<uint8_t> in(8), out(8);
-  const easyddl::Pieces pieces({{in.data(), out.data(), 8}});
-  const auto copy = [&] { pieces.copy_out(0, 8, in.data()); };
+  const easyddl::SegmentList segments({{in.data(), out.data(), 8}});
+  const auto copy = [&] { segments.copy_out(0, 8, in.data()); };
   std::thread other(copy);
   copy();
   other.join();

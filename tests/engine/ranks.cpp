@@ -12,8 +12,8 @@
 #include <cstring>
 #include <sstream>
 
-#include "../../ext/check.h"
-#include "../../ext/process.h"
+#include "common/check.h"
+#include "runtime/process_exit.h"
 #include "trial.h"
 
 namespace ranks {
@@ -32,8 +32,8 @@ std::vector<std::string> split(const std::string& text) {
 }  // namespace
 
 easyddl::World& world() { return *g_world; }
-int rank() { return g_world->layout().rank; }
-int size() { return g_world->layout().size; }
+int rank() { return g_world->topology().rank; }
+int size() { return g_world->topology().size; }
 
 std::vector<std::string> gather(const std::string& text) {
   std::array<char, 4096> mine{};

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "../../ext/world.h"
+#include "runtime/world.h"
 
 namespace ranks {
 

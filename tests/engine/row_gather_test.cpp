@@ -1,5 +1,5 @@
-// Rows of sparse gradients, behind the buckets of an exchange and without any.
-#include "../../ext/row_gather.h"
+// Rows of sparse gradients, behind the buckets of a reducer and without any.
+#include "collectives/row_gather.h"
 
 #include <chrono>
 #include <cmath>
@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "../../ext/exchange.h"
 #include "outcome.h"
 #include "ranks.h"
+#include "reducer/reducer.h"
 #include "trial.h"
 
 namespace {
@@ -80,10 +80,10 @@ struct Step {
   std::vector<float> all_letters;
 };
 
-std::string hand_in(Exchange& exchange, const std::vector<Rows>& rows, double weight,
+std::string hand_in(Reducer& reducer, const std::vector<Rows>& rows, double weight,
                     const MakeRoom& room) {
   Outcome outcome;
-  exchange_door().submit_rows(exchange.number(), rows, weight, room, outcome.done());
+  reducer_entry_points().submit_rows(reducer.number(), rows, weight, room, outcome.done());
   return outcome.wait(1)[0];
 }
 
@@ -93,35 +93,36 @@ TEST(rows_of_all_ranks_come_in_their_order) {
   for (bool behind_a_bucket : {false, true}) {
     std::vector<Bucket> buckets;
     if (behind_a_bucket) buckets.push_back({DType::float64, {3 * sizeof(double)}});
-    Exchange exchange(ranks::world(), "a model", buckets, Op::mean, kTables);
+    Reducer reducer(ranks::world(), "a model", buckets, Op::mean, kTables);
     for (int step = 0; step < 20; ++step) {
       Step mine(ranks::rank(), step);
       std::vector<double> dense(3, 1);
       auto* bytes = reinterpret_cast<uint8_t*>(dense.data());
       Outcome outcome;
       if (behind_a_bucket) {
-        exchange.submit(0, {{bytes, bytes, 3 * sizeof(double)}}, 4, outcome.done());
+        reducer.submit(0, {{bytes, bytes, 3 * sizeof(double)}}, 4, outcome.done());
       }
-      EXPECT_EQUAL(hand_in(exchange, mine.rows(), 4, mine.room()), "");
+      EXPECT_EQUAL(hand_in(reducer, mine.rows(), 4, mine.room()), "");
       if (behind_a_bucket) EXPECT_EQUAL(outcome.wait(1)[0], "");
       mine.expect_all(step, [](int) { return 1. / ranks::size(); });
     }
-    EXPECT_EQUAL(exchange.gathered().first, uint64_t{20});
+    EXPECT_EQUAL(reducer.gathered().first, uint64_t{20});
   }
 }
 
 TEST(a_rank_that_has_joined_has_no_rows) {
-  Exchange exchange(ranks::world(), "a model", {}, Op::mean, kTables);
+  Reducer reducer(ranks::world(), "a model", {}, Op::mean, kTables);
   for (int step = 0; step < ranks::size(); ++step) {
     if (step > ranks::rank()) break;  // rank 0 takes one step, and each other one more
     Step mine(ranks::rank(), step);
-    EXPECT_EQUAL(hand_in(exchange, mine.rows(), 1, mine.room()), "");
+    EXPECT_EQUAL(hand_in(reducer, mine.rows(), 1, mine.room()), "");
     mine.expect_all(step, [&](int rank) { return rank < step ? -1 : 1. / (ranks::size() - step); });
   }
-  exchange.join();
-  while (!exchange.wait_for_all(std::chrono::milliseconds(50))) {
+  reducer.join();
+  while (!reducer.wait_for_all(std::chrono::milliseconds(50))) {
   }
-  EXPECT_EQUAL(exchange.seen().missed, static_cast<uint64_t>(ranks::size() - 1 - ranks::rank()));
+  EXPECT_EQUAL(reducer.join_summary().missed,
+               static_cast<uint64_t>(ranks::size() - 1 - ranks::rank()));
 }
 
 TEST(rows_that_are_no_rows_of_their_table_fail_on_all_ranks) {
@@ -130,12 +131,12 @@ TEST(rows_that_are_no_rows_of_their_table_fail_on_all_ranks) {
   const double values[2]{};
   const auto* bytes = reinterpret_cast<const uint8_t*>(values);
   const auto error_of = [&](std::vector<Rows> bad) {
-    Exchange exchange(ranks::world(), "a model", {}, Op::mean, kTables);
+    Reducer reducer(ranks::world(), "a model", {}, Op::mean, kTables);
     Step mine(ranks::rank(), 1);
     const bool is_bad = ranks::rank() == last;
-    const std::string error = hand_in(exchange, is_bad ? bad : mine.rows(), 1, mine.room());
+    const std::string error = hand_in(reducer, is_bad ? bad : mine.rows(), 1, mine.room());
     for (const std::string& theirs : ranks::gather(error)) EXPECT(!theirs.empty());
-    exchange.close();
+    reducer.close();
     return ranks::gather(error)[static_cast<size_t>(last)];
   };
   EXPECT_CONTAINS(error_of({{&outside, 1, bytes, 16}, {}}),

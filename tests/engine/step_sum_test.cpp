@@ -1,5 +1,5 @@
 // Sums inside of steps, of which ranks may have many under way, in any order.
-#include "../../ext/step_sum.h"
+#include "reducer/step_sum.h"
 
 #include <algorithm>
 #include <chrono>
@@ -36,8 +36,8 @@ class Term {
 
   void hand_in(StepSum& sum) {
     auto* bytes = reinterpret_cast<uint8_t*>(data_.data());
-    exchange_door().submit(sum.number(), 0, {{bytes, bytes, data_.size() * sizeof(float)}}, 1,
-                           outcome_.done());
+    reducer_entry_points().submit(sum.number(), 0, {{bytes, bytes, data_.size() * sizeof(float)}},
+                                  1, outcome_.done());
   }
 
   // `has` tells which ranks took part.
@@ -136,10 +136,10 @@ TEST(ranks_without_batches_add_nothing_to_sums) {
     other.join();
     wait_for_all(sum);
     wait_for_all(other);
-    const Seen seen = sum.seen();
-    EXPECT_EQUAL(seen.missed, static_cast<uint64_t>(size - 1 - me));
-    EXPECT_EQUAL(seen.uneven > 0, size > 1);
-    EXPECT_EQUAL(seen.stop > 0, epoch == 1);
+    const JoinSummary join_summary = sum.join_summary();
+    EXPECT_EQUAL(join_summary.missed, static_cast<uint64_t>(size - 1 - me));
+    EXPECT_EQUAL(join_summary.uneven > 0, size > 1);
+    EXPECT_EQUAL(join_summary.stop > 0, epoch == 1);
     sum.forget();
     other.forget();
   }

@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "../../ext/check.h"
+#include "common/check.h"
 
 namespace trial {
 

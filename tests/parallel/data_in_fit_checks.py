@@ -179,7 +179,7 @@ def check_a_dataset_that_never_ends_has_no_epochs():
     assert "leave out `repeat()`" in text
 
 
-# Datasets that are dealt out.
+# Datasets that are split by elements.
 
 
 def check_batches_of_a_step_follow_one_another():

@@ -21,8 +21,8 @@ def add_up(number, what="the sum"):
     """The sum of `number` over all ranks."""
     numbers = np.full(3, number, "float32").view("uint8")
     total = np.empty_like(numbers)
-    channel = world.engine().channel
-    channel.allreduce([numbers], [total], "float32", "sum", world.signature(what))
+    communicator = world.engine().communicator
+    communicator.allreduce([numbers], [total], "float32", "sum", world.fingerprint(what))
     assert np.all(total.view("float32") == total.view("float32")[0])
     return float(total.view("float32")[0])
 

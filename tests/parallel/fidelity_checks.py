@@ -15,7 +15,8 @@ from mpi import run_checks
 from steps import BACKEND, fit_by_the_root, gradients_of, stateful
 
 import easyddl as ddl
-from easyddl.training import compiled_step, layer_state, scalar_losses
+from easyddl.runtime import notices
+from easyddl.training import compiled_step, layer_state
 
 N, STEPS, EPOCHS = 4, 3, 2
 COUNT = N * SIZE * STEPS
@@ -505,11 +506,11 @@ def check_losses_of_unknown_kind_are_told():
     if hasattr(keras.losses, "Tversky"):
         models["Tversky"] = dense(loss="tversky")
     for word, model in models.items():
-        scalar_losses._told.clear()
+        notices.forget()
         text = said(lambda m=model: together(m, x, y))
         wanted = RANK == 0 and SIZE > 1
         assert text.count("warning: ") == wanted and (word in text) == wanted, (word, text)
-    scalar_losses._told.clear()
+    notices.forget()
     text = said(lambda: together(dense(Adds()), x, y, scalar_losses="mean"))
     text += said(lambda: together(dense(loss=keras.losses.Dice(axis=(1,))), x, y))
     assert "warning" not in text, text

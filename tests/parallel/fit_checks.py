@@ -15,6 +15,7 @@ from mpi import run_checks
 from mpi4py import MPI
 
 import easyddl as ddl
+from easyddl.compat import check, names
 from easyddl.reducer import gradient_reducer
 from easyddl.training import optimizer_hook
 
@@ -74,6 +75,10 @@ def in_shared_folder(check):
             shutil.rmtree(folder)
 
     return wrapped
+
+
+def check_keras_has_all_private_names_in_use():
+    assert check.missing() == [], names.message(check.missing())
 
 
 def check_sequential_without_input_and_unbuilt_optimizer():

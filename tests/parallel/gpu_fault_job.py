@@ -97,8 +97,8 @@ def host_and_gpu():
 
     from easyddl import backends
 
-    door = backends.require().Exchange(open_model().number, [[0]], [(5,)])
-    return door.reduce([tf.ones(5)], None)
+    submitter = backends.require().submitter(open_model(), [[0]], [(5,)])
+    return submitter.reduce([tf.ones(5)], None)
 
 
 world.init()

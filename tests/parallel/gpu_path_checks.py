@@ -440,9 +440,9 @@ def check_exchanges_on_hosts_go_on_beside():
     for seed in range(5):
         model.put(seed)
         model.submit(0)
-        assert world.engine().channel.gather_values(RANK, world.signature("who is there")) == list(
-            range(SIZE)
-        )
+        assert world.engine().communicator.gather_values(
+            RANK, world.fingerprint("who is there")
+        ) == list(range(SIZE))
         model.assert_means(seed)
     model.close()
 

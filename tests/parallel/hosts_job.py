@@ -9,7 +9,7 @@ import without_keras  # noqa: F401  (first)
 from ranks import noise
 
 import easyddl as ddl
-from easyddl.runtime import world
+from easyddl.runtime import engine
 
 HOSTS = " a, b ,a,b"
 
@@ -46,7 +46,7 @@ def assert_refused(name, value, said):
     else:
         raise AssertionError(f"{name}={value!r} was taken")
     del os.environ[name]
-    world._failure = None  # else every later start would be the same error
+    engine._failure = None  # else every later start would be the same error
 
 
 for name, values, said in WRONG:

@@ -18,16 +18,16 @@ def kill():
 
 
 def main():
-    channel = world.engine().channel
+    communicator = world.engine().communicator
     data = np.ones(4_000_000, np.float32)
     result = np.empty_like(data)
     inputs, outputs = [data.view(np.uint8)], [result.view(np.uint8)]
-    signature = world.signature("a reduction")
-    channel.allreduce(inputs, outputs, "float32", "sum", signature)
+    fingerprint = world.fingerprint("a reduction")
+    communicator.allreduce(inputs, outputs, "float32", "sum", fingerprint)
     if world.rank() == world.size() - 1:
         threading.Timer(0.3, kill).start()
     while True:
-        channel.allreduce(inputs, outputs, "float32", "sum", signature)
+        communicator.allreduce(inputs, outputs, "float32", "sum", fingerprint)
         assert (result == world.size()).all()
 
 

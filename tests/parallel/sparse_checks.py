@@ -15,8 +15,9 @@ from mpi import run_checks
 from steps import gradients_of
 
 import easyddl as ddl
-from easyddl.reducer import gradient_reducer, row_cost
+from easyddl.reducer import gradient_reducer
 from easyddl.reducer.gradient_reducer import GradientReducer
+from easyddl.runtime import notices
 
 ROWS, WIDTH, WORDS = 20, 4, 6
 STEPS = 25
@@ -457,7 +458,7 @@ def check_a_step_compiled_by_xla():
 
 def check_the_hint_where_dense_is_cheaper():
     gc.collect()  # optimizers of other checks, which may have it said as they end
-    row_cost._say.cache_clear()
+    notices.forget()
     for rows, is_told in ((10_000, False), (2, True)):
 
         def layers(rows=rows):

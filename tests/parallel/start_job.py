@@ -42,7 +42,7 @@ if HOW not in ("module_is_missing", "interrupted_in_init", "late_in_init", "nest
     COMM.Barrier()
 
 import engine_only  # noqa: E402, F401, I001
-from easyddl.runtime import launcher, world  # noqa: E402
+from easyddl.runtime import engine, launcher, world  # noqa: E402
 
 SYSTEM = ctypes.CDLL(None)
 
@@ -64,7 +64,7 @@ def error_of_start():
 
 def start_again():
     # Where nothing but communicators is left of the start that failed.
-    world._failure = None
+    engine._failure = None
 
 
 def module_is_missing():
@@ -124,7 +124,7 @@ def memory_of_one_rank():
     assert error.startswith("Error: Rank 0 on host "), error
     assert " bytes of shared memory failed: File too large" in error, error
     start_again()
-    a_file_may_be_so_long(64 << 10)  # enough for all but the board of a channel
+    a_file_may_be_so_long(64 << 10)  # enough for all but the shared buffer of a communicator
     error = error_of_start()
     assert error.startswith("Error: Rank 0 on host "), error
     tell("told", error)
@@ -142,7 +142,7 @@ def pages():
     begins, lengths = (ctypes.c_long * 4096)(), (ctypes.c_long * 4096)()
     count = SYSTEM.reserved(begins, lengths)
     slots = [(b, n) for b, n in zip(begins[:count], lengths[:count], strict=True) if n > 10_000]
-    # Of the board of the first channel: a slot a turn, which alternate between the ranks.
+    # The slots of the shared buffer of the first communicator: they alternate between the ranks.
     assert len(slots) > 1, slots
     steps = {after[0] - before[0] for before, after in itertools.pairwise(slots)}
     assert steps == {COMM.size * slots[0][1]}, slots
@@ -164,7 +164,7 @@ def pages():
         assert str(error).endswith("failed: Cannot allocate memory"), error
     else:
         raise AssertionError("no error")
-    engine.channel.barrier(world.signature("the end"))
+    engine.communicator.barrier(world.fingerprint("the end"))
     tell("has started")
 
 

@@ -5,8 +5,11 @@ They are built and run as they are, and, with `-m soak`, with sanitizers.
 
 import functools
 import importlib.util
+import itertools
+import json
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -175,6 +178,45 @@ def test_ranks(engine, hosts):
 def test_ways_across_hosts(engine, way):
     hosts, racks, route = way
     engine.assert_passes(hosts.count(",") + 1, "engine_ranks", hosts, "0", "0", racks, route)
+
+
+# A source in each layer, and a header above it.
+UPWARD = {
+    "common": "arrays/dtype.h",
+    "arrays": "profiling/trace.h",
+    "profiling": "arrays/dtype.h",
+    "algorithms": "runtime/world.h",
+    "runtime": "gpu/memory.h",
+    "gpu": "levels/nccl_level.h",
+    "levels": "collectives/communicator.h",
+    "collectives": "reducer/reducer.h",
+    "reducer": "bench/bench.h",
+    "bench": "reducer/reducer.h",
+}
+
+
+@each(lambda sanitizer: [] if sanitizer else UPWARD)(["engine", "layer"])
+def test_a_layer_cannot_include_what_is_above(engine, layer, tmp_path):
+    commands = json.loads((engine.folder / "compile_commands.json").read_text())
+    inside = f"/ext/{layer}/"
+    command = next(each["command"] for each in commands if inside in each["file"])
+    words = shlex.split(command)
+    compiler = list(itertools.takewhile(lambda word: not word.startswith("-"), words))
+    options = [word for word in words if word.startswith("-I")]
+    own = next((ROOT / "ext" / layer).glob("*.h"))
+    for header, compiles in [(f"{layer}/{own.name}", True), (UPWARD[layer], False)]:
+        source = tmp_path / "planted.cpp"
+        source.write_text(f'#if !__has_include("{header}")\n#error {header} is missing\n#endif\n')
+        line = [*compiler, *options, "-fsyntax-only", source]
+        done = subprocess.run(line, text=True, capture_output=True, timeout=60)
+        assert (done.returncode == 0) == compiles, done.stderr
+
+
+def test_includes_are_written_from_ext():
+    """A path that goes up would pass by the layers' include directories."""
+    for file in [*ROOT.glob("ext/*/*.h"), *ROOT.glob("ext/*/*.cpp")]:
+        for include in re.findall(r'#include "(.*)"', file.read_text()):
+            assert (ROOT / "ext" / include).is_file(), f"{file}: {include}"
 
 
 # Watches that the test makes beside the world's outlive it, which sanitizers take for faults.

@@ -229,7 +229,7 @@ def test_a_job_that_fails_leaves_its_timeline(how, capsys, tmp_path):
     status, printed = merge(capsys, tmp_path)
     assert status == 0, printed.err
     for rank in range(2):
-        assert f"rank {rank}'s part ends early" in printed.err
+        assert f"rank {rank}'s trace ends early" in printed.err
         path = tmp_path / f"rank-{rank}.jsonl"
         steps = [x for x in lines(path) if isinstance(x, list) and x[0] == "step"]
         assert len(steps) == 12

@@ -81,7 +81,7 @@ def test_mnist_cnn_on_two_ranks(tmp_path):
     # Chance alone is 0.1.
     assert accuracy(output, 2) >= 0.3, output
     assert output.count("scikit-learn's digits, scaled up") == 1, output
-    assert output.count("MNIST cannot be had here") == 1, output
+    assert output.count("MNIST is not available") == 1, output
 
 
 def test_large_batches_on_two_ranks(tmp_path):

@@ -352,7 +352,7 @@ def check_a_rank_without_batches_in_a_later_fit():
         with environment(EASYDDL_OVERLAP=is_ahead), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Your input ran out of data")
             fit(model)
-            # This one's step is a rehearsal, while the parameters have their hooks.
+            # This one's step is a dry run, while the parameters have their hooks.
             mine = [] if RANK == SIZE - 1 and SIZE > 1 else batches
             loader = torch.utils.data.DataLoader(Stream(mine), batch_size=None)
             model.fit(loader, shuffle=False, verbose=0, callbacks=both())

@@ -16,7 +16,7 @@ N = 3  # samples in a batch
 
 
 def batches_of(count, seed=0, size=N):
-    """All batches, dealt to the ranks in turns: one list a rank."""
+    """Splits all batches among the ranks in turns: one list per rank."""
     random = np.random.default_rng([seed, count])
     all_batches = []
     for _ in range(count):

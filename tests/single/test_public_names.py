@@ -1,5 +1,6 @@
 import importlib.util
 import inspect
+import pathlib
 import subprocess
 import sys
 
@@ -34,6 +35,15 @@ def python(*lines, tmp_path, **env):
 def test_the_names_are_exactly_these():
     assert sorted(ddl.__all__) == sorted(NAMES)
     assert len(set(ddl.__all__)) == len(ddl.__all__)
+
+
+def test_dir_shows_what_a_user_may_import():
+    assert sorted(dir(ddl)) == sorted([*NAMES, "callbacks", "layers", "optimizers"])
+
+
+def test_beside_the_folders_there_is_nothing_but_the_package_itself():
+    package = pathlib.Path(ddl.__file__).parent
+    assert {path.name for path in package.glob("*.py")} == {"__init__.py", "__main__.py"}
 
 
 @pytest.mark.parametrize("name", NAMES)

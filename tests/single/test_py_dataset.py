@@ -40,7 +40,7 @@ def numbers(dataset):
 @pytest.mark.parametrize("remainder", ["drop", "keep"])
 @pytest.mark.parametrize("count", [12, 13, 14])
 @pytest.mark.parametrize("size", SIZES)
-def test_batches_are_dealt_whole(split, size, count, remainder):
+def test_batches_are_split_whole(split, size, count, remainder):
     kept = count - count % size if remainder == "drop" else count
     for rank, part in enumerate(split(size, Batches(count), remainder=remainder)):
         assert numbers(part) == list(range(rank, kept, size))

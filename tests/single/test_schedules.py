@@ -186,14 +186,15 @@ def test_unknown_schedule(ranks):
 
     ranks(2)
     message = refused(TypeError, Mine())
-    assert "Multiply its rates by `ddl.size()`" in message
+    assert "Multiply the rates by `ddl.size()`" in message
     assert message.endswith("of type Mine")
 
 
 def test_warmup_is_scaled_already(ranks):
     ranks(2)
     message = refused(TypeError, LearningRateWarmup(0.1, 5))
-    assert "itself. Pass it to the optimizer without `scale_lr`" in message
+    assert "already scales its rate with the number of ranks." in message
+    assert "Pass it to the optimizer without `scale_lr`" in message
     assert message.endswith("of type LearningRateWarmup")
 
 
@@ -237,7 +238,7 @@ def test_things_that_are_no_number(ranks, lr):
 
 def test_callable(ranks):
     ranks(2)
-    assert "what this callable returns" in refused(TypeError, lambda: 0.1)
+    assert "Multiply the result of this callable" in refused(TypeError, lambda: 0.1)
 
 
 def test_optimizer(ranks):

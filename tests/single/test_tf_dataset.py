@@ -58,7 +58,7 @@ def test_infinite_stays_infinite(split, size):
         assert numbers(part.take(12)) == want
 
 
-def test_batches_are_dealt_whole(split):
+def test_batches_are_split_whole(split):
     batches = tf.data.Dataset.range(12).batch(2)
     parts = [[batch.numpy().tolist() for batch in part] for part in split(3, batches)]
     assert parts == [[[0, 1], [6, 7]], [[2, 3], [8, 9]], [[4, 5], [10, 11]]]

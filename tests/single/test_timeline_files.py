@@ -147,8 +147,11 @@ def test_a_job_that_was_cut_short(folder, capsys):
     path.write_text(path.read_text().rsplit("\n", 2)[0][:-3])  # in the middle of a line
     status, printed = merge(capsys, folder)
     assert status == 0
-    assert "note: rank 1's part ends early: the job was cut short, or it still runs" in printed.err
-    assert "rank 0's part" not in printed.err
+    assert (
+        "note: rank 1's trace ends early: the job was cut short, or it is still running"
+        in printed.err
+    )
+    assert "rank 0's trace" not in printed.err
 
 
 def test_files_of_a_larger_job_before_this_one(folder, capsys):

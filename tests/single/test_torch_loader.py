@@ -116,7 +116,7 @@ def test_without_batches(at):
     assert flat(split_data(loader(6, batch_size=None))) == [1, 3, 5]
 
 
-def test_batches_of_a_batch_sampler_are_dealt_whole(split):
+def test_batches_of_a_batch_sampler_are_split_whole(split):
     given = loader(batch_sampler=[[0, 1], [2], [3, 4, 5], [6], [7, 8]])
     assert [batches(part) for part in split(2, given)] == [[[0, 1], [3, 4, 5]], [[2], [6]]]
 
@@ -127,7 +127,7 @@ class Stream(data.IterableDataset):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_batches_of_an_iterable_dataset_are_dealt_whole(split, workers):
+def test_batches_of_an_iterable_dataset_are_split_whole(split, workers):
     given = data.DataLoader(Stream(), batch_size=2, num_workers=workers)
     parts = split(3, given, remainder="keep")
     assert [[batch.reshape(-1).tolist() for batch in part] for part in parts] == [

@@ -63,8 +63,8 @@ def test_it_is_saved_with_its_model(tmp_path):
     ("arguments", "error"),
     [
         ({"learning_rate": -1.0, "warmup_steps": 1}, "learning_rate=-1.0"),
-        ({"learning_rate": 0.1}, "Give one of `warmup_steps` and `warmup_epochs`"),
-        ({"learning_rate": 0.1, "warmup_steps": 1, "warmup_epochs": 1}, "Give one of"),
+        ({"learning_rate": 0.1}, "Pass either `warmup_steps` or `warmup_epochs`"),
+        ({"learning_rate": 0.1, "warmup_steps": 1, "warmup_epochs": 1}, "Pass either"),
         ({"learning_rate": 0.1, "warmup_steps": 2.5}, "warmup_steps=2.5"),
         ({"learning_rate": 0.1, "warmup_steps": -1}, "warmup_steps=-1"),
         ({"learning_rate": 0.1, "warmup_epochs": -1, "steps_per_epoch": 2}, "warmup_epochs=-1"),

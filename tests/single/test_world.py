@@ -4,7 +4,7 @@ import pathlib
 import mpi
 import pytest
 
-from easyddl.runtime import world
+from easyddl.runtime import mpi_library
 
 CHECKS = pathlib.Path(__file__).parents[1] / "parallel" / "world_checks.py"
 MPICH = "MPICH Version:      5.0.2\nMPICH Release date: some day\n"
@@ -42,12 +42,12 @@ def test_a_world_of_one(tmp_path):
 
 @pytest.mark.parametrize("built_with", ["MPICH 5.0.2", "MPICH 4.2.0"])
 def test_one_mpich(built_with):
-    world.check_same_mpi(MPICH, MPICH, built_with)
-    world.check_same_mpi(MPICH + "\0", MPICH.rstrip(), built_with)
+    mpi_library.check_same_mpi(MPICH, MPICH, built_with)
+    mpi_library.check_same_mpi(MPICH + "\0", MPICH.rstrip(), built_with)
 
 
 def test_one_open_mpi():
-    world.check_same_mpi(OPEN_MPI, OPEN_MPI + "\0", "Open MPI 5.0.11")
+    mpi_library.check_same_mpi(OPEN_MPI, OPEN_MPI + "\0", "Open MPI 5.0.11")
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_one_open_mpi():
 )
 def test_two_mpis(ours, theirs, built_with):
     with pytest.raises(RuntimeError, match="Two MPI libraries meet") as caught:
-        world.check_same_mpi(ours, theirs, built_with)
+        mpi_library.check_same_mpi(ours, theirs, built_with)
     text = str(caught.value)
     assert f"built with {built_with}" in text
     assert ours.strip().splitlines()[0] in text and theirs.strip().splitlines()[0] in text

@@ -1,4 +1,4 @@
-"""What ext/xla_ffi_api.h declares is what XLA's own headers do, where a framework brings them."""
+"""The structs of ext/bindings/xla_ffi_api.h are those of XLA's own headers."""
 
 import importlib.util
 import pathlib
@@ -15,7 +15,7 @@ STRUCTS = {
     ("Version", "XLA_FFI_Api_Version"): [("major", "major_version"), ("minor", "minor_version")],
     ("Metadata", "XLA_FFI_Metadata"): [("version", "api_version"), ("traits", "traits")],
     ("MetadataExtension", "XLA_FFI_Metadata_Extension"): [("metadata", "metadata")],
-    ("Span", "XLA_FFI_ByteSpan"): [("text", "ptr"), ("length", "len")],
+    ("ByteSpan", "XLA_FFI_ByteSpan"): [("text", "ptr"), ("length", "len")],
     ("Buffer", "XLA_FFI_Buffer"): [
         ("dtype", "dtype"), ("data", "data"), ("rank", "rank"), ("dims", "dims"),
     ],
@@ -75,7 +75,7 @@ def headers_of(framework):
 
 
 def program():
-    lines = ['#include "xla/ffi/api/c_api.h"', '#include "xla_ffi_api.h"']
+    lines = ['#include "xla/ffi/api/c_api.h"', '#include "bindings/xla_ffi_api.h"']
     equal = "static_assert({0} == {1}, \"{0}\");".format  # fmt: skip
     for (ours, theirs), fields in STRUCTS.items():
         for mine, its in [("struct_size", "struct_size"), *fields]:

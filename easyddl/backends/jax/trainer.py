@@ -1,6 +1,6 @@
-"""How easyddl sees the steps of Keras's trainer on JAX.
+"""Keras's trainer on JAX.
 
-The step is a pure function of a state: the values of all variables. While an epoch lasts they are
+Its step is a pure function of a state: the values of all variables. While an epoch lasts they are
 in that state alone, until `model.jax_state_sync()` gives them to the variables; then the next
 step takes the variables' values. A step may still be computing when the trainer goes on.
 """
@@ -12,41 +12,132 @@ import jax
 import keras
 
 from easyddl.backends import deferred_build
+from easyddl.backends.base import Backend
 from easyddl.backends.host_step_meter import HostStepMeter
-
-_STATES = {
-    4: ("trainable_variables", "non_trainable_variables", "optimizer_variables",
-        "metrics_variables"),
-    3: ("trainable_variables", "non_trainable_variables", "metrics_variables"),
-}  # fmt: skip
+from easyddl.compat import keras_jax_trainer, patches
+from easyddl.runtime import world
 
 
-def begin_without_batch(model):
-    """Has Keras begin a fit, and an evaluation in it, on a rank that has no batch.
+class JaxTrainer(Backend):
+    """How Keras trains on a `JaxBackend`."""
 
-    It would fail to build the model, have no logs, and lose the values of all variables.
+    def check_model(self, model):
+        if keras.distribution.distribution() is not None:
+            raise ValueError(
+                "keras.distribution shares a step out to several devices, and easyddl to several "
+                "ranks of one device each. Leave keras.distribution.set_distribution out. "
+                f"Received: model {model.name!r} in {keras.distribution.distribution()}"
+            )
+        if getattr(keras.config, "is_nnx_enabled", lambda: False)():
+            raise NotImplementedError(
+                "easyddl does not know the variables of Flax's NNX. Leave KERAS_NNX_ENABLED out. "
+                f"Received: model {model.name!r}"
+            )
+        if world.size() > 1 and jax.default_backend() not in ("cpu", "gpu"):
+            raise NotImplementedError(
+                "easyddl exchanges JAX's gradients on CPUs and NVIDIA GPUs. Set JAX_PLATFORMS to "
+                f"cpu or cuda. Received: model {model.name!r} on {jax.default_backend()!r}"
+            )
 
-    Returns:
-        Function that takes that back.
-    """
-    undo = [deferred_build.put_off_without_batch(model)]
-    undo += [_wrap_made(model, f"{kind}_function", _held) for kind in ("train", "test")]
+    def begin_without_batch(self, model):
+        """Lets Keras begin a fit, and an evaluation in it, on a rank that has no batch.
 
-    def take_back():
-        for each in reversed(undo):
-            each()
+        Keras would fail to build the model, have no logs, and lose the values of all variables.
 
-    return take_back
+        Returns:
+            Function that undoes it.
+        """
+        undo = [deferred_build.put_off_without_batch(model)]
+        undo += [_wrap_made(model, f"{kind}_function", _held) for kind in ("train", "test")]
+
+        def undo_all():
+            for each in reversed(undo):
+                each()
+
+        return undo_all
+
+    def on_first_batch(self, model, act):
+        step = model.train_function
+
+        def first(state, data):
+            model.train_function = step
+            try:
+                batch, data = _first(data)
+            except StopIteration:
+                return {}, state  # a fit that ends its first epoch without any logs fails
+            return step(_changed(model, state, lambda: act(_spec(batch))), data)
+
+        model.train_function = first
+
+    def symbolic_batch(self, spec):
+        def symbol(each):
+            dtype = each and keras.backend.standardize_dtype(each.dtype)
+            return each and keras.KerasTensor(each.shape, dtype)
+
+        return keras.tree.map_structure(symbol, spec)
+
+    def trace_step(self, model, spec, preserved):
+        self.synced(model)
+        # Metrics are built too: what tracing built would be of no use afterwards.
+        self.build(model, spec)
+        jax.eval_shape(model.train_step, keras_jax_trainer.copy_state(model), spec)
+
+    def unwrapped(self, function):
+        while hasattr(function, "easyddl_wraps"):
+            function = function.easyddl_wraps
+        return function
+
+    def begun(self, result):
+        logs, state = result
+        # The next step takes the memory of the state, so only the logs can be waited for then.
+        arrays = [leaf for leaf in jax.tree.leaves(logs) if isinstance(leaf, jax.Array)]
+        if not arrays:
+            jax.block_until_ready(state)
+            return None
+        return lambda: jax.block_until_ready(arrays)
+
+    def finish(self, model):
+        jax.block_until_ready(keras_jax_trainer.arrays_of(model))
+
+    def synced(self, model):
+        keras_jax_trainer.sync(model)
+
+    def skip_steps(self, model, steps):
+        step = model.train_function
+        left = steps
+
+        def skip(state, data):
+            nonlocal left
+            is_list = isinstance(data, list | tuple)
+            for _ in range(min(left, model.steps_per_execution)):
+                if not is_list:
+                    next(data)
+                left -= 1
+            if left == 0:
+                model.train_function = step
+            logs = {}
+            state = _changed(model, state, lambda: logs.update(model.get_metrics_result()))
+            return logs, state
+
+        model.train_function = _held(model, skip)
+
+    def step_meter(self):
+        return JaxStepMeter()
 
 
 def _wrap_made(model, name, wrap):
-    """Has a function that the trainer makes wrapped, whenever it is made.
+    """Wraps a function that the trainer makes, whenever it is made.
+
+    Args:
+        model: A Keras model.
+        name: `"train_function"` or `"test_function"`.
+        wrap: Function of the model and of what the trainer made. It returns another function.
 
     Returns:
-        Function that takes that back.
+        Function that undoes it.
     """
     maker = f"make_{name}"
-    own, original = vars(model).get(maker), getattr(model, maker)
+    original = getattr(model, maker)
     made = []
 
     def make(force=False):
@@ -57,67 +148,36 @@ def _wrap_made(model, name, wrap):
             made[-1].easyddl_wraps = function
             setattr(model, name, made[-1])
 
-    def take_back():
-        if own is None:
-            object.__delattr__(model, maker)
-        else:
-            object.__setattr__(model, maker, own)
+    undo_maker = patches.replace(model, maker, make)
+
+    def undo():
+        undo_maker()
         function = getattr(model, name)
         if any(function is each for each in made):
             setattr(model, name, function.easyddl_wraps)
 
-    object.__setattr__(model, maker, make)
-    return take_back
-
-
-def unwrapped(function):
-    """The function that the trainer has made, without what wraps it for the length of a fit."""
-    while hasattr(function, "easyddl_wraps"):
-        function = function.easyddl_wraps
-    return function
+    return undo
 
 
 def _held(model, step):
-    """A step that keeps the state where data end, which Keras has taken from the variables."""
+    """A step that saves the state where data end: Keras has taken it from the variables."""
 
     def held(state, data):
         try:
             return step(state, data)
         except StopIteration:
-            _hold(model, state)
+            keras_jax_trainer.hold(model, state)
             raise
 
     return held
 
 
-def _hold(model, state):
-    model._jax_state = dict(zip(_STATES[len(state)], state, strict=True))
-    model._jax_state_synced = False
-
-
-def synced(model):
-    """Has a model's variables hold the values that they have after the last step."""
-    model.jax_state_sync()
-
-
-def begun(result):
-    """What waits until the step is done that has returned this; `None` where it is."""
-    logs, state = result
-    # The state is given away to the next step, and cannot be waited for then.
-    arrays = [leaf for leaf in jax.tree.leaves(logs) if isinstance(leaf, jax.Array)]
-    if not arrays:
-        jax.block_until_ready(state)
-        return None
-    return lambda: jax.block_until_ready(arrays)
-
-
-def finish(model):
-    """Waits until all steps that the trainer has begun are done."""
-    state = getattr(model, "_jax_state", None)
-    if state and not model._jax_state_synced:
-        jax.block_until_ready(state)
-    else:
-        jax.block_until_ready([v._value for v in model.variables if v._value is not None])
+def _changed(model, state, act):
+    """The state after `act`, which may read and assign variables."""
+    keras_jax_trainer.hold(model, state)
+    keras_jax_trainer.sync(model)
+    act()
+    return keras_jax_trainer.take_state(model)
 
 
 def _first(data):
@@ -131,133 +191,17 @@ def _first(data):
     return batch, itertools.chain([batch], data)
 
 
-def on_first_batch(model, act):
-    """Has `act` called with the first fit's batch structure, before the first step."""
-    step = model.train_function
-
-    def first(state, data):
-        model.train_function = step
-        try:
-            batch, data = _first(data)
-        except StopIteration:
-            return {}, state  # a fit that ends its first epoch without any logs fails
-        return step(_changed(model, state, lambda: act(_spec(batch))), data)
-
-    model.train_function = first
-
-
-def _changed(model, state, act):
-    """The state after `act`, which may read and assign variables."""
-    _hold(model, state)
-    model.jax_state_sync()
-    act()
-    state = model._get_jax_state(
-        trainable_variables=True,
-        non_trainable_variables=True,
-        optimizer_variables=True,
-        metrics_variables=True,
-        purge_model_variables=True,
-    )
-    model._jax_state_synced = False
-    return state
-
-
 def _spec(batch):
     return keras.tree.map_structure(
         lambda x: None if x is None else jax.ShapeDtypeStruct(x.shape, x.dtype), batch
     )
 
 
-def symbolic_batch(spec):
-    """A batch of a structure, in Keras's symbols."""
-
-    def symbol(each):
-        dtype = each and keras.backend.standardize_dtype(each.dtype)
-        return each and keras.KerasTensor(each.shape, dtype)
-
-    return keras.tree.map_structure(symbol, spec)
-
-
-def changing(train_step, model, begin):
-    """A `train_step` that gives variables other values than it has computed.
-
-    Args:
-        train_step: As Keras's trainer has it.
-        model: The model of the step.
-        begin: Function that is called before the step. It returns a list of Keras variables that
-            are not trainable, and a function of two lists of their values, before the step and
-            after it, that returns the values that they get.
-    """
-
-    @functools.wraps(train_step)
-    def step(state, data):
-        variables, change = begin()
-        result, after = train_step(state, data)
-        if not variables:
-            return result, after
-        place_of = {id(v): i for i, v in enumerate(model.non_trainable_variables)}
-        places = [place_of[id(variable)] for variable in variables]
-        trainable, values, *others = after
-        changed = change([state[1][i] for i in places], [values[i] for i in places])
-        values = list(values)
-        for i, value in zip(places, changed, strict=True):
-            values[i] = value
-        return result, (trainable, values, *others)
-
-    return step
-
-
-def builds_in_step(model):
-    """Never: Keras builds an optimizer before."""
-    return False
-
-
-def build(model, spec):
-    """Makes a model's variables before its first step, by a batch's structure: always `True`."""
-    model._symbolic_build(data_batch=symbolic_batch(spec))
-    return True
-
-
-def trace_step(model, spec):
-    """Traces a model's step for batches of a structure, and computes nothing."""
-    synced(model)
-    # Of metrics too: what was built while tracing would be of no use afterwards.
-    model._symbolic_build(data_batch=symbolic_batch(spec))
-    state = model._get_jax_state(
-        trainable_variables=True,
-        non_trainable_variables=True,
-        optimizer_variables=True,
-        metrics_variables=True,
-    )
-    jax.eval_shape(model.train_step, state, spec)
-
-
-def skip_steps(model, steps):
-    """Has the first steps of a fit draw their data and train nothing."""
-    step = model.train_function
-    left = steps
-
-    def skip(state, data):
-        nonlocal left
-        is_list = isinstance(data, list | tuple)
-        for _ in range(min(left, model.steps_per_execution)):
-            if not is_list:
-                next(data)
-            left -= 1
-        if left == 0:
-            model.train_function = step
-        logs = {}
-        state = _changed(model, state, lambda: logs.update(model.get_metrics_result()))
-        return logs, state
-
-    model.train_function = _held(model, skip)
-
-
-class StepMeter(HostStepMeter):
+class JaxStepMeter(HostStepMeter):
     """Counts what the trainer hands to its steps."""
 
     def watch(self, fit):
-        """Measures the steps of a fit. To be called in a callback's `set_model`."""
+        """Counts the steps of a fit. To be called in a callback's `set_model`."""
         fit.at_end.callback(_wrap_made(fit.model, "train_function", self._counted))
 
     def _counted(self, model, step):
@@ -266,13 +210,13 @@ class StepMeter(HostStepMeter):
                 for batch in data:
                     self.count(batch)
                 return step(state, data)
-            return step(state, _Counting(data, self.count))
+            return step(state, _CountingIterator(data, self.count))
 
         return counted
 
 
-class _Counting:
-    """An iterator of batches that tells of each."""
+class _CountingIterator:
+    """An iterator of batches that counts each."""
 
     def __init__(self, batches, count):
         self._batches = batches

@@ -4,21 +4,21 @@ import tensorflow as tf
 
 
 class Rows:
-    """The sparse gradients of an exchange, whose rows all ranks bring together at every step.
+    """The sparse gradients of a registration, whose rows all ranks gather at every step.
 
     Args:
-        number: Integer. The engine's number of the exchange.
-        indices: List of integers. Which of the exchange's gradients they are.
-        shapes: List of tuples. The shape of each of the exchange's gradients.
+        engine: `_core.Exchange`.
+        indices: List of integers. Which of the registered gradients are sparse.
+        shapes: List of tuples. The shape of each registered gradient.
     """
 
-    def __init__(self, number, indices, shapes):
-        self._number = number
+    def __init__(self, engine, indices, shapes):
+        self._engine = engine
         self._indices = indices
         self._shapes = [shapes[i] for i in indices]
 
     def of(self, gradients):
-        """The sparse ones of all gradients."""
+        """The sparse ones of all registered gradients."""
         slices = [gradients[i] for i in self._indices]
         for each, shape in zip(slices, self._shapes, strict=True):
             if not isinstance(each, tf.IndexedSlices):
@@ -30,19 +30,29 @@ class Rows:
         return slices
 
     def gather(self, library, slices, step, weight):
-        """All ranks' rows, as a dict of `tf.IndexedSlices` by index, and the number 1."""
+        """The rows of all ranks.
+
+        Args:
+            library: The operations of `ext/tensorflow_op.cpp`.
+            slices: List of this rank's `tf.IndexedSlices`, from `of`.
+            step: Integer tensor. The number of the step.
+            weight: Scalar float32 tensor. The weight of this rank's batch.
+
+        Returns:
+            Pair of a dict of `tf.IndexedSlices` by index, and a tensor that holds the number 1.
+        """
         with tf.device("CPU:0"):
             indices, values, count = library.easyddl_gather(
                 indices=[tf.cast(each.indices, tf.int64) for each in slices],
                 values=[each.values for each in slices],
                 step=step,
                 weight=weight,
-                exchange=self._number,
+                exchange=self._engine.number,
                 shapes=[n for shape in self._shapes for n in (len(shape), *shape)],
             )
         gathered = zip(indices, values, slices, self._shapes, strict=True)
-        everyones = [_slices(i, v, mine.indices.dtype, shape) for i, v, mine, shape in gathered]
-        return dict(zip(self._indices, everyones, strict=True)), count
+        all_rows = [_slices(i, v, mine.indices.dtype, shape) for i, v, mine, shape in gathered]
+        return dict(zip(self._indices, all_rows, strict=True)), count
 
 
 def no_rows(dtype, shape):

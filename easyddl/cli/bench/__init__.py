@@ -1,10 +1,11 @@
-"""Times allreduce on these ranks: easyddl's beside MPI's, a flat ring and gloo.
+"""Times allreduce on these ranks: easyddl's, MPI's, a flat ring and gloo's.
 
-Start it under `mpirun`, as a training job. All sum float32 numbers out of place. They take
-turns, round by round, and a round's time is that of its slowest rank; shown are the median, the
-best and the worst round. Each is checked against NumPy first. Two bounds are measured in the
-same run: copying the data once into other memory and once out of it, on all ranks at once; and,
-with several hosts, sending what must cross the wire, from all hosts at once.
+Start the command under `mpirun`, like a training job. Every algorithm sums float32 numbers out of
+place. Its result is first checked against NumPy. The algorithms take turns, round by round. The
+time of a round is that of its slowest rank. The table shows the median, the best and the worst
+round. Two lower bounds are measured in the same run: the time to copy the data once into other
+memory and once out of it, on all ranks at once; and, with several hosts, the time to send the data
+that must cross the network, from all hosts at once.
 """
 
 import argparse
@@ -13,7 +14,7 @@ import pathlib
 import re
 import sys
 
-SUMMARY = "times allreduce on these ranks, beside MPI's and what memory and wire allow"
+SUMMARY = "time allreduce on these ranks, next to MPI's and the bounds of memory and network"
 
 _ALGORITHMS = ("easyddl", "mpi", "ring", "gloo")
 _SIZES = "4 1Ki 16Ki 256Ki 4Mi 32Mi 100M"
@@ -21,12 +22,12 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "
 
 
 def parse_size(text):
-    """The bytes that a text such as `"64Ki"`, `"100M"` or `"4096"` means."""
+    """Converts a text such as `"64Ki"`, `"100M"` or `"4096"` to a number of bytes."""
     found = re.fullmatch(r"(\d+)([kmg]?i?)b?", text.strip().lower())
     if not found or found[2] not in _UNITS:
         raise argparse.ArgumentTypeError(
-            "must be a number of bytes, which may end in k, M or G (thousands) or in Ki, Mi or Gi "
-            f"(1024s), as in 100M. Received: {text!r}"
+            "must be a number of bytes, which may end in k, M or G (powers of 1000) or in Ki, Mi "
+            f"or Gi (powers of 1024), for example 100M. Received: {text!r}"
         )
     size = int(found[1]) * _UNITS[found[2]]
     if size == 0 or size % 4:
@@ -38,7 +39,7 @@ def parse_size(text):
 
 def _parse_rounds(text):
     if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"must be a number from 1. Received: {text!r}")
+        raise argparse.ArgumentTypeError(f"must be an integer from 1. Received: {text!r}")
     return int(text)
 
 
@@ -49,14 +50,14 @@ def _parse_picture(text):
 
 
 def add_arguments(parser):
-    """Adds this command's options."""
+    """Adds the arguments of `easyddl bench`."""
     parser.add_argument(
         "--sizes",
         type=parse_size,
         nargs="+",
         default=[parse_size(size) for size in _SIZES.split()],
         metavar="BYTES",
-        help=f"of float32 data on each rank, as 64Ki or 100M (default: {_SIZES})",
+        help=f"bytes of float32 data on each rank, for example 64Ki or 100M (default: {_SIZES})",
     )
     parser.add_argument(
         "--algorithms",
@@ -64,18 +65,20 @@ def add_arguments(parser):
         choices=_ALGORITHMS,
         default=list(_ALGORITHMS),
         metavar="NAME",
-        help=f"some of {', '.join(_ALGORITHMS)} (default: all; gloo comes with torch)",
+        help=f"one or more of {', '.join(_ALGORITHMS)} (default: all; gloo needs torch)",
     )
     parser.add_argument(
         "--rounds",
         type=_parse_rounds,
         default=15,
         metavar="N",
-        help="how often each is timed (default: 15)",
+        help="number of rounds in which each algorithm is timed (default: 15)",
     )
-    parser.add_argument("--busy", action="store_true", help="keep every core busy meanwhile")
+    parser.add_argument("--busy", action="store_true", help="keep every core busy with other work")
     parser.add_argument(
-        "--json", metavar="FILE", help="write all times there; - for standard output, no table then"
+        "--json",
+        metavar="FILE",
+        help="write all times to FILE; - writes to standard output, without the table",
     )
     parser.add_argument(
         "--plot",
@@ -87,10 +90,10 @@ def add_arguments(parser):
 
 
 def run(options):
-    """Measures, and shows it on rank 0.
+    """Times the algorithms and shows the result on rank 0.
 
     Args:
-        options: What `argparse` found.
+        options: Namespace. The parsed arguments.
 
     Returns:
         The exit status.
@@ -99,7 +102,7 @@ def run(options):
     from easyddl.collectives import objects
     from easyddl.runtime import world
 
-    # Rank 0 alone writes. Its word goes for all, so that all end in the same way.
+    # Only rank 0 writes. It broadcasts its check, so that all ranks end with the same error.
     problem = objects.broadcast_object(_cannot_write(options) if world.is_root() else None)
     if problem is None:
         missing = timing.memory_missing(max(options.sizes))
@@ -109,7 +112,7 @@ def run(options):
 
     algorithms = list(dict.fromkeys(options.algorithms))
     with timing.Bench(algorithms) as benchmark:
-        report = {
+        results = {
             "ranks": world.size(),
             "hosts": world.num_nodes(),
             "cores": len(timing.cores()),
@@ -123,14 +126,14 @@ def run(options):
             "results": [],
         }
         with timing.busy_cores(options.busy):
-            _measure(benchmark, report, options)
+            _measure(benchmark, results, options)
     if world.is_root():
-        _write(report, options)
+        _write(results, options)
     return 0
 
 
 def _cannot_write(options):
-    """Why the options' files cannot be written; `None` if they can."""
+    """Returns the reason why the output files cannot be written; `None` if they can."""
     for name in ("json", "plot"):
         path = getattr(options, name)
         if path is None or (name == "json" and path == "-"):
@@ -142,7 +145,7 @@ def _cannot_write(options):
             return f"argument --{name}: there is no directory {str(path.parent)!r}"
     if options.plot is not None:
         try:
-            import matplotlib.figure  # noqa: F401 - only whether it can be had
+            import matplotlib.figure  # noqa: F401 - checks only that it can be imported
         except ImportError as error:
             return (
                 "argument --plot: needs matplotlib: `pip install matplotlib`, or the extra "
@@ -152,22 +155,22 @@ def _cannot_write(options):
 
 
 def _short(version):
-    """The first words of what an MPI library says of itself: `"MPICH 5.0.2"`."""
+    """Shortens the version text of an MPI library, for example to `"MPICH 5.0.2"`."""
     line = version.strip("\0 \n").splitlines()[0].split(",")[0]
     return " ".join(line.replace("Version:", "").split())
 
 
-def _measure(benchmark, report, options):
-    """Fills in the results, size by size, and shows each as it comes."""
+def _measure(benchmark, results, options):
+    """Fills in the results size by size, and shows each size as soon as it is measured."""
     from tqdm import tqdm
 
     from easyddl.cli.bench import report
     from easyddl.runtime import console, world
 
     shows = world.is_root()
-    table = report.Table(report["algorithms"])
+    table = report.Table(results["algorithms"])
     bar = tqdm(
-        total=len(options.sizes) * options.rounds * len(benchmark.ways()),
+        total=len(options.sizes) * options.rounds * len(benchmark.timed()),
         disable=not (shows and console.is_watched()),
         leave=False,
         unit="round",
@@ -179,25 +182,25 @@ def _measure(benchmark, report, options):
             print(line, flush=True)
 
     with bar:
-        say(report.title(report))
-        for name, reason in report["skipped"].items():
+        say(report.title(results))
+        for name, reason in results["skipped"].items():
             say(f"{name} is left out: {reason}")
         say(table.header())
         for size in options.sizes:
             bar.set_description(report.format_bytes(size))
-            result = benchmark.compare(size, options.rounds, advance=lambda way: bar.update())
-            report["results"].append(result)
+            result = benchmark.compare(size, options.rounds, advance=lambda name: bar.update())
+            results["results"].append(result)
             say(table.rows(result))
 
 
-def _write(report, options):
+def _write(results, options):
     from easyddl.cli.bench import report
 
     if options.json is not None:
-        text = json.dumps(report, indent=1) + "\n"
+        text = json.dumps(results, indent=1) + "\n"
         if options.json == "-":
             sys.stdout.write(text)
         else:
             pathlib.Path(options.json).write_text(text)
     if options.plot is not None:
-        report.plot(report, options.plot)
+        report.plot(results, options.plot)

@@ -1,4 +1,4 @@
-"""The allreduce of torch.distributed's gloo, to be timed beside easyddl's."""
+"""Times the allreduce of gloo, through torch.distributed."""
 
 import datetime
 import importlib
@@ -18,8 +18,8 @@ def connect():
     """Connects all ranks by gloo. Collective.
 
     Returns:
-        A `Gloo`, or `None`, and the reason why there is none. Both are there, or not, on all
-        ranks.
+        Tuple of a `Gloo` and `None`; or of `None` and the reason why gloo cannot be used. All ranks
+        get the same kind of result.
     """
     if not all(objects.allgather_object(importlib.util.find_spec("torch") is not None)):
         return None, "torch is not installed"
@@ -33,11 +33,13 @@ def connect():
 
 
 def _together(step, *arguments):
-    """The result of a step that all ranks take; an error on all if it fails on any."""
+    """Calls `step` on all ranks, and raises an error on all ranks if it fails on any."""
     result = problem = None
     try:
         result = step(*arguments)
-    except Exception as error:  # whatever torch or the network say: the ranks go on without gloo
+    except (
+        Exception
+    ) as error:  # any failure of torch or of the network: the ranks continue without gloo
         problem = f"{type(error).__name__}: {error}".splitlines()[0]
     problems = objects.allgather_object(problem)
     for rank, each in enumerate(problems):
@@ -56,11 +58,11 @@ def _import():
 
 
 def _serve(distributed):
-    """Where the ranks find each other: a server on rank 0."""
+    """Starts the server on rank 0 through which the ranks find each other."""
     names = objects.allgather_object(socket.gethostname())
     if not world.is_root():
         return None
-    # A container's own name need not lead anywhere.
+    # A container's own host name may not be resolvable.
     host = "127.0.0.1" if len(set(names)) == 1 else names[0]
     return _store(distributed, host, 0, is_master=True)
 
@@ -98,11 +100,16 @@ class Gloo:
     def time(self, data, result, calls):
         """Sums `data` over all ranks into `result`, `calls` times. Collective.
 
-        gloo works in place alone, so the copy before it counts. NumPy makes it, because torch's
-        threads would go on spinning for a while, beside what is timed next.
+        gloo works in place only, so the time includes a copy of the data. NumPy makes this copy,
+        because torch's threads would continue to spin for a while and disturb the next measurement.
+
+        Args:
+            data: NumPy array. The input of this rank.
+            result: NumPy array of the same shape and dtype. Receives the sum.
+            calls: Integer. The number of calls.
 
         Returns:
-            The seconds that a call took on this rank.
+            Float. The time of a call on this rank, in seconds.
         """
         tensor = self._from_numpy(result)
         world.barrier()
@@ -113,5 +120,5 @@ class Gloo:
         return (time.perf_counter() - start) / calls
 
     def close(self):
-        """Takes this rank's connections down."""
+        """Closes this rank's connections."""
         self._distributed.destroy_process_group()

@@ -1,4 +1,4 @@
-"""What `easyddl bench` shows: a table and a picture."""
+"""The table and the picture of `easyddl bench`."""
 
 LABELS = {
     "easyddl": "easyddl",
@@ -13,7 +13,7 @@ _NONE = "-"
 
 
 def format_bytes(size):
-    """A size as people say it: `"1 KiB"`, `"100 MB"`, `"4 bytes"`."""
+    """Formats a number of bytes with the shortest unit: `"1 KiB"`, `"100 MB"`, `"4 bytes"`."""
     counts = [(size, "bytes")]
     for base, units in ((1024, ("KiB", "MiB", "GiB")), (1000, ("kB", "MB", "GB"))):
         for power, unit in enumerate(units, start=1):
@@ -23,7 +23,7 @@ def format_bytes(size):
 
 
 def format_seconds(seconds):
-    """A time with three digits: `"1.23 us"`; a dash for `None`."""
+    """Formats a time in seconds with three digits, `"1.23 us"`; `None` as a dash."""
     if seconds is None:
         return _NONE
     unit, number = "ns", seconds * 1e9
@@ -35,10 +35,10 @@ def format_seconds(seconds):
 
 
 class Table:
-    """A table with three lines for each size, which can be printed as they come.
+    """A table with three lines for each size, which can be printed one after the other.
 
     Args:
-        algorithms: List of names, a column each.
+        algorithms: List of names. Each of them gets a column.
     """
 
     def __init__(self, algorithms):
@@ -51,14 +51,14 @@ class Table:
         self._widths = [max(9, len(column)) for column in self._columns]
 
     def header(self):
-        """The line with the names of the columns."""
+        """Returns the line with the names of the columns."""
         return self._line("", self._columns)
 
     def rows(self, result):
-        """The lines of one size: the medians and what follows from them, the least, the worst.
+        """Returns the lines of one size: the medians and their ratios, the best, the worst round.
 
         Args:
-            result: Dictionary, as `Bench.compare` returns it.
+            result: Dictionary. The result of `Bench.compare`.
         """
         spread = [self._of_rounds(which, result[which]) for which in ("least", "worst")]
         return "\n".join([self._medians(result), *spread])
@@ -86,7 +86,7 @@ class Table:
 
 
 _COLORS = {
-    "easyddl": "#0072b2",  # told apart by the colour-blind too
+    "easyddl": "#0072b2",  # these colours can be distinguished by colour-blind people
     "mpi": "#d55e00",
     "ring": "#009e73",
     "gloo": "#cc79a7",
@@ -97,15 +97,16 @@ _MARKERS = {"easyddl": "o", "mpi": "s", "ring": "^", "gloo": "D"}
 
 
 def plot(report, path):
-    """Draws the times of all sizes, log-log, and writes the picture.
+    """Draws the times of all sizes on logarithmic axes, and writes the picture.
 
-    A line is the median, and the band around an algorithm's goes from its least to its worst round.
+    A line shows the median. The band around the line of an algorithm extends from its best to its
+    worst round.
 
     Args:
-        report: Dictionary, as `easyddl bench --json` writes it.
-        path: String. The file's name, ending in `.png`.
+        report: Dictionary with the content of the file that `easyddl bench --json` writes.
+        path: String. The name of the file, ending in `.png`.
     """
-    # Not pyplot, which would look for a screen.
+    # pyplot would look for a display.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, NullFormatter
@@ -141,15 +142,17 @@ def plot(report, path):
     times += [result["bounds"][name] for result in results[-1:] for name in report["bounds"]]
     for axis, scale, limits, values, tick in (
         (axes.xaxis, axes.set_xscale, axes.set_xlim, sizes, _tick),
-        # The bounds of the smallest sizes lie far below everything else.
+        # The bounds of the smallest sizes are far below all other times.
         (axes.yaxis, axes.set_yscale, axes.set_ylim, times, _tick_seconds),
     ):
         scale("log")
-        limits(min(values) / 3.5, max(values) * 3.5)  # more than a decade, for a tick to show
+        limits(
+            min(values) / 3.5, max(values) * 3.5
+        )  # more than a decade, so that a tick is visible
         axis.set_major_formatter(FuncFormatter(lambda value, _, tick=tick: tick(value)))
         axis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("data on each rank")
-    axes.set_ylabel("time of a call (median, least to worst round)")
+    axes.set_ylabel("time of a call (median, best to worst round)")
     axes.set_title(title(report), fontsize=10)
     axes.grid(True, which="major", color="#dddddd")
     axes.set_axisbelow(True)
@@ -158,7 +161,7 @@ def plot(report, path):
 
 
 def title(report):
-    """Where and how a report was measured, in one line."""
+    """Returns one line that says where and how a report was measured."""
     ranks, hosts = report["ranks"], report["hosts"]
     return (
         f"allreduce (sum, float32): {ranks} rank{'s' * (ranks > 1)} on {hosts} "

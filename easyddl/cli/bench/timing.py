@@ -1,4 +1,4 @@
-"""Times allreduce beside other ways to do the same, and beside what bounds them."""
+"""Times allreduce algorithms and their lower bounds."""
 
 import contextlib
 import os
@@ -15,33 +15,33 @@ from easyddl.runtime import world
 ALGORITHMS = ("easyddl", "mpi", "ring", "gloo")
 BOUNDS = ("copy", "wire")
 
-# A round of one algorithm takes so many seconds, where a call is short: some time slices, so
-# that each pays for its own waiting.
+# The duration of a round in seconds, if a call is shorter. It spans several time slices of the
+# scheduler, so that each algorithm pays for its own waiting.
 _ROUND_SECONDS = 0.05
 _MOST_CALLS = 100_000
 
-# Arrays of the data's size that a rank holds: the input, the result and other memory.
+# The number of arrays that a rank holds: the input, the result and memory to copy to.
 ARRAYS = 3
 
-# The data repeats after so many elements: a prime, so that no two chunks, shards or pages of
-# it are equal and a part that lands in the wrong place is found.
+# The period of the data, in elements. It is a prime, so that no two chunks, shards or pages are
+# equal, and the check finds a segment in the wrong place.
 _PERIOD = 4099
 
 _BURN = "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"
 
 
 class Bench:
-    """The ways to sum an array over all ranks, and to time them side by side.
+    """Times the algorithms that sum an array over all ranks.
 
-    It is collective, as are its methods. Use it in a `with` statement.
+    The constructor and the methods are collective. Use it in a `with` statement.
 
     Args:
         algorithms: List of names out of `ALGORITHMS`.
 
     Attributes:
-        algorithms: List of those that can be had here.
-        bounds: List of names out of `BOUNDS`, of those that there are here.
-        skipped: Dictionary. Why another one is not among them, by name.
+        algorithms: List of the names of the algorithms that work here.
+        bounds: List of names out of `BOUNDS`: the bounds that can be measured here.
+        skipped: Dictionary from the name of each other algorithm to the reason.
 
     Example:
     ```python
@@ -52,7 +52,7 @@ class Bench:
 
     def __init__(self, algorithms):
         engine = world.engine()
-        self._core = engine.core.Bench(engine.world, engine.channel)
+        self._core = engine.core.Bench(engine.world, engine.communicator)
         self._gloo = None
         self.skipped = {}
         if "gloo" in algorithms:
@@ -71,85 +71,91 @@ class Bench:
         if self._gloo is not None:
             self._gloo.close()
 
-    def ways(self):
-        """All that `compare` times: the algorithms and the bounds, some of these in two ways."""
-        # A single stream may not fill a fast network, and many may get in each other's way.
+    def timed(self):
+        """Returns the names that `compare` times: the algorithms and variants of the bounds."""
+        # A single stream may not saturate a fast network, and many streams may disturb each other.
         wires = ["wire_of_one", "wire_of_all"] if "wire" in self.bounds else []
         return [*self.algorithms, "copy", *wires]
 
-    def compare(self, size, rounds, advance=lambda way: None):
-        """Times all ways on data of one size, in rounds in which they take turns.
+    def compare(self, size, rounds, advance=lambda name: None):
+        """Times all algorithms and bounds on data of one size, in rounds in which they take turns.
 
-        A round's time is that of its slowest rank.
+        The time of a round is that of its slowest rank.
 
         Args:
             size: Integer. Bytes of float32 data on each rank.
-            rounds: Integer. How often each way is timed.
-            advance: Function that is called with the name of a way after each of its rounds.
+            rounds: Integer. The number of rounds.
+            advance: Function that is called with a name after each round of it.
 
         Returns:
-            Dictionary of `bytes`; `seconds`, the median time of a call by algorithm; `bounds`,
-            likewise, `None` where there is none; `least` and `worst`, the times of the best and of
-            the worst round by algorithm and bound; `rounds`, the times of all rounds by way; and
-            `calls`, how many calls a round had.
+            Dictionary with the following entries. All times are in seconds per call.
+
+            - `bytes`: the size.
+            - `seconds`: the median time by algorithm.
+            - `bounds`: the median time by bound; `None` for a bound that was not measured.
+            - `least`, `worst`: the times of the best and the worst round, by algorithm and bound.
+            - `rounds`: the times of all rounds, by name.
+            - `calls`: the number of calls in a round, by name.
 
         Raises:
             RuntimeError: On all ranks, if an algorithm gives a wrong sum on one of them.
         """
         data, expected = _data(size)
-        ways = self.ways()
+        names = self.timed()
         calls = {}
-        for way in ways:
+        for name in names:
             data[1].fill(np.nan)
-            self._time(way, data, 1)
-            if way in self.algorithms:
-                _check(way, size, data[1], expected)
-            calls[way] = self._calls_in_a_round(way, data)
-        times = {way: [] for way in ways}
+            self._time(name, data, 1)
+            if name in self.algorithms:
+                _check(name, size, data[1], expected)
+            calls[name] = self._calls_in_a_round(name, data)
+        times = {name: [] for name in names}
         for number in range(rounds):
-            first = number % len(ways)  # so that no way always follows the same other
-            for way in ways[first:] + ways[:first]:
-                times[way].append(self._time(way, data, calls[way]))
-                advance(way)
-        medians = {way: statistics.median(found) for way, found in times.items()}
-        wires = [way for way in ways if way.startswith("wire")]
+            first = number % len(names)  # so that the order of the names changes
+            for name in names[first:] + names[:first]:
+                times[name].append(self._time(name, data, calls[name]))
+                advance(name)
+        medians = {name: statistics.median(found) for name, found in times.items()}
+        wires = [name for name in names if name.startswith("wire")]
         shown = {name: name for name in (*self.algorithms, "copy")}
         if wires:
             shown["wire"] = min(wires, key=medians.get)
         return {
             "bytes": size,
-            "seconds": {way: medians[way] for way in self.algorithms},
+            "seconds": {name: medians[name] for name in self.algorithms},
             "bounds": {name: medians[shown[name]] if name in shown else None for name in BOUNDS},
-            "least": {name: min(times[way]) for name, way in shown.items()},
-            "worst": {name: max(times[way]) for name, way in shown.items()},
+            "least": {name: min(times[timed]) for name, timed in shown.items()},
+            "worst": {name: max(times[timed]) for name, timed in shown.items()},
             "rounds": times,
             "calls": calls,
         }
 
-    def _time(self, way, data, calls):
-        """The seconds that a call took on the slowest rank."""
-        if way == "gloo":
+    def _time(self, name, data, calls):
+        """Returns the seconds that a call took on the slowest rank."""
+        if name == "gloo":
             seconds = self._gloo.time(data[0], data[1], calls)
         else:
-            seconds = self._core.time(way, *data, calls)
+            seconds = self._core.time(name, *data, calls)
         return max(_of_all_ranks(int(seconds * 1e12))) / 1e12
 
-    def _calls_in_a_round(self, way, data):
-        seconds = self._time(way, data, 1)
+    def _calls_in_a_round(self, name, data):
+        seconds = self._time(name, data, 1)
         if seconds * 10 < _ROUND_SECONDS:
-            seconds = self._time(way, data, 10)
+            seconds = self._time(name, data, 10)
         return max(1, min(_MOST_CALLS, int(_ROUND_SECONDS / max(seconds, 1e-9))))
 
 
 def _of_all_ranks(value):
-    channel = world.engine().channel
-    return channel.gather_values(value, world.signature("a benchmark's time"))
+    communicator = world.engine().communicator
+    return communicator.gather_values(value, world.fingerprint("a benchmark's time"))
 
 
 def _data(size):
-    """This rank's input, memory for the result, other memory; and the sum over all ranks.
+    """Creates the arrays of a measurement.
 
-    The numbers are small integers, so that their sum is exact in any order.
+    Returns:
+        List of the input, memory for the result and memory to copy to; and one period of the sum
+        over all ranks. The numbers are small integers, so that their sum is exact in any order.
     """
     count = size // np.dtype(np.float32).itemsize
     periods = [
@@ -161,20 +167,20 @@ def _data(size):
     return data, np.sum(periods, axis=0)
 
 
-def _check(way, size, result, period):
-    """An error on all ranks unless `result` is `period` over and over, on each."""
+def _check(name, size, result, period):
+    """Raises an error on all ranks unless `result` repeats `period` on every rank."""
     whole = len(result) // _PERIOD * _PERIOD
     right = bool((result[:whole].reshape(-1, _PERIOD) == period).all())
     right = right and bool((result[whole:] == period[: len(result) - whole]).all())
     wrong = [rank for rank, is_right in enumerate(_of_all_ranks(int(right))) if not is_right]
     if wrong:
         raise RuntimeError(
-            f"The sum of {size} bytes by {way} is wrong on rank(s) {', '.join(map(str, wrong))}."
+            f"The sum of {size} bytes by {name} is wrong on rank(s) {', '.join(map(str, wrong))}."
         )
 
 
 def memory_missing(size):
-    """Why some host's memory cannot hold all ranks' arrays of `size` bytes; `None` if it can."""
+    """Returns why a host cannot hold its ranks' arrays of `size` bytes; `None` if all can."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     needed = ARRAYS * size * world.local_size()
     for host, needs, has in objects.allgather_object((world.host(), needed, total)):
@@ -187,18 +193,18 @@ def memory_missing(size):
 
 
 def cores():
-    """The cores that this host's ranks may use, as a set. Collective."""
-    # The union, because a launcher may bind each rank to cores of its own.
+    """Returns the set of cores that this host's ranks may use. Collective."""
+    # The union, because a launcher may bind each rank to different cores.
     everyones = objects.allgather_object((world.host(), os.sched_getaffinity(0)))
     return set().union(*(theirs for host, theirs in everyones if host == world.host()))
 
 
 @contextlib.contextmanager
 def busy_cores(is_busy=True):
-    """Keeps every core of all hosts busy with other work meanwhile. Collective.
+    """Keeps every core of all hosts busy with other work inside a `with` block. Collective.
 
     Args:
-        is_busy: Boolean. With `False` it does nothing.
+        is_busy: Boolean. `False` disables it.
     """
     burners = []
     try:

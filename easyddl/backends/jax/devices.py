@@ -1,0 +1,69 @@
+"""This rank's share of the machine's GPUs and cores, on JAX."""
+
+import os
+import pathlib
+import warnings
+
+import jax
+
+from easyddl.backends.base import Backend
+from easyddl.backends.jax import private
+from easyddl.runtime import affinity, launcher
+
+_VISIBLE, _ALL = "jax_cuda_visible_devices", "all"
+
+
+class JaxDevices(Backend):
+    """Devices of a `JaxBackend`."""
+
+    def configure(self):
+        if launcher.size() is None:
+            return
+        if private.backends_are_initialized():
+            warnings.warn(
+                "JAX ran operations before easyddl was imported, so each rank may use all cores "
+                "and GPUs of its machine. Import easyddl first.",
+                stacklevel=2,
+            )
+            return
+        if launcher.knows_local_rank():
+            _pin_gpu(launcher.local_rank())
+        if launcher.local_size() > 1:
+            _share_cores()
+
+    def pin_gpu(self, local_rank):
+        if not private.backends_are_initialized():
+            _pin_gpu(local_rank)
+        elif jax.default_backend() == "gpu" and jax.local_device_count() > 1:
+            warnings.warn(
+                "JAX ran operations before the ranks knew each other, and no launcher has said "
+                "which GPU is this rank's: it uses all GPUs of its machine. Call "
+                "`easyddl.init()` first.",
+                stacklevel=2,
+            )
+
+
+def _pin_gpu(local_rank):
+    # Counted without JAX, which would take all of them to count them.
+    gpus = _visible_gpus()
+    if gpus == 0 or jax.config.read(_VISIBLE) != _ALL:
+        return
+    jax.config.update(_VISIBLE, str(local_rank % gpus))
+    if launcher.local_size() > gpus:
+        # Each would take three quarters of the memory of a GPU that it shares.
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+
+def _visible_gpus():
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return len([each for each in named.split(",") if each.strip()])
+    return len(list(pathlib.Path("/dev").glob("nvidia[0-9]*")))
+
+
+def _share_cores():
+    # XLA makes a pool of NPROC threads, or of one a core. One of its flags decides whether an
+    # operation uses several of them. Where the user has set either, it stays.
+    if "NPROC" in os.environ or "xla_cpu_multi_thread_eigen" in os.environ.get("XLA_FLAGS", ""):
+        return
+    os.environ["NPROC"] = str(affinity.compute_threads())

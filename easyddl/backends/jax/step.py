@@ -1,0 +1,70 @@
+"""A training step on JAX: a pure function, while it is traced."""
+
+import contextlib
+import functools
+import weakref
+
+import jax
+
+from easyddl.backends.base import Backend
+from easyddl.backends.jax import private
+from easyddl.backends.jax.tensors import is_symbolic
+from easyddl.compat import keras_scope
+
+
+class JaxStep(Backend):
+    """The training step of a `JaxBackend`."""
+
+    def differentiable(self, forward, backward):
+        # Not `jax.custom_gradient`, which would trace `backward` before the loss is known.
+        function = jax.custom_vjp(forward)
+        function.defvjp(lambda x: (forward(x), None), lambda _, upstream: (backward(upstream),))
+        return function
+
+    def unless(self, condition, act):
+        act()  # XLA makes it a part of the update, where a branch would keep the two apart
+
+    def scope_of(self, x):
+        return _scope_of(private.trace_of(x)) if is_symbolic(x) else None
+
+    def is_current(self, x):
+        return not is_symbolic(x) or private.trace_of(x) is private.current_trace()
+
+    def changing(self, train_step, model, begin):
+        @functools.wraps(train_step)
+        def step(state, data):
+            variables, change = begin()
+            result, after = train_step(state, data)
+            if not variables:
+                return result, after
+            place_of = {id(v): i for i, v in enumerate(model.non_trainable_variables)}
+            places = [place_of[id(variable)] for variable in variables]
+            trainable, values, *others = after
+            changed = change([state[1][i] for i in places], [values[i] for i in places])
+            values = list(values)
+            for i, value in zip(places, changed, strict=True):
+                values[i] = value
+            return result, (trainable, values, *others)
+
+        return step
+
+    def outside_of_step(self):
+        # In a pure function variables have no values.
+        return None if keras_scope.is_stateless() else contextlib.nullcontext()
+
+
+class _Scope:
+    """Stands for a function that is being traced."""
+
+
+_scopes = weakref.WeakKeyDictionary()  # by JAX's traces
+_kept = []
+
+
+def _scope_of(trace):
+    # What is registered for a traced function is needed for as long as the compiled function
+    # lives. JAX has no event for its end, so scopes are kept for ever.
+    if trace not in _scopes:
+        _scopes[trace] = _Scope()
+        _kept.append(_scopes[trace])
+    return _scopes[trace]

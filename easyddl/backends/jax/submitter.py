@@ -1,0 +1,79 @@
+"""How JAX's arrays get into the engine and back."""
+
+import functools
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+
+from easyddl.backends import xla
+from easyddl.backends.base import Backend, Submitter
+from easyddl.backends.jax.tensors import is_symbolic, to_dense
+
+
+class JaxReduction(Backend):
+    """Gradients of a `JaxBackend`."""
+
+    def submitter(self, engine, buckets, shapes):
+        return JaxSubmitter(engine, buckets, shapes)
+
+
+class JaxSubmitter(Submitter):
+    """Submits all arrays by one custom call, which finds the engine's object by number.
+
+    The call can be a part of a compiled step: see `ext/xla_ffi.cpp`. It blocks none of XLA's
+    threads.
+    """
+
+    def __init__(self, engine, buckets, shapes):
+        super().__init__(engine, buckets, shapes)
+        self._order = [i for bucket in buckets for i in bucket]
+
+    def reduce(self, tensors, weight=None):
+        arrays = [jnp.asarray(to_dense(tensors[i])) for i in self._order]
+        weight = jnp.asarray(1.0 if weight is None else weight, jnp.float32)
+        means = _primitive().bind(weight, *arrays, number=self._engine.number)
+        if not any(map(is_symbolic, means)):
+            # In eager mode nothing else keeps the exchanges of one step before those of the next.
+            jax.block_until_ready(means)
+        result = dict(zip(self._order, means, strict=True))
+        return [result[i] for i in range(len(tensors))]
+
+
+@functools.cache
+def _primitive():
+    """The custom call as JAX's primitive, of a weight and arrays.
+
+    It has an effect for XLA, which so neither drops nor moves nor doubles it, even on a rank that
+    uses no result. For JAX it has none, unlike `jax.ffi.ffi_call(has_side_effect=True)`: JAX
+    forbids effects where gradients pass, and dispatches a step that has some in Python.
+    """
+    _register()
+    primitive = Primitive(xla.CALL)
+    primitive.multiple_results = True
+    primitive.def_abstract_eval(lambda weight, *arrays, number: list(arrays))
+
+    def lower(context, weight, *arrays, number):
+        rule = jax.ffi.ffi_lowering(
+            xla.CALL,
+            has_side_effect=True,
+            operand_output_aliases={i + 1: i for i in range(len(arrays))},
+        )
+        return rule(context, weight, *arrays, exchange=np.int64(number), first=np.int64(0))
+
+    @functools.cache
+    def compiled(number):
+        return jax.jit(functools.partial(primitive.bind, number=number))
+
+    mlir.register_lowering(primitive, lower)
+    primitive.def_impl(lambda *arrays, number: compiled(number)(*arrays))
+    return primitive
+
+
+def _register():
+    library = xla.library()
+    handlers = {"cpu": library.easyddl_exchange, "CUDA": library.easyddl_exchange_on_gpu}
+    for platform, handler in handlers.items():
+        jax.ffi.register_ffi_target(xla.CALL, jax.ffi.pycapsule(handler), platform=platform)

@@ -1,0 +1,54 @@
+"""JAX's arrays. JAX has no variables of its own."""
+
+import jax
+import keras
+import numpy as np
+from jax import numpy as jnp
+from jax.experimental.sparse import JAXSparse
+
+from easyddl.backends.base import Backend
+from easyddl.compat import keras_scope
+
+
+class JaxTensors(Backend):
+    """Tensors of a `JaxBackend`."""
+
+    def is_tensor(self, x):
+        return isinstance(x, jax.Array | JAXSparse | keras.Variable)
+
+    def is_symbolic(self, x):
+        return is_symbolic(x)
+
+    def infers_shapes(self, x):
+        # Keras traces a function to infer the shapes of its results.
+        return is_symbolic(x) and keras_scope.infers_shapes()
+
+    def is_float(self, x):
+        return jnp.issubdtype(x.dtype, jnp.floating)
+
+    def to_numpy(self, x):
+        x = x.value if isinstance(x, keras.Variable) else x
+        if is_symbolic(x):
+            raise TypeError(
+                "`x` is a symbolic tensor: collectives take values, outside of jax.jit and "
+                "jax.grad. In a custom training loop wrap the optimizer in "
+                "`ddl.DistributedOptimizer`, whose `stateless_apply` exchanges gradients inside "
+                f"of jax.jit too. Received: {x}"
+            )
+        return np.asarray(to_dense(x))
+
+    def from_numpy(self, array, like):
+        return jnp.array(array)
+
+    def to_dense(self, gradient):
+        return to_dense(gradient)
+
+
+def is_symbolic(x):
+    """Whether a tensor has no values yet, because a function is being traced."""
+    return isinstance(x, jax.core.Tracer)
+
+
+def to_dense(x):
+    """An array as a dense one."""
+    return x.todense() if isinstance(x, JAXSparse) else x

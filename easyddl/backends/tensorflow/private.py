@@ -1,0 +1,70 @@
+"""Every private name of TensorFlow that easyddl uses. TensorFlow 2.16 to 2.21 have all of them."""
+
+import tensorflow as tf
+from tensorflow.compiler.tf2xla.ops import gen_xla_ops
+from tensorflow.python.eager import context
+from tensorflow.python.ops import control_flow_util
+
+
+def global_seed():
+    """The seed that the user gave to `tf.random.set_seed`, or `None`.
+
+    Without it, numbers drawn by `tf.random.normal` and the like would be the same on all ranks.
+    """
+    return context.global_seed()
+
+
+def op_seed_state():
+    """The state of the generator that makes operations' seeds from the global one.
+
+    Without it, a restored training would draw other numbers than an uninterrupted one.
+    """
+    return context.context()._rng.getstate()
+
+
+def set_op_seed_state(state):
+    """Restores what `op_seed_state` returned."""
+    context.context()._rng.setstate(state)
+
+
+def add_control_input(op, other):
+    """Makes an operation of a graph wait for another one that was created before it.
+
+    Without it, gradients are computed in another order than buckets travel in, and buckets leave
+    late: steps stay right and get slower. `tf.control_dependencies` serves new operations only.
+    """
+    op._add_control_input(other)
+
+
+def is_in_xla_context():
+    """Whether the graph that is traced, or one around it, is compiled by XLA.
+
+    Without it, a step that XLA compiles would get an operation that XLA cannot compile.
+    """
+    return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+
+
+def xla_call_module(arguments, module, shapes, dtypes, platform):
+    """Puts a StableHLO module into the graph.
+
+    Without it, no step with `jit_compile=True` can exchange gradients: `tf.raw_ops` does not have
+    this operation.
+
+    Args:
+        arguments: List of tensors.
+        module: String. The module, as text.
+        shapes: List of tuples. The shapes of the results.
+        dtypes: List of TensorFlow dtypes of the results.
+        platform: `"CPU"` or `"CUDA"`.
+    """
+    return gen_xla_ops.xla_call_module(
+        arguments,
+        version=5,
+        module=module,
+        Sout=shapes,
+        Tout=dtypes,
+        platforms=[platform],
+        dim_args_spec=[],
+        function_list=[],
+        has_token_input_output=False,
+    )

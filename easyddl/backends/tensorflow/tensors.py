@@ -1,0 +1,56 @@
+"""TensorFlow's tensors, variables and sparse gradients."""
+
+import warnings
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from easyddl.backends.base import Backend
+from easyddl.backends.tensorflow import step
+
+
+class TensorFlowTensors(Backend):
+    """Tensors of a `TensorFlowBackend`."""
+
+    def is_tensor(self, x):
+        return isinstance(x, tf.Tensor | tf.Variable | tf.IndexedSlices | keras.Variable)
+
+    def is_symbolic(self, x):
+        return step.is_symbolic(x)
+
+    def is_float(self, x):
+        return tf.as_dtype(x.dtype).is_floating
+
+    def to_numpy(self, x):
+        x = tf.convert_to_tensor(x)
+        if not hasattr(x, "numpy"):
+            raise TypeError(
+                "`x` is a symbolic tensor: collectives take values, outside of tf.function. In a "
+                "custom training loop wrap the optimizer in `ddl.DistributedOptimizer`, which "
+                f"exchanges gradients inside of tf.function too. Received: {x}"
+            )
+        return np.asarray(x.numpy())
+
+    def from_numpy(self, array, like):
+        return tf.convert_to_tensor(array)
+
+    def is_variable(self, x):
+        return isinstance(x, tf.Variable)
+
+    def assign(self, variable, value):
+        variable.assign(value)
+
+    def has_rows(self, gradient):
+        # Arrays have a fixed length in XLA, and how many rows there are differs by rank and step.
+        return isinstance(gradient, tf.IndexedSlices) and not step.is_compiled_by_xla()
+
+    def to_dense(self, gradient):
+        return to_dense(gradient)
+
+
+def to_dense(gradient):
+    """A gradient as a dense tensor."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TensorFlow's warning about the memory
+        return tf.convert_to_tensor(gradient)

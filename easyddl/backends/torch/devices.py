@@ -1,0 +1,38 @@
+"""This rank's share of the machine's GPUs and cores, on PyTorch."""
+
+import os
+
+import torch
+
+from easyddl.backends.base import Backend
+from easyddl.runtime import affinity, launcher
+
+
+class TorchDevices(Backend):
+    """Devices of a `TorchBackend`."""
+
+    def configure(self):
+        if launcher.size() is None:
+            return
+        if launcher.knows_local_rank():
+            self.pin_gpu(launcher.local_rank())
+        if launcher.local_size() > 1:
+            share_cores()
+
+    def pin_gpu(self, local_rank):
+        # Keras's "cuda" is PyTorch's current device. One that was set before is the user's choice.
+        if "KERAS_TORCH_DEVICE" in os.environ or not torch.cuda.is_available():
+            return
+        if torch.cuda.is_initialized() and torch.cuda.current_device() != 0:
+            return
+        torch.cuda.set_device(local_rank % torch.cuda.device_count())
+
+
+def share_cores():
+    """Limits PyTorch's threads to this rank's cores, where the user has set no number."""
+    if {"OMP_NUM_THREADS", "MKL_NUM_THREADS"} & set(os.environ):
+        return
+    # Left to itself PyTorch takes every core, or one thread of each where there are two.
+    every = len(os.sched_getaffinity(0))
+    if torch.get_num_threads() in (every, every // 2):
+        torch.set_num_threads(min(affinity.compute_threads(), torch.get_num_threads()))

@@ -1,0 +1,145 @@
+"""The submit queue of tensors in a GPU's memory."""
+
+import contextlib
+import weakref
+
+import torch
+
+from easyddl.backends.torch.overlap import ADVICE
+from easyddl.backends.torch.submit_queue import SubmitQueue
+from easyddl.backends.torch.tensor_buffer import TensorBuffer
+from easyddl.runtime import world
+
+# Queues of steps whose backward pass has begun and whose `reduce` has not been called.
+_in_backward = weakref.WeakSet()
+
+
+class GpuQueue(SubmitQueue):
+    """Queues buckets on CUDA streams, which wait for the results.
+
+    With NCCL alone, the host waits only until all ranks have begun the step, which it learns from a
+    small allreduce. Where hosts take part in the reduction of a bucket, submitting it takes until
+    their part is done: then no bucket leaves early, because the backward pass would stand still.
+
+    For a bucket that leaves during the backward pass a stream of its own waits, so that the stream
+    that computes goes on. That one waits for it once all buckets have been submitted.
+    """
+
+    def __init__(self, engine, buckets, device):
+        super().__init__(engine, buckets, device)
+        self._stream = None  # the one beside those that compute
+        self._last_stream = None  # the one that waits for what was submitted last
+        self._meets_others = False  # whether another queue is used during the backward pass
+        self._begin_step()
+
+    def _begin_step(self):
+        _in_backward.discard(self)
+        self._computing = []  # streams on which gradients were computed
+        self._ready = {}  # gradients, by bucket that has not been submitted
+        self._ahead = 0  # how many of the first buckets were submitted before `reduce`
+        self._buffers = {}  # of submitted buckets, by index
+
+    @staticmethod
+    def weigh(weight):
+        """A number, or a tensor on the GPU: the host does not wait for its value."""
+        if isinstance(weight, torch.Tensor) and weight.is_cuda:
+            return weight
+        return 1.0 if weight is None else float(weight)
+
+    def mark_ready(self):
+        _in_backward.add(self)
+        stream = torch.cuda.current_stream(self.device)
+        if stream not in self._computing:
+            self._computing.append(stream)
+
+    def submit(self, bucket, gradients, weight):
+        submitted = []
+        if self._meets_others or not self._returns_at_once():
+            return submitted
+        self._ready[bucket] = gradients
+        # In order: a stream that waits for a bucket never gets to an earlier one.
+        while self._ahead in self._ready:
+            gradients = self._ready.pop(self._ahead)
+            # A gradient that must be copied is copied on that stream, too.
+            with torch.cuda.stream(self._stream_beside()):
+                buffers = {
+                    i: TensorBuffer(each, True, self.device) for i, each in gradients.items()
+                }
+                self._submit_buckets(self._ahead, buffers, weight)
+            submitted.append(self._ahead)
+            self._ahead += 1
+        return submitted
+
+    def _returns_at_once(self):
+        """Whether submitting a bucket queues work on streams, and waits for nothing else."""
+        return world.engine().core.only_queues_on_gpu(self._engine.number)
+
+    def _stream_beside(self):
+        """The stream beside those that compute. It waits for what they have queued so far."""
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(self.device)
+        for stream in self._computing:
+            self._stream.wait_stream(stream)
+        return self._stream
+
+    def reduce(self, buffer_of, weight):
+        _in_backward.discard(self)
+        _stop_early_buckets(_in_backward)
+        rest = self._buckets[self._ahead :]
+        if rest:
+            buffers = {i: buffer_of(i) for bucket in rest for i in bucket}
+            self._submit_buckets(self._ahead, buffers, weight)
+        if self._ahead > 0:
+            torch.cuda.current_stream(self.device).wait_stream(self._stream)
+        results = {i: buffer.result() for i, buffer in self._buffers.items()}
+        self._begin_step()
+        return results
+
+    def _submit_buckets(self, first, buffers, weight):
+        """Submits buckets on the current stream, which waits for the results."""
+        on_gpu = isinstance(weight, torch.Tensor)
+        if on_gpu:
+            weight = weight.detach().to(self.device, torch.float32).contiguous()
+        self._last_stream = torch.cuda.current_stream(self.device)
+        world.engine().core.submit_on_gpu(
+            self._engine.number,
+            first,
+            [buffer.address for buffer in buffers.values()],
+            1.0 if on_gpu else weight,
+            weight.data_ptr() if on_gpu else 0,
+            self._last_stream.cuda_stream,
+            keep=[*buffers.values(), weight],
+        )
+        self._buffers.update(buffers)
+
+    def stop(self):
+        # What this rank has submitted, all others have, too; closing would make it fail. An error
+        # of the GPU is raised where a result is used.
+        with contextlib.suppress(RuntimeError):
+            if self._last_stream is not None:
+                self._last_stream.synchronize()
+        self._last_stream = None
+
+    def close(self):
+        self._begin_step()
+
+
+def _stop_early_buckets(queues):
+    """Notes that other queues are used during the backward pass of these.
+
+    All queues share NCCL's communicator, whose collectives must be queued in one order on all
+    ranks. So nothing may come between the buckets of one step: a rank that has joined queues the
+    whole step at once, and the backward pass may compute the gradients of two queues in another
+    order on each rank.
+
+    Raises:
+        RuntimeError: If one of the queues has submitted buckets in this backward pass.
+    """
+    for queue in queues:
+        queue._meets_others = True
+        if queue._ahead > 0:
+            raise RuntimeError(
+                "Something else is exchanged during a backward pass whose gradients have been "
+                "sent to the other ranks already, which it was not in the steps before: a "
+                f"normalization's sums, for example, or another optimizer's gradients. {ADVICE}"
+            )

@@ -1,0 +1,80 @@
+"""The submit queue of tensors in the host's memory."""
+
+import contextlib
+
+import torch
+
+from easyddl.backends.torch.submit_queue import SubmitQueue
+from easyddl.backends.torch.tensor_buffer import TensorBuffer
+from easyddl.runtime import world
+
+
+class HostQueue(SubmitQueue):
+    """Submits buckets to the engine's thread, and waits for its work handles."""
+
+    def __init__(self, engine, buckets):
+        super().__init__(engine, buckets, torch.device("cpu"))
+        self._begin_step()
+
+    def _begin_step(self):
+        self._pending = {}  # by bucket: its work handle and its buffers, which the engine uses
+        self._ahead = 0  # how many of the first buckets were submitted before `reduce`
+
+    @staticmethod
+    def weigh(weight):
+        return 1.0 if weight is None else float(weight)
+
+    def submit(self, bucket, gradients, weight):
+        buffers = {i: TensorBuffer(each, True, self.device) for i, each in gradients.items()}
+        self._submit_buckets([bucket], buffers, weight)
+        while self._ahead in self._pending:
+            self._ahead += 1
+        return [bucket]
+
+    def reduce(self, buffer_of, weight):
+        try:
+            missing = [n for n in range(len(self._buckets)) if n not in self._pending]
+            # All at once, if none has been submitted: each request would wake the engine's thread.
+            for numbers in [[n] for n in missing] if self._pending else [missing]:
+                buffers = {i: buffer_of(i) for n in numbers for i in self._buckets[n]}
+                self._submit_buckets(numbers, buffers, weight)
+            for work, _ in self._pending.values():
+                work.wait()
+        except BaseException as error:
+            self._abort(error)
+            raise
+        done = [each for _, buffers in self._pending.values() for each in buffers.items()]
+        self._begin_step()
+        return {i: buffer.result() for i, buffer in done}
+
+    def _submit_buckets(self, numbers, buffers, weight):
+        addresses = [buffer.address for buffer in buffers.values()]
+        core = world.engine().core
+        # The engine keeps the buffers until it is done: a wait may be interrupted.
+        work = core.submit(self._engine.number, numbers[0], addresses, weight, buffers)
+        for number in numbers:
+            self._pending[number] = work, {i: buffers[i] for i in self._buckets[number]}
+
+    def _abort(self, error):
+        """Ends the step on all ranks after an error on this one.
+
+        The other ranks are in the step. If the script catches the error, it must not take this
+        step's results for those of its next step. Where nothing is pending the step has not begun,
+        and all ranks meet the same error; but an interrupt is this rank's alone, and may come at
+        any point.
+        """
+        if self._pending or not isinstance(error, Exception):
+            reason = f"A step's exchange was given up by a {type(error).__name__}"
+            reason += f": {error}" if str(error) else "."
+            world.engine().core.give_up(self._engine.number, reason)
+        self._begin_step()
+
+    def stop(self):
+        # After a step that has failed on all ranks, each has submitted the same first buckets.
+        # Their reduction may have begun on this rank and not on others: then all must end it.
+        with contextlib.suppress(RuntimeError):
+            for number in range(self._ahead):
+                self._pending[number][0].wait()
+
+    def close(self):
+        self._begin_step()

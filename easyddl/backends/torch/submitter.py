@@ -1,0 +1,109 @@
+"""How PyTorch's tensors get into the engine and back."""
+
+import warnings
+
+import torch
+
+from easyddl.backends.base import Backend, Submitter
+from easyddl.backends.torch import dry_run
+from easyddl.backends.torch.gpu_queue import GpuQueue
+from easyddl.backends.torch.host_queue import HostQueue
+from easyddl.backends.torch.overlap import Overlap
+from easyddl.backends.torch.tensor_buffer import TensorBuffer
+from easyddl.backends.torch.tensors import to_dense
+from easyddl.runtime import world
+
+
+class TorchReduction(Backend):
+    """Gradients of a `TorchBackend`."""
+
+    def submitter(self, engine, buckets, shapes):
+        return TorchSubmitter(engine, buckets, shapes)
+
+
+class TorchSubmitter(Submitter):
+    """Submits tensors by a queue, for the host's memory or a GPU's.
+
+    `reduce` submits all of them at once. If `watch` was called, buckets of gradients may have been
+    submitted before, during the backward pass: see `Overlap`.
+    """
+
+    def __init__(self, engine, buckets, shapes):
+        super().__init__(engine, buckets, shapes)
+        self._parameters = [None] * len(shapes)
+        self._queue = None
+        self._overlap = None
+        self._has_warned_of_sparse = False
+
+    def watch(self, variables, weight):
+        self._parameters = [variable.value for variable in variables]
+        queue = self._queue_for(self._parameters)
+        self._overlap = Overlap.of(
+            self._buckets, self._parameters, queue, lambda: queue.weigh(weight())
+        )
+
+    def reduce(self, tensors, weight=None):
+        if dry_run.is_active():
+            return [tensor.detach().clone() for tensor in tensors]
+        tensors = [self._dense(tensor) for tensor in tensors]
+        queue = self._queue_for(tensors)
+        weight = queue.weigh(weight)
+        if self._overlap is not None:
+            self._overlap.end_step(tensors, weight)
+        results = queue.reduce(lambda i: self._buffer(i, tensors[i]), weight)
+        return [results[i].reshape(shape) for i, shape in enumerate(self._shapes)]
+
+    def _dense(self, gradient):
+        if gradient.layout == torch.strided:
+            return gradient
+        if world.is_root() and not self._has_warned_of_sparse:
+            self._has_warned_of_sparse = True
+            warnings.warn(
+                f"A gradient of shape {tuple(gradient.shape)} is sparse, as that of a "
+                "torch.nn.Embedding(sparse=True) is. It is exchanged as a dense one: all of its "
+                "rows travel.",
+                stacklevel=2,
+            )
+        return to_dense(gradient)
+
+    def _queue_for(self, tensors):
+        """The queue of all steps: the tensors of later steps are on the same device."""
+        if self._queue is None:
+            if all(tensor.is_cuda for tensor in tensors):
+                self._queue = GpuQueue(self._engine, self._buckets, tensors[0].device)
+            else:
+                self._queue = HostQueue(self._engine, self._buckets)
+        return self._queue
+
+    def _buffer(self, i, tensor):
+        parameter = self._parameters[i]
+        # The result may overwrite what backward has left in a parameter. Other tensors may be
+        # needed by whoever computed them, or occur several times in the list.
+        in_place = parameter is not None and _is_same(tensor, parameter.grad)
+        return TensorBuffer(tensor, in_place, self._queue.device)
+
+    def unwatch(self):
+        if self._overlap is not None:
+            self._overlap.stop()
+            self._overlap = None
+
+    def stop(self):
+        self.unwatch()
+        if self._queue is not None:
+            self._queue.stop()
+
+    def close(self):
+        if self._queue is not None:
+            self._queue.close()
+
+
+def _is_same(tensor, other):
+    """Whether two tensors are the same view of one memory."""
+    return (
+        other is not None
+        and other.layout == torch.strided
+        and tensor.data_ptr() == other.data_ptr()
+        and tensor.shape == other.shape
+        and tensor.stride() == other.stride()
+        and tensor.dtype == other.dtype
+    )

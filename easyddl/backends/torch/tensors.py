@@ -1,0 +1,61 @@
+"""PyTorch's tensors, which are its variables too."""
+
+import keras
+import ml_dtypes
+import numpy as np
+import torch
+
+from easyddl.backends.base import Backend
+
+
+class TorchTensors(Backend):
+    """Tensors of a `TorchBackend`."""
+
+    def is_tensor(self, x):
+        return isinstance(x, torch.Tensor | keras.Variable)
+
+    def is_symbolic(self, x):
+        return isinstance(x, torch.Tensor) and x.is_meta
+
+    def infers_shapes(self, x):
+        return self.is_symbolic(x)  # Keras infers shapes with such tensors, and nobody else
+
+    def is_float(self, x):
+        return _tensor(x).is_floating_point()
+
+    def to_numpy(self, x):
+        if self.is_symbolic(_tensor(x)):
+            raise TypeError(
+                "`x` is a symbolic tensor: Keras infers shapes with it, and collectives take "
+                f"values. Call them outside of layers. Received: {x}"
+            )
+        x = _tensor(x).detach().cpu().resolve_conj().resolve_neg()
+        if x.dtype == torch.bfloat16:  # NumPy has no such type of its own
+            return x.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+        return x.numpy()
+
+    def from_numpy(self, array, like):
+        if array.dtype == ml_dtypes.bfloat16:
+            tensor = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+        else:
+            tensor = torch.from_numpy(array)
+        return tensor.to(_tensor(like).device)
+
+    def is_variable(self, x):
+        return isinstance(x, torch.Tensor)
+
+    def assign(self, variable, value):
+        with torch.no_grad():
+            variable.copy_(self.from_numpy(np.array(value), variable))
+
+    def to_dense(self, gradient):
+        return to_dense(gradient)
+
+
+def _tensor(x):
+    return x.value if isinstance(x, keras.Variable) else x
+
+
+def to_dense(gradient):
+    """A gradient as a dense tensor."""
+    return gradient if gradient.layout == torch.strided else gradient.to_dense()

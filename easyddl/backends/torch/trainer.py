@@ -1,0 +1,153 @@
+"""Keras's trainer on PyTorch.
+
+It draws a batch, and calls its train function with a list of batches. Steps run on the CPU as they
+are called; on a GPU they are queued, and may still be computing when the trainer goes on.
+"""
+
+import dataclasses
+import functools
+
+import keras
+import torch
+
+from easyddl.backends import deferred_build
+from easyddl.backends.base import Backend
+from easyddl.backends.host_step_meter import HostStepMeter
+from easyddl.backends.torch import dry_run
+from easyddl.compat import keras_layer, keras_trainer
+
+
+class TorchTrainer(Backend):
+    """How Keras trains on a `TorchBackend`."""
+
+    def check_model(self, model):
+        for path, module in _modules(model):
+            if isinstance(module, _reducers()):
+                raise ValueError(
+                    f"{type(module).__name__} averages gradients over processes, and so does "
+                    "easyddl: each would be averaged twice. Train the module that it wraps, "
+                    "without torch.distributed, and start the ranks by mpirun. "
+                    f"Received: model {model.name!r} with {path}"
+                )
+        wraps = keras_trainer.wraps_in_ddp()  # Keras 3.16 and later
+        if wraps and torch.distributed.is_available() and torch.distributed.is_initialized():
+            raise ValueError(
+                f"Keras {keras.__version__} wraps models in DistributedDataParallel where "
+                "torch.distributed has been initialised, and easyddl averages gradients too: each "
+                "would be averaged twice. Leave out torch.distributed.init_process_group, and "
+                f"start the ranks by mpirun. Received: model {model.name!r}"
+            )
+
+    def begin_without_batch(self, model):
+        return deferred_build.put_off_without_batch(model)
+
+    def on_first_batch(self, model, act):
+        step = model.train_function
+
+        def first(batches):
+            model.train_function = step
+            act(keras.tree.map_structure(_spec, batches[0]))
+            return step(batches)
+
+        model.train_function = first
+
+    def symbolic_batch(self, spec):
+        return keras.tree.map_structure(
+            lambda each: None if each is None else keras.KerasTensor(each.shape, each.dtype), spec
+        )
+
+    def trace_step(self, model, spec, preserved):
+        """Takes a step with a made-up batch of a structure, of which nothing remains.
+
+        PyTorch's steps are not traced: only a step that is taken shows what it exchanges.
+        """
+
+        def made_up(each):
+            # Two samples: there are layers that refuse one.
+            return None if each is None else keras.ops.zeros((2, *each.shape[1:]), each.dtype)
+
+        with dry_run.dry_run(model, preserved):
+            model.train_step(keras.tree.map_structure(made_up, spec))
+
+    def begun(self, result):
+        if not _uses_gpu():
+            return None
+        event = torch.cuda.Event()
+        event.record()
+        return event.synchronize
+
+    def finish(self, model):
+        if _uses_gpu():
+            torch.cuda.synchronize()
+
+    def skip_steps(self, model, steps):
+        step = model.train_function
+        left = steps
+
+        def skip(batches):
+            nonlocal left
+            left -= len(batches)
+            if left <= 0:
+                model.train_function = step
+            return model.get_metrics_result()
+
+        model.train_function = skip
+
+    def step_meter(self):
+        return TorchStepMeter()
+
+
+def _modules(model):
+    """All modules of a model, with the path to each."""
+    for layer in keras_layer.layers_of(model):
+        for name, module in layer.named_modules():
+            yield f"{layer.name}.{name}" if name else layer.name, module
+    for name, value in vars(model).items():  # which Keras and PyTorch do not track
+        if isinstance(value, torch.nn.Module):
+            yield name, value
+
+
+@functools.cache
+def _reducers():
+    """The classes of modules that reduce gradients by themselves."""
+    kinds = [torch.nn.parallel.DistributedDataParallel]
+    if torch.distributed.is_available():
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        kinds.append(FullyShardedDataParallel)
+    return tuple(kinds)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Spec:
+    """What is known of a tensor of every batch."""
+
+    shape: tuple
+    dtype: str
+
+
+def _spec(x):
+    if x is None:
+        return None
+    return _Spec((None, *x.shape[1:]), keras.backend.standardize_dtype(x.dtype))
+
+
+def _uses_gpu():
+    return keras.ops.zeros(()).is_cuda
+
+
+class TorchStepMeter(HostStepMeter):
+    """Counts the batches that steps are called with."""
+
+    def watch(self, fit):
+        """Counts the steps of a fit. To be called in a callback's `set_model`."""
+        fit.wrap_train_step(self._counted)
+
+    def _counted(self, train_step):
+        @functools.wraps(train_step)
+        def step(data):
+            if not dry_run.is_active():
+                self.count(data)
+            return train_step(data)
+
+        return step

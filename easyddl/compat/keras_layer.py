@@ -1,0 +1,113 @@
+"""Layers, and models as layers."""
+
+import keras
+
+from easyddl.compat import patches
+from easyddl.compat.names import Name
+
+_MOMENTS = Name(
+    "keras.layers.BatchNormalization",
+    "_moments",
+    "SyncBatchNormalization cannot take the moments of all ranks' batches",
+    takes=("inputs", "mask"),
+)
+
+NAMES = (
+    _MOMENTS,
+    Name(
+        "keras.layers.BatchNormalization",
+        "_reduction_axes",
+        "SyncBatchNormalization cannot count the elements of its batch",
+        is_set=True,
+    ),
+    Name(
+        "keras.Layer",
+        "_flatten_layers",
+        "no fit can begin: the layers of a model are not found",
+    ),
+    Name(
+        "keras.Layer",
+        "_seed_generators",
+        "all ranks draw the same random numbers, for dropout for example",
+        is_set=True,
+    ),
+    Name(
+        "keras.Layer",
+        "_non_trainable_variables",
+        "variables that layers compute from their batches differ by rank",
+        is_set=True,
+    ),
+    Name(
+        "keras.Layer",
+        "_losses",
+        "losses of add_loss() are not told from regularizers",
+        is_set=True,
+    ),
+    Name(
+        "keras.Layer",
+        "_loss_ids",
+        "losses of add_loss() are not told from regularizers on JAX",
+        is_set=True,
+    ),
+    Name(
+        "keras.Layer",
+        "_losses_override",
+        "DDLCallback(scalar_losses='sum') cannot scale losses of add_loss()",
+        is_set=True,
+    ),
+)
+
+
+def layers_of(model):
+    """A model, and all layers in it."""
+    return list(model._flatten_layers())
+
+
+def seed_generators_of(layer):
+    """The seed generators that a layer itself has."""
+    # A layer without Keras's constructor has none.
+    return getattr(layer, "_seed_generators", [])
+
+
+def non_trainable_variables_of(layer):
+    """The variables that a layer has made to be not trainable.
+
+    `layer.non_trainable_variables` also has those of inner layers, and those of frozen layers.
+    """
+    return layer._non_trainable_variables
+
+
+def has_added(layer, loss):
+    """Whether a layer itself has added a loss by `add_loss`."""
+    # In a pure function, as on JAX, Keras keeps the identities alone.
+    return id(loss) in layer._loss_ids or any(loss is each for each in layer._losses)
+
+
+def losses_replaced(model, losses):
+    """A context in which `model.losses` is another list."""
+    return patches.replaced(model, "_losses_override", losses)
+
+
+class MomentsBatchNormalization(keras.layers.BatchNormalization):
+    """A `BatchNormalization` whose subclasses may compute the moments of a batch differently."""
+
+    def __init__(self, **arguments):
+        _MOMENTS.require()  # else `moments` would never be called, and nobody would notice
+        super().__init__(**arguments)
+
+    @property
+    def reduction_axes(self):
+        """List of integers. The axes of the inputs that the moments are taken over."""
+        return self._reduction_axes
+
+    def moments(self, inputs, mask):
+        """The mean and the variance of each channel of a batch.
+
+        Args:
+            inputs: Tensor.
+            mask: Tensor of booleans, or `None`.
+        """
+        return super()._moments(inputs, mask)
+
+    def _moments(self, inputs, mask):
+        return self.moments(inputs, mask)

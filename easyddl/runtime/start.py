@@ -1,0 +1,156 @@
+"""The start of the engine: MPI, the ranks' settings, the topology and the first communicator."""
+
+import contextlib
+import dataclasses
+import os
+import socket
+import sys
+import threading
+import traceback
+from typing import Any
+
+from easyddl.profiling import trace_file
+from easyddl.runtime import deadlines, launcher, mpi_library
+
+
+@dataclasses.dataclass(frozen=True)
+class Engine:
+    """The engine after its start.
+
+    Attributes:
+        core: The module `easyddl._core`.
+        world: `_core.World`. All ranks of the job.
+        communicator: `_core.Channel`. It carries the collectives that the script calls.
+        process: Integer. The id of the process that started the engine. A forked child has
+            another id.
+    """
+
+    core: Any
+    world: Any
+    communicator: Any
+    process: int
+
+
+def start():
+    """Starts MPI and the engine. All ranks must call it, once.
+
+    Returns:
+        `Engine`.
+
+    Raises:
+        RuntimeError: If MPI or the engine cannot be loaded, or the launcher is of another MPI.
+        ValueError: If a setting of any rank is wrong. All ranks raise the same error.
+    """
+    mpi = mpi_library.load_mpi()
+    core = mpi_library.load_core(mpi)
+    seconds, problem = deadlines.warn_and_abort()
+    monitor = core.StartWatch(launcher.rank(), os.uname().nodename, *seconds)
+    try:
+        return _start_monitored(mpi, core, monitor, seconds, problem)
+    finally:
+        monitor.stop()
+
+
+def _start_monitored(mpi, core, monitor, seconds, problem):
+    """Starts the engine while a monitor applies the deadlines and Ctrl-C.
+
+    Args:
+        mpi: The module `mpi4py.MPI`.
+        core: The module `easyddl._core`.
+        monitor: `_core.StartWatch`. It prints the name of the current step if that takes too long.
+        seconds: Pair of deadlines.
+        problem: The `ValueError` for a wrong deadline of this rank, or `None`.
+    """
+    if not mpi.Is_initialized():
+        mpi_library.check_launcher_before_start(mpi)
+        monitor.enter("MPI_Init", False)
+        mpi.Init_thread(mpi.THREAD_MULTIPLE)
+    comm = mpi.COMM_WORLD
+    monitor.enter("the comparison of the ranks' settings", True)
+    host = _agreed_host_name(mpi, problem)
+    timeline = trace_file.open_file(comm)
+    monitor.enter("the search for ranks that share a machine", True)
+    world = _world(core, host, seconds)
+    if timeline is not None:
+        monitor.enter("the comparison of the ranks' clocks", True)
+        with _agreement(comm):
+            timeline.begin(world.size, world.hosts[world.rank])
+        core.start_timeline(world, timeline.descriptor)
+    monitor.enter("the making of the first communicator", True)
+    return Engine(core, world, core.Channel(world, watch_signals=True), os.getpid())
+
+
+def _world(core, host, seconds):
+    """Makes the engine's `World`, which finds out which ranks share a machine."""
+    world = core.World(
+        host,
+        *seconds,
+        racks=os.environ.get("EASYDDL_RACKS", "").strip(),
+        route=os.environ.get("EASYDDL_ROUTE", "").strip(),
+        gpu=os.environ.get("EASYDDL_GPU", "").strip(),
+        cuda_aware=os.environ.get("EASYDDL_CUDA_AWARE_MPI", "").strip(),
+    )
+    core.watch_exit(world)
+    world.set_stack(_stack_of_main_thread)
+    core.look_for_nccl_in(mpi_library.nccl_folders())
+    return world
+
+
+def _agreed_host_name(mpi, problem):
+    """The name of this rank's host, after all ranks have checked their settings.
+
+    Args:
+        mpi: The module `mpi4py.MPI`, initialized.
+        problem: The error that this rank already found in its settings, or `None`.
+    """
+    comm = mpi.COMM_WORLD
+    with _agreement(comm):
+        mpi_library.check_launcher(mpi)
+        if problem is not None:
+            raise problem
+        return _host_name(comm.rank, comm.size)
+
+
+@contextlib.contextmanager
+def _agreement(comm):
+    """Makes all ranks raise the error that the body raises on any rank. All ranks must enter it.
+
+    Args:
+        comm: The mpi4py communicator of all ranks.
+    """
+    problem = None
+    try:
+        yield
+    except Exception as error:
+        problem = error
+    gathered = comm.allgather((problem and (type(problem), str(problem)), os.uname().nodename))
+    failed = [rank for rank, (failure, _) in enumerate(gathered) if failure]
+    if not failed:
+        return
+    (kind, text), host = gathered[failed[0]]
+    if any(failure != gathered[0][0] for failure, _ in gathered):
+        text = f"{text} (on rank {failed[0]} on host {host})"
+    raise (kind if kind in (OSError, ValueError) else RuntimeError)(text) from None
+
+
+def _host_name(rank, size):
+    """The name of this rank's host.
+
+    EASYDDL_HOSTS gives each rank a host name, so that one machine can play several hosts.
+    """
+    names = os.environ.get("EASYDDL_HOSTS")
+    if not names:
+        return socket.gethostname()
+    hosts = [name.strip() for name in names.split(",")]
+    if len(hosts) != size or not all(hosts):
+        raise ValueError(
+            "EASYDDL_HOSTS must name the host of each rank, as in EASYDDL_HOSTS=a,a,b,b for "
+            f"four ranks. There are {size} ranks. Received: {names!r}"
+        )
+    return hosts[rank]
+
+
+def _stack_of_main_thread():
+    """The innermost calls of the main thread, which other ranks print when they wait too long."""
+    frame = sys._current_frames().get(threading.main_thread().ident)
+    return "".join(traceback.format_stack(frame)[-8:])

@@ -1,0 +1,32 @@
+"""Checks of the arguments that users pass."""
+
+import numbers
+
+
+def is_integer(value):
+    """Whether a value is an integer of Python or NumPy, but not a boolean."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def is_number(value):
+    """Whether a value is a real number of Python or NumPy, but not a boolean."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def positive_integer(name, value, otherwise=""):
+    """Returns the value of an argument if it is a positive integer.
+
+    Args:
+        name: String. The name of the argument.
+        value: The value that the user passed.
+        otherwise: String. The other values that the argument may have, for the error message. It
+            begins with a comma.
+
+    Raises:
+        ValueError: If the value is not a positive integer.
+    """
+    if not is_integer(value) or value < 1:
+        raise ValueError(
+            f"`{name}` must be a positive integer{otherwise}. Received: {name}={value!r}"
+        )
+    return value

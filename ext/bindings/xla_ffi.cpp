@@ -1,0 +1,244 @@
+// XLA's binding: a custom call that averages gradients over all ranks.
+//
+// JAX calls it in its compiled steps, and TensorFlow in those that XLA compiles. It returns at
+// once; XLA goes on with what needs the results when the engine's thread has them, and none of
+// its own threads waits meanwhile.
+#include <dlfcn.h>
+
+#include <cstring>
+#include <exception>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings/xla_ffi_api.h"
+#include "reducer/entry_points.h"
+
+namespace {
+
+using easyddl::ReducerEntryPoints;
+using easyddl::Segment;
+namespace xla = easyddl::xla;
+
+ReducerEntryPoints engine{};
+
+xla::Error* error_of(const xla::Api& api, const std::string& message) {
+  auto args = xla::sized<xla::ErrorCreateArgs>();
+  args.message = message.c_str();
+  args.code = xla::kAborted;
+  return api.error_create(&args);
+}
+
+// What an error says that XLA has returned, which becomes ours to destroy.
+std::string message_of(const xla::Api& api, xla::Error* error) {
+  auto args = xla::sized<xla::ErrorMessageArgs>();
+  args.error = error;
+  api.error_message(&args);
+  std::string message = args.message;
+  auto destroy = xla::sized<xla::ErrorDestroyArgs>();
+  destroy.error = error;
+  api.error_destroy(&destroy);
+  return message;
+}
+
+// Throws what XLA has returned as an error.
+void check(const xla::Api& api, xla::Error* error) {
+  if (error != nullptr) throw std::runtime_error(message_of(api, error));
+}
+
+// XLA asks a handler for the version of the interface that it was built with.
+bool answer_metadata(const xla::CallFrame& frame) {
+  if (frame.extensions == nullptr || frame.extensions->type != xla::kMetadataExtension) {
+    return false;
+  }
+  xla::Metadata& metadata = *reinterpret_cast<xla::MetadataExtension*>(frame.extensions)->metadata;
+  metadata.version.struct_size = sizeof metadata.version;
+  metadata.version.major = xla::kMajor;
+  metadata.version.minor = xla::kMinor;
+  metadata.traits = 0;
+  return true;
+}
+
+int64_t attribute(const xla::CallFrame& frame, const char* name) {
+  const xla::Attributes& all = frame.attributes;
+  for (int64_t i = 0; i < all.size; ++i) {
+    const xla::ByteSpan& found = *all.names[i];
+    if (std::string(found.text, found.length) != name) continue;
+    const auto* scalar = static_cast<const xla::Scalar*>(all.values[i]);
+    if (all.types[i] != xla::kScalarAttribute || scalar->dtype != xla::kInt64) break;
+    return *static_cast<const int64_t*>(scalar->value);
+  }
+  throw std::runtime_error(std::string("easyddl_exchange has no integer attribute ") + name);
+}
+
+const xla::Buffer& buffer(const xla::Values& values, int64_t index) {
+  return *static_cast<const xla::Buffer*>(values.values[index]);
+}
+
+size_t elements(const xla::Buffer& buffer) {
+  size_t count = 1;
+  for (int64_t i = 0; i < buffer.rank; ++i) count *= static_cast<size_t>(buffer.dims[i]);
+  return count;
+}
+
+// Of the types that can be reduced (xla_data.proto).
+size_t bytes_of_element(int dtype) {
+  switch (dtype) {
+    case 1:
+    case 2:
+    case 6:
+      return 1;  // bool, int8, uint8
+    case 3:
+    case 7:
+    case 10:
+    case 16:
+      return 2;  // int16, uint16, float16, bfloat16
+    case 4:
+    case 8:
+    case 11:
+      return 4;  // int32, uint32, float32
+    case 5:
+    case 9:
+    case 12:
+      return 8;  // int64, uint64, float64
+    default:
+      throw std::runtime_error("easyddl_exchange cannot reduce XLA's type " +
+                               std::to_string(dtype));
+  }
+}
+
+// The arguments are the weight of this rank's batch, and then the arrays of whole buckets.
+std::vector<Segment> arrays_of(const xla::CallFrame& frame) {
+  const xla::Values &arguments = frame.arguments, &results = frame.results;
+  if (arguments.size != results.size + 1 || buffer(arguments, 0).dtype != xla::kFloat32) {
+    throw std::runtime_error("easyddl_exchange takes a float32 weight, and an array a result");
+  }
+  std::vector<Segment> arrays;
+  for (int64_t i = 0; i < results.size; ++i) {
+    const xla::Buffer &in = buffer(arguments, i + 1), &out = buffer(results, i);
+    const size_t bytes = elements(in) * bytes_of_element(in.dtype);
+    if (in.dtype != out.dtype || elements(in) != elements(out)) {
+      throw std::runtime_error("easyddl_exchange returns arrays like those that it is passed");
+    }
+    arrays.push_back(
+        {static_cast<const uint8_t*>(in.data), static_cast<uint8_t*>(out.data), bytes});
+  }
+  return arrays;
+}
+
+// The memory of arguments and results lives until the future is set.
+void tell(const xla::Api& api, xla::Future* future, const std::string& error) {
+  if (error.empty()) {
+    auto args = xla::sized<xla::FutureAvailableArgs>();
+    args.future = future;
+    api.future_set_available(&args);
+    return;
+  }
+  auto args = xla::sized<xla::FutureErrorArgs>();
+  args.future = future;
+  args.error = error_of(api, error);
+  api.future_set_error(&args);
+}
+
+void reduce(xla::CallFrame& frame) {
+  const int64_t number = attribute(frame, "exchange"), first = attribute(frame, "first");
+  std::vector<Segment> arrays = arrays_of(frame);
+  const double weight = *static_cast<const float*>(buffer(frame.arguments, 0).data);
+  const xla::Api& api = *frame.api;
+  auto args = xla::sized<xla::FutureCreateArgs>();
+  check(api, api.future_create(&args));
+  frame.future = args.future;
+  engine.submit(
+      number, static_cast<size_t>(first), std::move(arrays), weight,
+      [&api, future = args.future](const std::string& error) { tell(api, future, error); });
+}
+
+void* stream_of(const xla::CallFrame& frame) {
+  auto args = xla::sized<xla::StreamGetArgs>();
+  args.context = frame.context;
+  check(*frame.api, frame.api->stream_get(&args));
+  return args.stream;
+}
+
+// Arguments and results lie on the GPU, the weight too. What is queued after this on XLA's stream
+// waits there, so that XLA may reuse memory in the order of its stream.
+void reduce_on_gpu(const xla::CallFrame& frame) {
+  const int64_t number = attribute(frame, "exchange"), first = attribute(frame, "first");
+  const auto* weight = static_cast<const float*>(buffer(frame.arguments, 0).data);
+  const std::string refused =
+      engine.submit_on_gpu(number, static_cast<size_t>(first), arrays_of(frame), weight, 0,
+                           stream_of(frame), [](const std::string&) {});
+  if (!refused.empty()) throw std::runtime_error(refused);
+}
+
+// Handlers can go on after they have returned since version 0.1. Before it there was no version.
+void require_futures(const xla::Api& api) {
+  const bool is_known = api.struct_size >= sizeof(xla::Api) &&
+                        api.version.struct_size >= sizeof(xla::Version) &&
+                        api.version.major == xla::kMajor && api.version.minor >= xla::kMinor;
+  if (!is_known)
+    throw std::runtime_error("version 0.1 of XLA's foreign function interface is needed");
+}
+
+template <class Act>
+xla::Error* handle(xla::CallFrame* frame, Act act) {
+  try {
+    if (answer_metadata(*frame)) return nullptr;
+    require_futures(*frame->api);
+    if (frame->stage == xla::kExecute) act(*frame);
+    return nullptr;
+  } catch (const std::exception& error) {
+    return error_of(*frame->api, error.what());
+  }
+}
+
+void register_handler(const xla::Api& api, const char* platform, xla::Handler* handler) {
+  constexpr const char* kName = "easyddl_exchange";
+  auto args = xla::sized<xla::HandlerRegisterArgs>();
+  args.name = {kName, std::strlen(kName)};
+  args.platform = {platform, std::strlen(platform)};
+  args.execute = handler;
+  check(api, api.handler_register(&args));
+}
+
+// The runtime inside of TensorFlow. JAX registers the handler itself.
+const xla::Api& tensorflows_api() {
+  using Getter = const xla::Api*();
+  void* const library = dlopen("libtensorflow_cc.so.2", RTLD_LAZY | RTLD_NOLOAD);
+  void* const getter = library == nullptr ? nullptr : dlsym(library, "_ZN3xla3ffi12GetXlaFfiApiEv");
+  if (getter == nullptr) throw std::runtime_error("it has no foreign function interface");
+  return *reinterpret_cast<Getter*>(getter)();
+}
+
+}  // namespace
+
+#define EASYDDL_EXPORT extern "C" __attribute__((visibility("default")))
+
+// The handlers of the custom call, for host memory and for a GPU's. Its attributes: `exchange`, the
+// engine's number of it, and `first`, the first of the buckets.
+EASYDDL_EXPORT xla::Error* easyddl_exchange(xla::CallFrame* frame) { return handle(frame, reduce); }
+
+EASYDDL_EXPORT xla::Error* easyddl_exchange_on_gpu(xla::CallFrame* frame) {
+  return handle(frame, reduce_on_gpu);
+}
+
+// Connects this library with the engine's.
+EASYDDL_EXPORT void easyddl_connect_xla(const ReducerEntryPoints* entry_points) {
+  engine = *entry_points;
+}
+
+// Makes the handler known to TensorFlow. Returns null, or why it cannot; to be called once.
+EASYDDL_EXPORT const char* easyddl_register_with_tensorflow() {
+  static std::string failure;
+  try {
+    const xla::Api& api = tensorflows_api();
+    require_futures(api);
+    register_handler(api, "Host", easyddl_exchange);
+    register_handler(api, "CUDA", easyddl_exchange_on_gpu);
+    return nullptr;
+  } catch (const std::exception& error) {
+    failure = error.what();
+    return failure.c_str();
+  }
+}

@@ -1,0 +1,32 @@
+#include "collectives/message_tags.h"
+
+#include <string>
+
+#include "common/check.h"
+
+namespace easyddl {
+namespace {
+
+// Those below are for what belongs to no number.
+constexpr int kFirst = 16;
+
+}  // namespace
+
+int first_tag(MPI_Comm comm, size_t number) {
+  void* bound = nullptr;
+  int found = 0;
+  EASYDDL_MPI(MPI_Comm_get_attr, comm, MPI_TAG_UB, &bound, &found);
+  const int most = found != 0 ? *static_cast<int*>(bound) : 32767;
+  const size_t numbers = static_cast<size_t>((most - kFirst) / kTagsOfEach);
+  // Used again, they might be those of one that is still alive.
+  if (number >= numbers) {
+    throw Error("This MPI tells messages apart by tags up to " + std::to_string(most) +
+                " (MPI_TAG_UB), which is enough for " + std::to_string(numbers) +
+                " communicators of easyddl's in a job, and all have been used: each model.fit() "
+                "takes one, and each SyncBatchNormalization in it two. Start a new job, or use "
+                "another MPI.");
+  }
+  return kFirst + static_cast<int>(number) * kTagsOfEach;
+}
+
+}  // namespace easyddl

@@ -1,0 +1,34 @@
+#include "common/agreement.h"
+
+#include <unistd.h>
+
+#include <cstdint>
+
+#include "common/rank_name.h"
+
+namespace easyddl {
+
+void agree_on_failure(MPI_Comm comm, const std::optional<std::string>& problem) {
+  int rank = 0, size = 0;
+  EASYDDL_MPI(MPI_Comm_rank, comm, &rank);
+  EASYDDL_MPI(MPI_Comm_size, comm, &size);
+  int first = problem ? rank : size;
+  EASYDDL_MPI(MPI_Allreduce, MPI_IN_PLACE, &first, 1, MPI_INT, MPI_MIN, comm);
+  if (first == size) return;
+  std::string text = rank == first ? *problem : "";
+  uint64_t length = text.size();
+  EASYDDL_MPI(MPI_Bcast, &length, 1, MPI_UINT64_T, first, comm);
+  text.resize(length);
+  EASYDDL_MPI(MPI_Bcast, text.data(), static_cast<int>(length), MPI_CHAR, first, comm);
+  throw AgreedError(text);
+}
+
+std::string of_this_rank(const std::string& problem) {
+  int rank = 0;
+  EASYDDL_MPI(MPI_Comm_rank, MPI_COMM_WORLD, &rank);
+  char host[256] = {};
+  if (gethostname(host, sizeof host - 1) != 0) host[0] = '\0';
+  return capitalized(rank_on_host(rank, host)) + " failed: " + problem;
+}
+
+}  // namespace easyddl

@@ -1,0 +1,24 @@
+#include "common/mpi_requests.h"
+
+#include "common/check.h"
+
+namespace easyddl {
+
+// One by one: an error that MPI_Testall meets is raised on no communicator of ours, so that MPI
+// ends the job, with a text that only refers to a status. The first that is still active stands for
+// all.
+bool have_ended(MPI_Request* requests, int count) {
+  for (int i = 0; i < count; ++i) {
+    if (requests[i] == MPI_REQUEST_NULL) continue;
+    int flag = 0;
+    EASYDDL_MPI(MPI_Test, &requests[i], &flag, MPI_STATUS_IGNORE);
+    if (flag == 0) return false;
+  }
+  return true;
+}
+
+void wait_requests(MPI_Request* requests, int count, bool cores_are_shared, const Idle& idle) {
+  poll([&] { return have_ended(requests, count); }, cores_are_shared, idle);
+}
+
+}  // namespace easyddl

@@ -1,0 +1,57 @@
+// Libraries that are opened at run time, and functions that are looked up in them.
+#pragma once
+
+#include <dlfcn.h>
+
+#include <string>
+#include <utility>
+
+#include "common/check.h"
+
+namespace easyddl {
+
+// A function of a library, found by its name. It may be missing where it is optional.
+template <class F>
+struct Symbol;
+template <class... Args>
+struct Symbol<int(Args...)> {
+  int (*function)(Args...) = nullptr;
+  int operator()(Args... args) const { return function(args...); }
+  explicit operator bool() const { return function != nullptr; }
+};
+
+// The file itself, or the one of that name in a folder; empty if there is none.
+std::string file_at(const std::string& path, const char* file);
+
+// The path of the library that holds a function.
+std::string path_of(void* function);
+
+// A library, which stays open for good.
+class DynamicLibrary {
+ public:
+  explicit DynamicLibrary(std::string what) : what_(std::move(what)) {}
+
+  bool open(const std::string& file, int flags = 0) {
+    if (handle_ != nullptr || file.empty()) return handle_ != nullptr;
+    handle_ = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | flags);
+    // RTLD_NOLOAD fails for a library that is not loaded, which is expected.
+    if (handle_ == nullptr && (flags & RTLD_NOLOAD) == 0) complaint_ = dlerror();
+    return handle_ != nullptr;
+  }
+
+  const std::string& complaint() const { return complaint_; }
+
+  template <class F>
+  void find(F*& function, const char* name, bool is_optional = false) const {
+    function = reinterpret_cast<F*>(dlsym(handle_, name));
+    if (function == nullptr && !is_optional) {
+      throw Error(what_ + " has no function " + name + ": it is too old.");
+    }
+  }
+
+ private:
+  std::string what_, complaint_;
+  void* handle_ = nullptr;
+};
+
+}  // namespace easyddl

@@ -1,0 +1,135 @@
+#include "gpu/memory.h"
+
+#include <map>
+#include <mutex>
+#include <sstream>
+#include <utility>
+
+#include "common/check.h"
+
+namespace easyddl {
+namespace {
+
+// Of cuda.h's enumerations.
+constexpr int kMemoryType = 2, kDeviceOrdinal = 9;
+constexpr unsigned kDeviceMemory = 2, kUnifiedMemory = 4;
+constexpr unsigned kPortable = 1;
+constexpr int kRelaxed = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED
+constexpr int kCaptureImplicit = 906;
+constexpr unsigned kNonBlocking = 1;
+constexpr unsigned kNoTiming = 2;
+
+}  // namespace
+
+int gpu_of(const void* array) {
+  unsigned type = 0;
+  int ordinal = -1;
+  const int code = cuda().PointerGetAttribute(&type, kMemoryType, address(array));
+  if (code != kCudaSuccess || (type != kDeviceMemory && type != kUnifiedMemory)) {
+    std::ostringstream text;
+    text << "The array at " << array << " was handed in as one on a GPU, but lies on none.";
+    throw Error(text.str());
+  }
+  EASYDDL_CUDA(PointerGetAttribute, &ordinal, kDeviceOrdinal, address(array));
+  return ordinal;
+}
+
+CudaContext context_of(int gpu) {
+  static std::mutex mutex;
+  static std::map<int, CudaContext> contexts;
+  const std::lock_guard<std::mutex> lock(mutex);
+  CudaContext& context = contexts[gpu];
+  if (context == nullptr) {
+    int device = 0;
+    EASYDDL_CUDA(DeviceGet, &device, gpu);
+    EASYDDL_CUDA(DevicePrimaryCtxRetain, &context, device);
+  }
+  return context;
+}
+
+CurrentContext::CurrentContext(CudaContext context) {
+  EASYDDL_CUDA(CtxGetCurrent, &before_);
+  EASYDDL_CUDA(CtxSetCurrent, context);
+}
+
+CurrentContext::~CurrentContext() { cuda().CtxSetCurrent(before_); }
+
+GpuBuffer::~GpuBuffer() { release(); }
+
+void GpuBuffer::release() {
+  if (data_ != nullptr) cuda().MemFree(address(std::exchange(data_, nullptr)));
+  bytes_ = 0;
+}
+
+uint8_t* GpuBuffer::at_least(size_t bytes) {
+  if (bytes <= bytes_) return data_;
+  release();
+  CudaAddress where = 0;
+  EASYDDL_CUDA(MemAlloc, &where, bytes);
+  data_ = reinterpret_cast<uint8_t*>(where);
+  bytes_ = bytes;
+  return data_;
+}
+
+PinnedBuffer::~PinnedBuffer() { release(); }
+
+void PinnedBuffer::release() {
+  if (data_ != nullptr) cuda().MemFreeHost(std::exchange(data_, nullptr));
+  bytes_ = 0;
+}
+
+uint8_t* PinnedBuffer::at_least(size_t bytes) {
+  if (bytes <= bytes_) return data_;
+  release();
+  void* where = nullptr;
+  EASYDDL_CUDA(MemHostAlloc, &where, bytes, kPortable);
+  data_ = static_cast<uint8_t*>(where);
+  bytes_ = bytes;
+  return data_;
+}
+
+RelaxedCapture::RelaxedCapture() : mode_(kRelaxed) {
+  EASYDDL_CUDA(ThreadExchangeStreamCaptureMode, &mode_);
+}
+
+RelaxedCapture::~RelaxedCapture() { cuda().ThreadExchangeStreamCaptureMode(&mode_); }
+
+void refuse_capture(CudaStream stream) {
+  int status = 0;
+  const int code = cuda().StreamIsCapturing(stream, &status);
+  if (code != kCaptureImplicit) check_cuda(code, "cuStreamIsCapturing");
+  if (code == kCudaSuccess && status == 0) return;
+  throw Error(
+      "The step is being captured in a CUDA graph, and an exchange of gradients cannot be: at "
+      "every "
+      "step the ranks tell each other who has a batch. Leave the exchange out of the graph: "
+      "without torch.cuda.graph, and without the modes of torch.compile that make graphs "
+      "(\"reduce-overhead\", \"max-autotune\").");
+}
+
+GpuStream::GpuStream() { EASYDDL_CUDA(StreamCreate, &stream_, kNonBlocking); }
+
+GpuStream::~GpuStream() { cuda().StreamDestroy(stream_); }
+
+GpuEvent::GpuEvent() { EASYDDL_CUDA(EventCreate, &event_, kNoTiming); }
+
+GpuEvent::~GpuEvent() {
+  if (event_ != nullptr) cuda().EventDestroy(event_);
+}
+
+GpuEvent::GpuEvent(GpuEvent&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
+
+void GpuEvent::record(CudaStream stream) { EASYDDL_CUDA(EventRecord, event_, stream); }
+
+bool GpuEvent::has_come() const {
+  const int code = cuda().EventQuery(event_);
+  if (code == kCudaNotReady) return false;
+  check_cuda(code, "cuEventQuery");
+  return true;
+}
+
+void GpuEvent::make_stream_wait(CudaStream stream) const {
+  EASYDDL_CUDA(StreamWaitEvent, stream, event_, 0);
+}
+
+}  // namespace easyddl

@@ -1,0 +1,92 @@
+#include "gpu/nccl_library.h"
+
+#include <mutex>
+#include <utility>
+
+#include "common/check.h"
+#include "common/environment.h"
+
+namespace easyddl {
+namespace {
+
+constexpr const char* kNcclFile = "libnccl.so.2";
+constexpr int kOldestNccl = 21403;  // the first whose communicators need not block
+
+constexpr const char* kInstallNccl =
+    "`pip install nvidia-nccl-cu12` (or nvidia-nccl-cu13, by the version of CUDA that the "
+    "framework uses) brings a new one; EASYDDL_NCCL_PATH names another's file or folder. "
+    "EASYDDL_GPU=host does without NCCL: gradients then go through the hosts' memory.";
+
+std::mutex g_mutex;
+std::vector<std::string> g_nccl_folders;
+
+void find_nccl(DynamicLibrary& library) {
+  const std::string wish = environment_variable("EASYDDL_NCCL_PATH");
+  if (!wish.empty()) {
+    if (library.open(file_at(wish, kNcclFile))) return;
+    throw Error("EASYDDL_NCCL_PATH must name NCCL's library (" + std::string(kNcclFile) +
+                ") or its folder. " + library.complaint() + " Received: '" + wish + "'");
+  }
+  // The framework's own copy, if it has loaded one: two would share neither memory nor settings.
+  if (library.open(kNcclFile, RTLD_NOLOAD)) return;
+  for (const std::string& folder : g_nccl_folders) {
+    if (library.open(file_at(folder, kNcclFile))) return;
+  }
+  if (library.open(kNcclFile)) return;
+  throw Error(std::string("Gradients lie on GPUs, but NCCL (") + kNcclFile +
+              ") is not to be found: " + library.complaint() + ". " + kInstallNccl);
+}
+
+NcclLibrary open_nccl() {
+  cuda();  // first: NCCL opens it too
+  DynamicLibrary library("NCCL");
+  find_nccl(library);
+  NcclLibrary n;
+  library.find(n.GetVersion.function, "ncclGetVersion");
+  n.path = path_of(reinterpret_cast<void*>(n.GetVersion.function));
+  n.GetVersion(&n.version);
+  if (n.version < kOldestNccl) {
+    throw Error("NCCL " + nccl_version_text(n.version) + " (" + n.path +
+                ") is too old: easyddl needs " + nccl_version_text(kOldestNccl) + " or later. " +
+                kInstallNccl);
+  }
+  library.find(n.GetUniqueId.function, "ncclGetUniqueId");
+  library.find(n.CommInitRankConfig.function, "ncclCommInitRankConfig");
+  library.find(n.CommAbort.function, "ncclCommAbort");
+  library.find(n.CommGetAsyncError.function, "ncclCommGetAsyncError");
+  library.find(n.GroupStart.function, "ncclGroupStart");
+  library.find(n.GroupEnd.function, "ncclGroupEnd");
+  library.find(n.AllReduce.function, "ncclAllReduce");
+  library.find(n.ReduceScatter.function, "ncclReduceScatter");
+  library.find(n.AllGather.function, "ncclAllGather");
+  library.find(n.Reduce.function, "ncclReduce");
+  library.find(n.Broadcast.function, "ncclBroadcast");
+  library.find(n.RedOpCreatePreMulSum.function, "ncclRedOpCreatePreMulSum");
+  library.find(n.RedOpDestroy.function, "ncclRedOpDestroy");
+  library.find(n.GetErrorString, "ncclGetErrorString");
+  library.find(n.GetLastError, "ncclGetLastError");
+  return n;
+}
+
+}  // namespace
+
+// A library that could not be opened is looked for again: an exception leaves the static unset.
+const NcclLibrary& nccl() {
+  static const NcclLibrary library = [] {
+    const std::lock_guard<std::mutex> lock(g_mutex);
+    return open_nccl();
+  }();
+  return library;
+}
+
+void look_for_nccl_in(std::vector<std::string> folders) {
+  const std::lock_guard<std::mutex> lock(g_mutex);
+  g_nccl_folders = std::move(folders);
+}
+
+std::string nccl_version_text(int version) {
+  return std::to_string(version / 10000) + '.' + std::to_string(version / 100 % 100) + '.' +
+         std::to_string(version % 100);
+}
+
+}  // namespace easyddl

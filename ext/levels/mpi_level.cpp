@@ -1,0 +1,104 @@
+#include "levels/mpi_level.h"
+
+#include <cstring>
+
+namespace easyddl {
+
+MpiLevel::Members::Members(const MpiComm& c, int owner_count) : comm(c.get()), owners(owner_count) {
+  if (comm == MPI_COMM_NULL) return;
+  rank = c.rank();
+  size = c.size();
+}
+
+InterHostOperation MpiLevel::Members::operation(uint8_t* data, size_t count, DType dtype,
+                                                Op op) const {
+  return {comm, rank, size, owners, data, count, dtype, op};
+}
+
+MpiLevel::MpiLevel(const Topology& topology, std::optional<InterHostAlgorithm> algorithm)
+    : across_(topology.across.get()), algorithm_(algorithm) {
+  if (across_ == MPI_COMM_NULL) return;
+  rank_ = topology.across.rank();
+  size_ = topology.across.size();
+  for (size_t host = 0; host < topology.rack_of.size(); ++host) {
+    if (topology.rack_of[host] == topology.rack_of[static_cast<size_t>(rank_)])
+      hosts_.push_back(host);
+  }
+  if (topology.num_racks == 1) {
+    levels_.emplace_back(topology.across, topology.num_nodes);
+  } else {
+    levels_.emplace_back(topology.in_rack, topology.num_rack_leaders);
+    levels_.emplace_back(topology.across_racks, topology.num_racks);
+  }
+}
+
+void MpiLevel::plan_all_gather(Schedule& schedule, uint64_t value) const {
+  schedule.data.resize(static_cast<size_t>(size_) * sizeof value);
+  const auto slot = [&schedule](int host) {
+    return schedule.data.data() + static_cast<size_t>(host) * sizeof(uint64_t);
+  };
+  std::memcpy(slot(rank_), &value, sizeof value);
+  schedule.add("agree across hosts", [=, &schedule] {
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer == rank_) continue;
+      schedule.receive(across_, slot(peer), sizeof value, peer);
+      schedule.send(across_, slot(rank_), sizeof value, peer);
+    }
+  });
+}
+
+void MpiLevel::plan_allreduce(Schedule& schedule, DType dtype, Op op) {
+  plan(0, schedule, schedule.data.data(), schedule.count, dtype, op);
+}
+
+// Reduce-scatter among the members, the same again for the own shard among those of the next
+// level, and all-gather on the way back: what leaves a rack is a rack's data, once.
+void MpiLevel::plan(size_t level, Schedule& schedule, uint8_t* data, size_t count, DType dtype,
+                    Op op) {
+  if (level == levels_.size() || count == 0) return;
+  const InterHostOperation operation = levels_[level].operation(data, count, dtype, op);
+  const bool is_last = level + 1 == levels_.size();
+  InterHostAlgorithm algorithm =
+      algorithm_.value_or(cheapest_inter_host_algorithm(operation.bytes(count), operation.size));
+  if (is_last && algorithm == InterHostAlgorithm::whole) return add_whole(operation, schedule);
+  // The next level needs each shard where it belongs.
+  const bool leaves_shards =
+      algorithm != InterHostAlgorithm::whole &&
+      (algorithm != InterHostAlgorithm::halving || halving_is_even(operation));
+  if (!is_last && !leaves_shards) algorithm = InterHostAlgorithm::direct;
+  add_reduce_scatter(algorithm, operation, schedule);
+  const InterHostOperation::Shard mine = operation.shard(operation.rank);
+  plan(level + 1, schedule, operation.at(mine.begin), mine.count, dtype, op);
+  add_all_gather(algorithm, operation, schedule);
+}
+
+InterHostOperation::Shard MpiLevel::part_of(size_t count) const {
+  const InterHostOperation operation = levels_[0].operation(nullptr, count, DType::uint8, Op::sum);
+  return operation.shard(operation.rank);
+}
+
+// Sums, and what goes on to other racks, are in memory of the host.
+void MpiLevel::plan_allreduce_on_gpu(Schedule& schedule, uint8_t* data, size_t count, uint8_t* mine,
+                                     DType dtype, Op op, const std::vector<double>& factors) {
+  GpuShardOperation there{levels_[0].operation(data, count, dtype, op), mine, {}};
+  for (size_t host : hosts_) {
+    if (!factors.empty()) there.factors.push_back(factors[host]);
+  }
+  const DType wide = accumulator_of(dtype);
+  schedule.count = part_of(count).count;
+  schedule.data.resize(schedule.count * size_of(wide));
+  add_reduce_scatter_from_gpu(there, schedule);
+  plan(1, schedule, schedule.data.data(), schedule.count, wide, op);
+  add_all_gather_to_gpu(there, schedule);
+}
+
+void MpiLevel::plan_broadcast(Schedule& schedule, uint8_t* data, size_t bytes, int root) const {
+  schedule.add("broadcast across hosts", [=, &schedule] {
+    if (rank_ != root) return schedule.receive(across_, data, bytes, root);
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer != root) schedule.send(across_, data, bytes, peer);
+    }
+  });
+}
+
+}  // namespace easyddl

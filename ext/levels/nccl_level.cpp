@@ -1,0 +1,220 @@
+#include "levels/nccl_level.h"
+
+#include <utility>
+
+#include "arrays/arithmetic.h"
+#include "common/check.h"
+
+namespace easyddl {
+namespace {
+
+// ncclDataType_t; -1 for what NCCL does not know.
+int nccl_type(DType dtype) {
+  switch (dtype) {
+    case DType::int8:
+      return 0;
+    case DType::uint8:
+      return 1;
+    case DType::int32:
+      return 2;
+    case DType::int64:
+      return 4;
+    case DType::float16:
+      return 6;
+    case DType::float32:
+      return 7;
+    case DType::float64:
+      return 8;
+    case DType::bfloat16:
+      return 9;
+    default:
+      return -1;
+  }
+}
+
+// ncclRedOp_t; -1 for what NCCL does not know. A mean is a sum that is scaled.
+int nccl_op(Op op) {
+  switch (op) {
+    case Op::sum:
+      return 0;
+    case Op::prod:
+      return 1;
+    case Op::max:
+      return 2;
+    case Op::min:
+      return 3;
+    default:
+      return -1;
+  }
+}
+
+bool is_float(DType dtype) {
+  return dtype == DType::float16 || dtype == DType::bfloat16 || dtype == DType::float32 ||
+         dtype == DType::float64;
+}
+
+constexpr int kHostImmediate = 1;  // ncclScalarHostImmediate: the scalar is read in the call
+
+// A group that an exception leaves open would swallow all later calls of this thread.
+class Group {
+ public:
+  Group() { nccl().GroupStart(); }
+  ~Group() {
+    if (is_open_) nccl().GroupEnd();
+  }
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+  int end() {
+    is_open_ = false;
+    return nccl().GroupEnd();
+  }
+
+ private:
+  bool is_open_ = true;
+};
+
+}  // namespace
+
+bool NcclLevel::supports(DType dtype, const Reduction& reduction) {
+  if (reduction.is_scaled && (reduction.op != Op::sum || !is_float(dtype))) return false;
+  return nccl_type(dtype) >= 0 && nccl_op(reduction.op) >= 0;
+}
+
+NcclId NcclLevel::new_id() {
+  NcclId id{};
+  const int code = nccl().GetUniqueId(&id);
+  if (code != kNcclSuccess) {
+    throw Error(std::string("ncclGetUniqueId failed: ") + nccl().GetErrorString(code) + ". " +
+                nccl().GetLastError(nullptr));
+  }
+  return id;
+}
+
+NcclLevel::NcclLevel(const NcclId& id, int size, int rank, const Idle& idle)
+    : size_(size), rank_(rank) {
+  NcclConfig config;
+  try {
+    settle(nccl().CommInitRankConfig(&comm_, size, id, rank, &config), "ncclCommInitRankConfig",
+           idle);
+  } catch (...) {
+    abort();
+    throw;
+  }
+}
+
+NcclLevel::~NcclLevel() { abort(); }
+
+void NcclLevel::abort() {
+  if (comm_ != nullptr) nccl().CommAbort(std::exchange(comm_, nullptr));
+}
+
+void NcclLevel::fail(int code, const std::string& call) const {
+  std::string text = call + " failed: " + nccl().GetErrorString(code) + " (NCCL " +
+                     nccl_version_text(nccl().version) + ", error " + std::to_string(code) + ")";
+  const char* more = nccl().GetLastError(comm_);
+  if (more != nullptr && more[0] != '\0') text += std::string(": ") + more;
+  throw Error(text + ". NCCL_DEBUG=WARN makes NCCL say more.");
+}
+
+// The communicator does not block: a call that takes long goes on behind it.
+void NcclLevel::settle(int code, const char* call, const Idle& idle) const {
+  if (code == kNcclInProgress) {
+    const auto ended = [&] {
+      int state = kNcclSuccess;
+      code = nccl().CommGetAsyncError(comm_, &state);
+      if (code == kNcclSuccess) code = state;
+      return code != kNcclInProgress;
+    };
+    poll(ended, true, idle);
+  }
+  if (code != kNcclSuccess) fail(code, call);
+}
+
+// Within a group nothing begins yet.
+void NcclLevel::enlist(int code, const char* call) const {
+  if (code != kNcclSuccess && code != kNcclInProgress) fail(code, call);
+}
+
+void NcclLevel::check() const {
+  int state = kNcclSuccess;
+  const int code = nccl().CommGetAsyncError(comm_, &state);
+  if (code != kNcclSuccess) fail(code, "ncclCommGetAsyncError");
+  if (state != kNcclSuccess && state != kNcclInProgress) fail(state, "A collective of NCCL's");
+}
+
+// An operator of the scaled sum lives as long as its factor is in use.
+int NcclLevel::operation(DType dtype, const Reduction& reduction, const Idle& idle) {
+  if (!reduction.is_scaled) return nccl_op(reduction.op);
+  const bool fits = scaled_dtype_ == dtype && scaled_factor_ == reduction.factor;
+  if (scaled_sum_ >= 0 && fits) return scaled_sum_;
+  if (scaled_sum_ >= 0) {
+    settle(nccl().RedOpDestroy(std::exchange(scaled_sum_, -1), comm_), "ncclRedOpDestroy", idle);
+  }
+  const double factor = reduction.factor;
+  uint64_t scalar = 0;  // in the elements' own type
+  if (dtype == DType::float64) {
+    scale(&scalar, &factor, 1, DType::float64, 1);
+  } else {
+    const float single = static_cast<float>(factor);
+    const void* const source = &single;
+    // A sum of one: what rounds a float32 to 16 bits.
+    finish(&scalar, source, 1, dtype, Op::sum, 1);
+  }
+  settle(
+      nccl().RedOpCreatePreMulSum(&scaled_sum_, &scalar, nccl_type(dtype), kHostImmediate, comm_),
+      "ncclRedOpCreatePreMulSum", idle);
+  scaled_dtype_ = dtype;
+  scaled_factor_ = factor;
+  return scaled_sum_;
+}
+
+void NcclLevel::allreduce(const std::vector<Segment>& arrays, DType dtype,
+                          const Reduction& reduction, CudaStream stream, const Idle& idle) {
+  const int op = operation(dtype, reduction, idle);
+  Group group;
+  for (const Segment& array : arrays) {
+    if (array.bytes == 0) continue;
+    enlist(nccl().AllReduce(array.in, array.out, array.bytes / size_of(dtype), nccl_type(dtype), op,
+                            comm_, stream),
+           "ncclAllReduce");
+  }
+  settle(group.end(), "ncclGroupEnd (of ncclAllReduce)", idle);
+}
+
+void NcclLevel::reduce_shards(uint8_t* data, size_t count, int owners, DType dtype,
+                              const Reduction& reduction, CudaStream stream, const Idle& idle) {
+  if (count == 0) return;
+  const int op = operation(dtype, reduction, idle), type = nccl_type(dtype);
+  const size_t bytes = count * size_of(dtype);
+  const auto shard = [&](int owner) { return data + static_cast<size_t>(owner) * bytes; };
+  if (owners == size_) {
+    return settle(nccl().ReduceScatter(data, shard(rank_), count, type, op, comm_, stream),
+                  "ncclReduceScatter", idle);
+  }
+  Group group;
+  for (int owner = 0; owner < owners; ++owner) {
+    enlist(nccl().Reduce(shard(owner), shard(owner), count, type, op, owner, comm_, stream),
+           "ncclReduce");
+  }
+  settle(group.end(), "ncclGroupEnd (of ncclReduce)", idle);
+}
+
+void NcclLevel::gather_shards(uint8_t* data, size_t count, int owners, DType dtype,
+                              CudaStream stream, const Idle& idle) {
+  if (count == 0) return;
+  const int type = nccl_type(dtype);
+  const size_t bytes = count * size_of(dtype);
+  const auto shard = [&](int owner) { return data + static_cast<size_t>(owner) * bytes; };
+  if (owners == size_) {
+    return settle(nccl().AllGather(shard(rank_), data, count, type, comm_, stream), "ncclAllGather",
+                  idle);
+  }
+  Group group;
+  for (int owner = 0; owner < owners; ++owner) {
+    enlist(nccl().Broadcast(shard(owner), shard(owner), count, type, owner, comm_, stream),
+           "ncclBroadcast");
+  }
+  settle(group.end(), "ncclGroupEnd (of ncclBroadcast)", idle);
+}
+
+}  // namespace easyddl

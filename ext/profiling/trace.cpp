@@ -1,0 +1,199 @@
+#include "profiling/trace.h"
+
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <thread>
+
+#include "common/console.h"
+
+namespace easyddl {
+namespace {
+
+// Of each of the two buffers: the memory that a trace takes.
+constexpr size_t kBufferBytes = 64 << 10;
+// What a rank that is killed may have done unseen.
+constexpr std::chrono::milliseconds kFlushPeriod{200};
+// More of a text is of no use in a timeline: a fingerprint may list hundreds of gradients.
+constexpr size_t kTextBytes = 240;
+
+thread_local int64_t t_thread = 0;  // 0: none yet
+
+}  // namespace
+
+std::atomic<Trace*> Trace::process_{nullptr};
+
+// One line of JSON. Long enough for any that is made here.
+class Trace::Line {
+ public:
+  Line& raw(const char* text) {
+    const size_t length = std::min(std::strlen(text), room());
+    std::memcpy(text_ + used_, text, length);
+    used_ += length;
+    return *this;
+  }
+
+  Line& number(int64_t value) {
+    used_ =
+        static_cast<size_t>(std::to_chars(text_ + used_, text_ + sizeof text_, value).ptr - text_);
+    return *this;
+  }
+
+  // A string with its quotes.
+  Line& quoted(const std::string& text) {
+    raw("\"");
+    size_t length = std::min(text.size(), kTextBytes);
+    // Not in the middle of a character of UTF-8.
+    while (length < text.size() && length > 0 && (text[length] & 0xc0) == 0x80) --length;
+    for (size_t i = 0; i < length; ++i) character(text[i]);
+    return raw(length < text.size() ? "...\"" : "\"");
+  }
+
+  const char* data() const { return text_; }
+  size_t size() const { return used_; }
+
+ private:
+  void character(char c) {
+    static constexpr char kDigits[] = "0123456789abcdef";
+    if (static_cast<unsigned char>(c) < 0x20) {
+      const char escaped[] = {'\\', 'u', '0', '0', kDigits[c >> 4], kDigits[c & 15], '\0'};
+      raw(escaped);
+    } else {
+      const char plain[] = {c, '\0'};
+      raw(c == '"' ? "\\\"" : c == '\\' ? "\\\\" : plain);
+    }
+  }
+  size_t room() const { return sizeof text_ - used_; }
+
+  char text_[6 * kTextBytes + 1024];
+  size_t used_ = 0;
+};
+
+Trace::Trace(int file)
+    : file_(file),
+      process_id_(getpid()),
+      lines_(new char[kBufferBytes]),
+      spare_(new char[kBufferBytes]) {}
+
+void Trace::start(int file) {
+  // Never destroyed: threads may add to it while the process ends.
+  auto* const trace = new Trace(file);
+  process_.store(trace, std::memory_order_release);
+  std::thread([trace] {
+    sigset_t all;  // signals are the main thread's
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, nullptr);
+    for (;;) {
+      std::this_thread::sleep_for(kFlushPeriod);
+      trace->flush();
+    }
+  }).detach();
+}
+
+int64_t Trace::now() {
+  return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+void Trace::add(const char* name, int64_t begin, int64_t end, Values values,
+                const std::string* what) {
+  Line line;
+  line.raw("[\"").raw(name).raw("\",").number(thread_number());
+  line.raw(",").number(begin).raw(",").number(end - begin);
+  line.raw(",{");
+  const char* separator = "";
+  for (const auto& [key, value] : values) {
+    line.raw(separator).raw("\"").raw(key).raw("\":").number(value);
+    separator = ",";
+  }
+  if (what != nullptr) line.raw(separator).raw("\"what\":").quoted(*what);
+  append(line.raw("}]\n"));
+}
+
+int64_t Trace::thread_number() {
+  if (t_thread == 0) name_thread(getpid() == syscall(SYS_gettid) ? "main thread" : "thread");
+  return t_thread;
+}
+
+void Trace::name_thread(const std::string& name) {
+  if (t_thread == 0) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    t_thread = ++threads_;
+  }
+  Line line;
+  append(line.raw("{\"lane\":").number(t_thread).raw(",\"name\":").quoted(name).raw("}\n"));
+}
+
+void Trace::add_clock(int64_t at, int64_t offset, int64_t error) {
+  Line line;
+  line.raw("{\"clock\":").number(at).raw(",\"offset\":").number(offset);
+  append(line.raw(",\"error\":").number(error).raw("}\n"));
+}
+
+void Trace::end() {
+  Line line;
+  append(line.raw("{\"end\":").number(now()).raw("}\n"));
+  flush();
+}
+
+void Trace::append(const Line& line) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (line.size() > kBufferBytes - used_) {
+    lock.unlock();
+    flush();
+    lock.lock();
+  }
+  std::memcpy(lines_.get() + used_, line.data(), line.size());
+  used_ += line.size();
+}
+
+void Trace::flush() {
+  if (getpid() != process_id_) return;
+  const std::lock_guard<std::mutex> file_lock(file_mutex_);
+  size_t bytes = 0;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::swap(lines_, spare_);
+    std::swap(used_, bytes);
+  }
+  write_out(spare_.get(), bytes);
+}
+
+void Trace::write_out(const char* data, size_t bytes) {
+  while (bytes > 0 && !failed_) {
+    const ssize_t written = write(file_, data, bytes);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) {
+      // A full disk is no reason to end a training.
+      failed_ = true;
+      write_line(std::string("easyddl: warning: the timeline ends here: it cannot be written: ") +
+                 std::strerror(errno));
+      return;
+    }
+    data += written;
+    bytes -= static_cast<size_t>(written);
+  }
+}
+
+void Span::end() {
+  const int64_t now = Trace::now();
+  if (bytes_ == 0) {
+    trace_->add(name_, begin_, now);
+  } else {
+    trace_->add(name_, begin_, now, {{"bytes", static_cast<int64_t>(bytes_)}});
+  }
+}
+
+double time_spans(int64_t count) {
+  const int64_t begin = Trace::now();
+  for (int64_t i = 0; i < count; ++i) const Span span("probe", 1);
+  return static_cast<double>(Trace::now() - begin) * 1e-9;
+}
+
+}  // namespace easyddl

@@ -1,0 +1,61 @@
+#include "reducer/step_sum_on_gpu.h"
+
+#include <exception>
+
+#include "common/check.h"
+#include "common/wait.h"
+#include "reducer/step_sum.h"
+#include "reducer/work_handle.h"
+
+namespace easyddl {
+namespace {
+
+// Nobody else can be late where a rank waits for its own GPU.
+const Idle kNothing = [] {};
+
+}  // namespace
+
+std::string StepSumOnGpu::submit(StepSum& sum, size_t first, const std::vector<Segment>& arrays,
+                                 double weight, void* stream) {
+  try {
+    is_used_ = true;
+    const size_t bytes = total_bytes(arrays);
+    if (bytes == 0) throw Error("There is nothing to add up: the array is empty.");
+    const auto queue = static_cast<CudaStream>(stream);
+    const CurrentContext current(context_of(gpu_of(arrays.front().in)));
+    const RelaxedCapture relaxed;
+    refuse_capture(queue);
+    if (!copied_) copied_.emplace();
+    poll([&] { return copied_->has_come(); }, true, kNothing);
+    uint8_t* const here = pinned_.at_least(bytes);
+    size_t at = 0;
+    for (const Segment& array : arrays) {
+      EASYDDL_CUDA(MemcpyDtoHAsync, here + at, address(array.in), array.bytes, queue);
+      at += array.bytes;
+    }
+    copied_->record(queue);
+    poll([&] { return copied_->has_come(); }, true, kNothing);
+    const WorkHandle work;
+    sum.submit(first, {{here, here, bytes}}, weight, work.done());
+    while (!work.wait_for(kIdlePeriod)) {
+    }
+    at = 0;
+    for (const Segment& array : arrays) {
+      EASYDDL_CUDA(MemcpyHtoDAsync, address(array.out), here + at, array.bytes, queue);
+      at += array.bytes;
+    }
+    copied_->record(queue);
+    return "";
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+void StepSumOnGpu::close() {
+  // The last copy from it may be under way.
+  if (copied_) poll([&] { return copied_->has_come(); }, true, kNothing);
+  copied_.reset();
+  pinned_.release();
+}
+
+}  // namespace easyddl

@@ -1,0 +1,113 @@
+#include "runtime/liveness_monitor.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <future>
+#include <thread>
+#include <vector>
+
+#include "common/agreement.h"
+#include "common/check.h"
+#include "common/console.h"
+#include "common/thread.h"
+#include "runtime/job_abort.h"
+
+namespace easyddl {
+namespace {
+
+struct Seat {
+  pthread_mutex_t held;  // by its process, for as long as that lives
+  std::atomic<uint32_t> announced;
+};
+
+void make_mutex(pthread_mutex_t* mutex) {
+  pthread_mutexattr_t attributes;
+  pthread_mutexattr_init(&attributes);
+  pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+  pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+  pthread_mutex_init(mutex, &attributes);
+  pthread_mutexattr_destroy(&attributes);
+}
+
+// Everyone's value, by their place on the machine.
+std::vector<int64_t> gather(const MpiComm& machine, int64_t mine) {
+  std::vector<int64_t> all(static_cast<size_t>(machine.size()));
+  EASYDDL_MPI(MPI_Allgather, &mine, 1, MPI_INT64_T, all.data(), 1, MPI_INT64_T, machine.get());
+  return all;
+}
+
+}  // namespace
+
+struct LivenessMonitor::SharedState {
+  std::atomic<uint32_t> reported;
+  Seat seats[1];  // one a process
+};
+
+LivenessMonitor::LivenessMonitor(const Topology& topology)
+    : segment_(topology.machine.get(),
+               sizeof(SharedState) + sizeof(Seat) * static_cast<size_t>(topology.machine.size())),
+      shared_state_(static_cast<SharedState*>(segment_.data())),
+      mine_(topology.machine.rank()),
+      next_((mine_ + 1) % topology.machine.size()) {
+  const std::vector<int64_t> pids = gather(topology.machine, getpid());
+  const std::vector<int64_t> ranks = gather(topology.machine, topology.rank);
+  if (topology.machine.size() == 1 || shared_state_ == nullptr) return;
+  const size_t next = static_cast<size_t>(next_);
+  description_ = topology.name_of(ranks[next]) + " (process " + std::to_string(pids[next]) + ")";
+  start(topology);
+}
+
+void LivenessMonitor::start(const Topology& topology) {
+  if (mine_ == 0) {
+    for (int i = 0; i < topology.machine.size(); ++i) make_mutex(&shared_state_->seats[i].held);
+  }
+  EASYDDL_MPI(MPI_Barrier, topology.machine.get());
+  std::promise<void> holding;
+  std::promise<bool> all_hold;
+  // Detached: it sleeps until the process ends, and then there is nothing left to wait for.
+  const auto sleep = [this, &holding, go = all_hold.get_future().share()] {
+    pthread_mutex_lock(&shared_state_->seats[mine_].held);
+    holding.set_value();
+    if (go.get()) watch();
+  };
+  try {
+    all_or_none(topology.machine.get(), [&] {
+      start_thread("easyddl peers", "that notices when a process of this machine dies", sleep)
+          .detach();
+      holding.get_future().wait();
+    });
+  } catch (...) {
+    all_hold.set_value(false);
+    throw;
+  }
+  all_hold.set_value(true);
+}
+
+void LivenessMonitor::watch() {
+  Seat& next = shared_state_->seats[next_];
+  if (pthread_mutex_lock(&next.held) != EOWNERDEAD) return;
+  if (next.announced.load() != 0) return;
+  // The first to notice speaks for all: the launcher may be ending the others by now.
+  if (shared_state_->reported.exchange(1) == 0) {
+    write_line("easyddl: " + description_ +
+               " died: it was killed, crashed, or called os._exit. Ending the job.");
+  }
+  // A launcher that saw it too ends the job by itself, which gives the better exit status.
+  std::this_thread::sleep_for(std::chrono::seconds(2));
+  end_job(1);
+}
+
+void LivenessMonitor::announce_end() {
+  if (shared_state_ != nullptr) shared_state_->seats[mine_].announced.store(1);
+}
+
+void LivenessMonitor::announce_end_of_all() {
+  if (shared_state_ != nullptr) shared_state_->reported.store(1);
+}
+
+}  // namespace easyddl

@@ -1,0 +1,84 @@
+#include "runtime/process_exit.h"
+
+#include <mpi.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <exception>
+
+#include "common/check.h"
+#include "common/console.h"
+#include "profiling/timeline.h"
+#include "runtime/job_abort.h"
+#include "runtime/mpich_shared_files.h"
+#include "runtime/world.h"
+
+namespace easyddl {
+namespace {
+
+// The thread that watches the peers may end the job while the main thread exits.
+std::atomic<World*> g_world{nullptr};
+std::atomic<pid_t> g_pid{0};
+std::string g_warning;  // written by the interpreter's thread, read after it has ended
+
+void part_from_the_others() {
+  World& world = *g_world;
+  world.finish();
+  const bool all_warn = world.exit_protocol().leave(!g_warning.empty());
+  if (all_warn && world.topology().rank == 0) write_line(g_warning);
+  end_timeline(world.comm(), world.topology().cores_are_shared);
+  world.stall_inspector().stop();
+  world.liveness().announce_end();
+}
+
+// MPI_Finalize deletes the attributes of MPI_COMM_SELF first, whoever calls it: this module,
+// or mpi4py where the script imported it before easyddl.
+int at_finalize(MPI_Comm, int, void*, void*) {
+  if (getpid() != g_pid) return MPI_SUCCESS;
+  try {
+    part_from_the_others();
+  } catch (const std::exception& error) {
+    write_line(std::string("easyddl: at exit: ") + error.what());
+    end_job(1);
+  }
+  return MPI_SUCCESS;
+}
+
+// glibc's on_exit tells the exit status, which neither Python's atexit nor its excepthook
+// knows after sys.exit(1): MPI_Finalize would then wait for ranks that never come.
+void at_exit(int status, void*) {
+  int finalized = 0;
+  MPI_Finalized(&finalized);
+  if (getpid() != g_pid || finalized != 0) return;
+  const Topology& topology = g_world.load()->topology();
+  if (status != 0 && topology.size > 1) {
+    write_line("easyddl: " + topology.name_of(topology.rank) + " exited with status " +
+               std::to_string(status) + ". Ending the job.");
+    end_job(status);
+  }
+  MPI_Finalize();
+}
+
+// Before MPI_Abort: no end of a process is a surprise any more.
+void prepare_end_of_job() {
+  g_world.load()->liveness().announce_end_of_all();
+  g_pid = 0;  // MPI_Abort may call exit, which has nothing left to do
+}
+
+}  // namespace
+
+void watch_exit(World* world) {
+  delete_shared_files(world->topology().machine.get());
+  g_world = world;
+  g_pid = getpid();
+  set_before_end_of_job(prepare_end_of_job);
+  int key = MPI_KEYVAL_INVALID;
+  EASYDDL_MPI(MPI_Comm_create_keyval, MPI_COMM_NULL_COPY_FN, at_finalize, &key, nullptr);
+  EASYDDL_MPI(MPI_Comm_set_attr, MPI_COMM_SELF, key, nullptr);
+  on_exit(at_exit, nullptr);
+}
+
+void warn_at_end(const std::string& text) { g_warning = text; }
+
+}  // namespace easyddl

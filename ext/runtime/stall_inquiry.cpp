@@ -1,0 +1,86 @@
+#include "runtime/stall_inquiry.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "runtime/deadlines.h"
+
+namespace easyddl {
+namespace {
+
+std::string indented(const std::string& text) {
+  std::istringstream lines(text);
+  std::string result, line;
+  while (std::getline(lines, line)) result += "\n    " + line;
+  return result;
+}
+
+}  // namespace
+
+bool StallInquiry::all_have_answered(int rank) const {
+  for (size_t other = 0; other < answers.size(); ++other) {
+    if (other == static_cast<size_t>(rank)) continue;
+    const std::optional<StallMessage>& answer = answers[other];
+    if (!answer || (answer->has_come == 0 && !stacks[other])) return false;
+  }
+  return true;
+}
+
+std::string StallInquiry::describe(const Topology& topology, const std::string& what,
+                                   double seconds) const {
+  std::string text = topology.name_of(topology.rank) + " has waited for " + rounded(seconds) +
+                     " s in " + what + ".";
+  for (size_t other = 0; other < answers.size(); ++other) {
+    if (other == static_cast<size_t>(topology.rank)) continue;
+    const std::optional<StallMessage>& answer = answers[other];
+    if (!answer) {
+      text += "\n  " + topology.name_of(other) +
+              " does not answer: it is stopped, or cannot be reached.";
+    } else if (answer->has_come == 0) {
+      text += "\n  " + topology.name_of(other) + " has not come";
+      if (answer->activity[0] != '\0') text += ": it is busy with " + std::string(answer->activity);
+      if (answer->waits != 0) {
+        text +=
+            ": it has waited for " + rounded(answer->wait_seconds) + " s in " + answer->wait_what;
+      }
+      const std::optional<std::string>& stack = stacks[other];
+      if (!stack) text += ". Where its script stands is unknown: something holds Python's lock";
+      if (stack && !stack->empty()) text += ". Its script is at" + indented(*stack);
+    }
+  }
+  return text;
+}
+
+bool StallInquiry::has_parted(ExitProtocol& exit_protocol, double seconds) const {
+  return std::any_of(answers.begin(), answers.end(),
+                     [&](const std::optional<StallMessage>& answer) {
+                       return answer && answer->has_come == 0 && answer->waits != 0 &&
+                              answer->wait_seconds >= seconds &&
+                              exit_protocol.begun(answer->wait_communicator) < answer->wait_number;
+                     });
+}
+
+bool StallInquiry::is_excused(int rank) const {
+  for (size_t other = 0; other < answers.size(); ++other) {
+    if (other == static_cast<size_t>(rank)) continue;
+    const std::optional<StallMessage>& answer = answers[other];
+    if (!answer || (answer->has_come == 0 && answer->activity[0] == '\0')) return false;
+  }
+  return true;
+}
+
+bool StallInquiry::have_all_come(int rank) const {
+  for (size_t other = 0; other < answers.size(); ++other) {
+    if (other == static_cast<size_t>(rank)) continue;
+    if (!answers[other] || answers[other]->has_come == 0) return false;
+  }
+  return true;
+}
+
+bool StallInquiry::is_spokesman(int rank) const {
+  return std::none_of(
+      answers.begin(), answers.begin() + rank,
+      [](const std::optional<StallMessage>& answer) { return answer && answer->has_come != 0; });
+}
+
+}  // namespace easyddl

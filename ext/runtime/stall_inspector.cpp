@@ -1,0 +1,328 @@
+#include "runtime/stall_inspector.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <utility>
+
+#include "common/check.h"
+#include "common/console.h"
+#include "common/thread.h"
+
+namespace easyddl {
+namespace {
+
+constexpr int kTag = 3;
+constexpr std::chrono::milliseconds kPeriod{100};
+// How long the others have to answer.
+constexpr std::chrono::seconds kPatience{2};
+
+// Whom a rank that fails tells, who tells the others: so P ranks that fail at once send 2 P
+// messages.
+constexpr int kHerald = 0;
+
+constexpr size_t kFailureBytes = 1200;
+
+// Copies as much of a text as there is room for, the end of it if `tail`.
+template <size_t N>
+void store(char (&room)[N], const std::string& text, bool tail = false) {
+  const std::string part = tail && text.size() >= N ? text.substr(text.size() - N + 1) : text;
+  const size_t length = std::min(part.size(), N - 1);
+  std::memcpy(room, part.data(), length);
+  room[length] = '\0';
+}
+
+}  // namespace
+
+struct StallInspector::Wait {
+  uint64_t number;
+  std::string what;
+  Clock::time_point since;
+};
+
+struct StallInspector::Outgoing {
+  std::shared_ptr<const StallMessage> message;  // may be on its way to several ranks
+  MPI_Request request;
+};
+
+StallInspector::StallInspector(MPI_Comm world, const Topology& topology,
+                               ExitProtocol& exit_protocol, Deadlines deadlines)
+    : comm_(MpiComm::duplicate(world)),
+      topology_(topology),
+      exit_protocol_(exit_protocol),
+      deadlines_(deadlines) {
+  if (topology_.size == 1) return;
+  // Detached: it serves the others for as long as the process lives.
+  const auto watch = [this] {
+    try {
+      run();
+    } catch (const std::exception& error) {
+      write_line(std::string("easyddl: the watch over stalls has ended: ") + error.what());
+    }
+  };
+  start_thread("easyddl stalls", "that tells other ranks where this one stands", watch).detach();
+}
+
+StallInspector::~StallInspector() = default;
+
+void StallInspector::set_stack(std::function<std::string()> stack) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  stack_ = std::move(stack);
+}
+
+void StallInspector::set_activity(std::string activity) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  activity_ = std::move(activity);
+}
+
+void StallInspector::stop() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  stopped_ = true;
+}
+
+void StallInspector::forget(size_t communicator) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  waits_.erase(communicator);
+  inquiries_.erase(communicator);
+}
+
+void StallInspector::run() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!stopped_) {
+    receive_all();
+    exit_protocol_.serve();
+    spread_failures();
+    ask_all();
+    free_sent();
+    send_stacks(lock);
+    if (!stopped_) wake_.wait_for(lock, kPeriod);
+  }
+}
+
+void StallInspector::receive_all() {
+  for (;;) {
+    int arrived = 0;
+    MPI_Status status;
+    EASYDDL_MPI(MPI_Iprobe, MPI_ANY_SOURCE, kTag, comm_.get(), &arrived, &status);
+    if (arrived == 0) return;
+    StallMessage message{};
+    EASYDDL_MPI(MPI_Recv, &message, sizeof message, MPI_BYTE, status.MPI_SOURCE, kTag, comm_.get(),
+                MPI_STATUS_IGNORE);
+    take(status.MPI_SOURCE, message);
+  }
+}
+
+void StallInspector::take(int from, const StallMessage& message) {
+  if (message.kind == StallMessage::Kind::failure) {
+    if (note_failure(message.communicator, message.text) && topology_.rank == kHerald) {
+      const std::lock_guard<std::mutex> lock(failures_mutex_);
+      to_spread_.push_back(message.communicator);
+    }
+    return;
+  }
+  if (message.kind == StallMessage::Kind::question) {
+    const StallMessage answer = answer_to(message);
+    send(from, std::make_shared<const StallMessage>(answer));
+    if (answer.has_come == 0) want_stack_.emplace_back(from, answer);
+    return;
+  }
+  const auto found = inquiries_.find(message.communicator);
+  if (found == inquiries_.end() || found->second.number != message.number) return;
+  const size_t rank = static_cast<size_t>(from);
+  if (message.kind == StallMessage::Kind::answer) {
+    found->second.answers[rank] = message;
+  } else {
+    found->second.stacks[rank] = message.text;
+  }
+}
+
+StallMessage StallInspector::answer_to(const StallMessage& question) {
+  StallMessage answer{};
+  answer.kind = StallMessage::Kind::answer;
+  answer.communicator = question.communicator;
+  answer.number = question.number;
+  answer.has_come = exit_protocol_.begun(question.communicator) >= question.number ? 1 : 0;
+  store(answer.activity, activity_);
+  for (const auto& [communicator, wait] : waits_) {
+    const double seconds = std::chrono::duration<double>(Clock::now() - wait.since).count();
+    if (communicator == question.communicator || seconds < answer.wait_seconds) continue;
+    answer.waits = 1;
+    answer.wait_communicator = communicator;
+    answer.wait_number = wait.number;
+    answer.wait_seconds = seconds;
+    store(answer.wait_what, wait.what);
+  }
+  return answer;
+}
+
+void StallInspector::send(int to, std::shared_ptr<const StallMessage> message) {
+  outgoing_.push_back(std::make_unique<Outgoing>(Outgoing{std::move(message), MPI_REQUEST_NULL}));
+  Outgoing& sending = *outgoing_.back();
+  EASYDDL_MPI(MPI_Isend, sending.message.get(), sending.message->bytes(), MPI_BYTE, to, kTag,
+              comm_.get(), &sending.request);
+}
+
+void StallInspector::send_to_all(const StallMessage& message) {
+  const auto shared = std::make_shared<const StallMessage>(message);
+  for (int rank = 0; rank < topology_.size; ++rank) {
+    if (rank != topology_.rank) send(rank, shared);
+  }
+}
+
+void StallInspector::free_sent() {
+  const auto is_sent = [](const std::unique_ptr<Outgoing>& sending) {
+    int done = 0;
+    EASYDDL_MPI(MPI_Test, &sending->request, &done, MPI_STATUS_IGNORE);
+    return done != 0;
+  };
+  outgoing_.erase(std::remove_if(outgoing_.begin(), outgoing_.end(), is_sent), outgoing_.end());
+}
+
+// Whether it is the communicator's first.
+bool StallInspector::note_failure(size_t communicator, const std::string& text) {
+  const std::lock_guard<std::mutex> lock(failures_mutex_);
+  any_failure_.store(true, std::memory_order_release);
+  return failures_.emplace(communicator, text.substr(0, kFailureBytes)).second;
+}
+
+void StallInspector::announce_failure(size_t communicator, const std::string& reason) noexcept {
+  if (topology_.size == 1) return;
+  try {
+    const std::string text =
+        "A collective failed half-way on " + topology_.name_of(topology_.rank) + ": " + reason;
+    if (!note_failure(communicator, text)) return;
+    const std::lock_guard<std::mutex> lock(failures_mutex_);
+    to_spread_.push_back(communicator);
+  } catch (const std::exception&) {
+    return;  // no memory is left even for that: this rank's own error says so
+  }
+  wake_.notify_one();
+}
+
+std::string StallInspector::failure_of(size_t communicator) const {
+  if (!any_failure_.load(std::memory_order_acquire)) return "";
+  const std::lock_guard<std::mutex> lock(failures_mutex_);
+  const auto found = failures_.find(communicator);
+  return found == failures_.end() ? "" : found->second;
+}
+
+void StallInspector::spread_failures() {
+  if (!any_failure_.load(std::memory_order_acquire)) return;
+  std::vector<StallMessage> messages;
+  {
+    const std::lock_guard<std::mutex> lock(failures_mutex_);
+    for (size_t communicator : std::exchange(to_spread_, {})) {
+      StallMessage& message = messages.emplace_back();
+      message.kind = StallMessage::Kind::failure;
+      message.communicator = communicator;
+      store(message.text, failures_[communicator]);
+    }
+  }
+  for (const StallMessage& message : messages) {
+    if (topology_.rank == kHerald) {
+      send_to_all(message);
+    } else {
+      send(kHerald, std::make_shared<const StallMessage>(message));
+    }
+  }
+}
+
+void StallInspector::ask_all() {
+  for (auto& [communicator, inquiry] : inquiries_) {
+    if (std::exchange(inquiry.is_sent, true)) continue;
+    StallMessage question{};
+    question.kind = StallMessage::Kind::question;
+    question.communicator = communicator;
+    question.number = inquiry.number;
+    send_to_all(question);
+  }
+}
+
+// Apart from the answers, because whoever holds Python's lock may do so for long.
+void StallInspector::send_stacks(std::unique_lock<std::mutex>& lock) {
+  if (want_stack_.empty()) return;
+  const auto wanted = std::exchange(want_stack_, {});
+  const auto stack = stack_;
+  lock.unlock();
+  const std::string text = stack ? stack() : "";
+  lock.lock();
+  for (auto [rank, message] : wanted) {
+    if (stopped_) return;
+    message.kind = StallMessage::Kind::stack;
+    store(message.text, text, true);
+    send(rank, std::make_shared<const StallMessage>(message));
+  }
+}
+
+bool StallInspector::is_time_to_ask(const StallInquiry& inquiry, double seconds) const {
+  const double ago = std::chrono::duration<double>(Clock::now() - inquiry.asked).count();
+  const auto passed = [&](double deadline) {
+    return deadline > 0 && seconds >= deadline && seconds - ago < deadline;
+  };
+  const bool again = inquiry.is_settled && period() > 0 && seconds >= period() && ago >= period();
+  return passed(deadlines_.warn) || passed(deadlines_.abort) || again;
+}
+
+// The shorter of the deadlines: whoever had a reason to be late may have none later.
+double StallInspector::period() const {
+  if (deadlines_.warn <= 0 || deadlines_.abort <= 0) return deadlines_.warn + deadlines_.abort;
+  return std::min(deadlines_.warn, deadlines_.abort);
+}
+
+// The inquiry of a wait: the one that has begun, or a new one if it is time to ask.
+StallInquiry& StallInspector::inquire(size_t communicator, uint64_t number, Clock::time_point since,
+                                      double seconds) {
+  StallInquiry& inquiry = inquiries_[communicator];
+  if (inquiry.number != number) {
+    inquiry = StallInquiry{};
+    inquiry.number = number;
+    inquiry.asked = inquiry.excused = since;
+    inquiry.is_sent = inquiry.is_settled = true;
+  }
+  if (is_time_to_ask(inquiry, seconds)) {
+    const size_t size = static_cast<size_t>(topology_.size);
+    inquiry.asked = Clock::now();
+    inquiry.is_sent = inquiry.is_settled = false;
+    inquiry.answers.assign(size, std::nullopt);
+    inquiry.stacks.assign(size, std::nullopt);
+    wake_.notify_one();
+  }
+  return inquiry;
+}
+
+void StallInspector::check(size_t communicator, uint64_t number, const std::string& what,
+                           Clock::time_point since, bool if_all_have_come) {
+  const std::string failure = failure_of(communicator);
+  if (!failure.empty()) throw Error(failure);
+  std::unique_lock<std::mutex> lock(mutex_);
+  waits_[communicator] = {number, what, since};
+  const double seconds = std::chrono::duration<double>(Clock::now() - since).count();
+  StallInquiry& inquiry = inquire(communicator, number, since, seconds);
+  if (inquiry.is_settled) return;
+  if (Clock::now() - inquiry.asked < kPatience && !inquiry.all_have_answered(topology_.rank))
+    return;
+  inquiry.is_settled = true;
+  std::string text = inquiry.describe(topology_, what, seconds);
+  const bool hangs = if_all_have_come && inquiry.have_all_come(topology_.rank);
+  if (hangs) text += "\n  All ranks have come: it is the GPUs, or what connects them.";
+  // A rank that waits for this one is not busy, whatever it says that it does.
+  const bool parted = inquiry.has_parted(exit_protocol_, deadlines_.abort);
+  if (!hangs && !parted && inquiry.is_excused(topology_.rank)) inquiry.excused = Clock::now();
+  const std::chrono::duration<double> late = Clock::now() - inquiry.excused;
+  if (deadlines_.abort > 0 && late.count() >= deadlines_.abort) {
+    if (parted) text += "\nThe ranks have parted ways: none can go on.";
+    throw Error(text + "\nThat is too long: EASYDDL_STALL_ABORT is " + rounded(deadlines_.abort) +
+                " s.");
+  }
+  // No more than that can be known: a thread of either may still be on its way.
+  if (inquiry.has_parted(exit_protocol_, 0)) {
+    text +=
+        "\n  Each waits where the other has not come: unless another thread of theirs does, "
+        "the ranks have parted ways.";
+  }
+  const bool speaks = deadlines_.warn > 0 && inquiry.is_spokesman(topology_.rank);
+  lock.unlock();
+  if (speaks) write_line("easyddl: warning: " + text);
+}
+
+}  // namespace easyddl

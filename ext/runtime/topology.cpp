@@ -1,0 +1,226 @@
+#include "runtime/topology.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bitset>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <numeric>
+#include <sstream>
+#include <utility>
+
+#include "common/agreement.h"
+#include "common/check.h"
+#include "common/console.h"
+#include "runtime/shared_segment.h"
+
+namespace easyddl {
+namespace {
+
+constexpr size_t kNameBytes = 256;
+using Name = std::array<char, kNameBytes>;
+
+Name to_name(const std::string& text) {
+  Name name{};
+  std::memcpy(name.data(), text.data(), std::min(text.size(), kNameBytes - 1));
+  return name;
+}
+
+std::vector<Name> gather_names(MPI_Comm comm, const std::string& text) {
+  int size = 0;
+  EASYDDL_MPI(MPI_Comm_size, comm, &size);
+  const Name mine = to_name(text);
+  std::vector<Name> all(static_cast<size_t>(size));
+  EASYDDL_MPI(MPI_Allgather, mine.data(), kNameBytes, MPI_CHAR, all.data(), kNameBytes, MPI_CHAR,
+              comm);
+  return all;
+}
+
+// The lowest index that holds the same name as `index` does: equal for equal names.
+int first_equal(const std::vector<Name>& names, int index) {
+  const auto found = std::find(names.begin(), names.end(), names[static_cast<size_t>(index)]);
+  return static_cast<int>(found - names.begin());
+}
+
+// The names between commas, without the spaces around them.
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> names;
+  std::istringstream stream(text + ',');
+  for (std::string name; std::getline(stream, name, ',');) {
+    const size_t first = name.find_first_not_of(' '), last = name.find_last_not_of(' ');
+    names.push_back(first == std::string::npos ? "" : name.substr(first, last - first + 1));
+  }
+  return names;
+}
+
+// The same for all processes under one kernel, whatever containers they are in.
+std::string kernel_id() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  return boot;
+}
+
+// Two processes with the same text run under one kernel, see each other's process ids, and
+// belong to one user.
+std::string machine_id() {
+  char space[64] = {};
+  if (readlink("/proc/self/ns/pid", space, sizeof space - 1) < 0) space[0] = '\0';
+  return kernel_id() + ' ' + space + ' ' + std::to_string(geteuid());
+}
+
+// The lowest rank of each group of ranks, by rank, if `lowest` is that of this rank's group.
+std::vector<int> gather_lowest(MPI_Comm world, int lowest) {
+  int size = 0;
+  EASYDDL_MPI(MPI_Comm_size, world, &size);
+  std::vector<int> lowest_of(static_cast<size_t>(size));
+  EASYDDL_MPI(MPI_Allgather, &lowest, 1, MPI_INT, lowest_of.data(), 1, MPI_INT, world);
+  return lowest_of;
+}
+
+// The number of each rank's group, where groups count in the order of their lowest rank.
+std::vector<int> number_groups(const std::vector<int>& lowest_of) {
+  std::vector<int> groups = lowest_of;
+  std::sort(groups.begin(), groups.end());
+  groups.erase(std::unique(groups.begin(), groups.end()), groups.end());
+  std::vector<int> numbers;
+  for (int each : lowest_of) {
+    numbers.push_back(
+        static_cast<int>(std::lower_bound(groups.begin(), groups.end(), each) - groups.begin()));
+  }
+  return numbers;
+}
+
+// A bit for each core that this process may use, in as many bytes as the kernel asks for: a
+// cpu_set_t holds 1024 cores, and machines may have more.
+std::vector<uint8_t> own_cores() {
+  constexpr size_t kMostBytes = 1 << 20;
+  std::vector<uint8_t> cores(sizeof(cpu_set_t));
+  while (sched_getaffinity(0, cores.size(), reinterpret_cast<cpu_set_t*>(cores.data())) != 0) {
+    if (errno != EINVAL || cores.size() == kMostBytes) check_system(-1, "sched_getaffinity");
+    cores.assign(2 * cores.size(), 0);
+  }
+  return cores;
+}
+
+int count_bits(const std::vector<uint8_t>& bytes) {
+  return std::accumulate(bytes.begin(), bytes.end(), 0, [](int sum, uint8_t byte) {
+    return sum + static_cast<int>(std::bitset<8>(byte).count());
+  });
+}
+
+}  // namespace
+
+Topology::Topology(MPI_Comm world, const std::string& name, const std::string& racks) {
+  EASYDDL_MPI(MPI_Comm_rank, world, &rank);
+  EASYDDL_MPI(MPI_Comm_size, world, &size);
+  name_hosts(world, name);
+  find_place(world, name);
+  count_cores(world);
+  number_hosts(world);
+  choose_leaders(world);
+  number_racks(racks);
+  choose_rack_leaders(world);
+}
+
+void Topology::name_hosts(MPI_Comm world, const std::string& name) {
+  for (const Name& each : gather_names(world, name)) host_of.emplace_back(each.data());
+  const std::vector<Name> machines = gather_names(world, machine_id());
+  machine = MpiComm::split(world, first_equal(machines, rank), rank);
+  const std::vector<Name> hosts = gather_names(world, name + ' ' + machine_id());
+  host = MpiComm::split(world, first_equal(hosts, rank), rank);
+  // A name proves nothing: where the members cannot open each other's memory, each is alone.
+  bool shares = false;
+  all_or_none(world, [&] { shares = SharedSegment(host.get(), 1).data() != nullptr; });
+  if (!shares) host = MpiComm::split(host.get(), rank, 0);
+  local_rank = host.rank();
+  local_size = host.size();
+}
+
+void Topology::find_place(MPI_Comm world, const std::string& name) {
+  const std::vector<Name> names = gather_names(world, name + ' ' + kernel_id());
+  const MpiComm mates = MpiComm::split(world, first_equal(names, rank), rank);
+  int lowest = rank;
+  EASYDDL_MPI(MPI_Bcast, &lowest, 1, MPI_INT, 0, mates.get());
+  const std::vector<int> machine_of = number_groups(gather_lowest(world, lowest));
+  place = {mates.rank(), mates.size(), machine_of[static_cast<size_t>(rank)],
+           *std::max_element(machine_of.begin(), machine_of.end()) + 1};
+  int least = local_size;
+  EASYDDL_MPI(MPI_Allreduce, MPI_IN_PLACE, &least, 1, MPI_INT, MPI_MIN, mates.get());
+  if (place.local_rank != 0 || least == place.local_size) return;
+  write_line(
+      "easyddl: warning: the " + std::to_string(place.local_size) + " ranks on host " + name +
+      " run on one machine, but not all of them can open each other's memory. They exchange "
+      "gradients by messages, as if they were on several hosts, which is slower.\n  Likely causes: "
+      "containers that do not share their process ids (start them with --pid=host, or in one pod "
+      "with shareProcessNamespace), ranks of different users, or a /proc that hides processes.");
+}
+
+void Topology::count_cores(MPI_Comm world) {
+  std::vector<uint8_t> cores;
+  all_or_none(world, [&] { cores = own_cores(); });
+  int bytes = static_cast<int>(cores.size());
+  EASYDDL_MPI(MPI_Allreduce, MPI_IN_PLACE, &bytes, 1, MPI_INT, MPI_MAX, machine.get());
+  cores.resize(static_cast<size_t>(bytes));
+  // The union, because a launcher may bind each rank to cores of its own.
+  EASYDDL_MPI(MPI_Allreduce, MPI_IN_PLACE, cores.data(), bytes, MPI_BYTE, MPI_BOR, machine.get());
+  cores_are_shared = machine.size() > count_bits(cores);
+}
+
+void Topology::number_hosts(MPI_Comm world) {
+  int lowest = rank;
+  EASYDDL_MPI(MPI_Bcast, &lowest, 1, MPI_INT, 0, host.get());
+  node_of = number_groups(gather_lowest(world, lowest));
+  node_rank = node_of[static_cast<size_t>(rank)];
+  num_nodes = *std::max_element(node_of.begin(), node_of.end()) + 1;
+}
+
+void Topology::choose_leaders(MPI_Comm world) {
+  EASYDDL_MPI(MPI_Allreduce, &local_size, &num_leaders, 1, MPI_INT, MPI_MIN, world);
+  const bool is_leader = local_rank < num_leaders;
+  across = MpiComm::split(world, is_leader ? local_rank : MPI_UNDEFINED, node_rank);
+}
+
+// Racks are numbered in the order of their first host.
+void Topology::number_racks(const std::string& racks) {
+  std::vector<std::string> names(static_cast<size_t>(num_nodes));
+  if (!racks.empty()) names = split(racks);
+  const bool all_named = std::find(names.begin(), names.end(), "") == names.end();
+  if (names.size() != static_cast<size_t>(num_nodes) || (!racks.empty() && !all_named)) {
+    throw Error(
+        "EASYDDL_RACKS must name the rack of each host, in the order of the hosts, as in "
+        "EASYDDL_RACKS=a,a,b,b for four. There are " +
+        std::to_string(num_nodes) + " host(s). Received on rank 0: '" + racks + "'");
+  }
+  std::vector<std::string> known;
+  for (const std::string& rack : names) {
+    const auto found = std::find(known.begin(), known.end(), rack);
+    rack_of.push_back(static_cast<int>(found - known.begin()));
+    if (found == known.end()) known.push_back(rack);
+  }
+  num_racks = static_cast<int>(known.size());
+}
+
+void Topology::choose_rack_leaders(MPI_Comm world) {
+  const int rack = rack_of[static_cast<size_t>(node_rank)];
+  const auto hosts_of = [this](int each, int end) {
+    return static_cast<int>(std::count(rack_of.begin(), rack_of.begin() + end, each));
+  };
+  num_rack_leaders = num_nodes;
+  for (int each = 0; each < num_racks; ++each) {
+    num_rack_leaders = std::min(num_rack_leaders, hosts_of(each, num_nodes));
+  }
+  if (num_racks == 1) return;
+  const bool is_leader = local_rank < num_leaders;
+  const int place = hosts_of(rack, node_rank);
+  in_rack =
+      MpiComm::split(world, is_leader ? rack * num_leaders + local_rank : MPI_UNDEFINED, node_rank);
+  const bool is_rack_leader = is_leader && place < num_rack_leaders;
+  across_racks = MpiComm::split(
+      world, is_rack_leader ? place * num_leaders + local_rank : MPI_UNDEFINED, rack);
+}
+
+}  // namespace easyddl

@@ -1,0 +1,69 @@
+// What each way across hosts costs decides which is taken.
+#include "algorithms/inter_host_algorithm.h"
+
+#include <string>
+
+#include "common/check.h"
+#include "trial.h"
+
+namespace {
+
+using namespace easyddl;
+
+constexpr size_t kKi = size_t{1} << 10, kMi = size_t{1} << 20;
+
+bool is(InterHostAlgorithm algorithm, size_t bytes, int members) {
+  return cheapest_inter_host_algorithm(bytes, members) == algorithm;
+}
+
+}  // namespace
+
+TEST(little_data_goes_whole) {
+  for (int members : {2, 3, 8}) EXPECT(is(InterHostAlgorithm::whole, 64, members));
+  EXPECT(is(InterHostAlgorithm::whole, 4 * kKi, 4));
+}
+
+TEST(two_hosts_need_one_round_for_any_size) {
+  for (size_t bytes : {size_t{4}, kMi, 64 * kMi}) EXPECT(is(InterHostAlgorithm::whole, bytes, 2));
+}
+
+TEST(much_data_goes_straight_to_few_hosts) {
+  for (int members : {3, 4, 8}) EXPECT(is(InterHostAlgorithm::direct, kMi, members));
+}
+
+TEST(data_among_many_hosts_never_meets_at_one) {
+  EXPECT(is(InterHostAlgorithm::halving, 16 * kKi, 64));  // 12 messages instead of 63
+  EXPECT(is(InterHostAlgorithm::halving, 16 * kMi, 16));
+  EXPECT(is(InterHostAlgorithm::halving, 64 * kKi, 12));
+  EXPECT(is(InterHostAlgorithm::ring, 16 * kMi, 12));  // halving would send all of it twice more
+}
+
+TEST(shards_cover_the_data) {
+  for (int owners : {1, 2, 3, 5}) {
+    for (size_t count : {0, 1, 4, 5, 1009}) {
+      const InterHostOperation operation{MPI_COMM_NULL,  0,      5, owners, nullptr, count,
+                                         DType::float32, Op::sum};
+      size_t end = 0;
+      for (int member = 0; member < operation.size; ++member) {
+        const InterHostOperation::Shard shard = operation.shard(member);
+        EXPECT_EQUAL(shard.begin, end);
+        EXPECT(member < owners || shard.count == 0);
+        EXPECT(shard.count <= count / static_cast<size_t>(owners) + 1);
+        end += shard.count;
+      }
+      EXPECT_EQUAL(end, count);
+    }
+  }
+}
+
+TEST(an_unknown_route_is_refused) {
+  EXPECT(parse_inter_host_algorithm("ring") == InterHostAlgorithm::ring);
+  std::string said;
+  try {
+    parse_inter_host_algorithm("tree");
+  } catch (const Error& error) {
+    said = error.what();
+  }
+  EXPECT(said.find("EASYDDL_ROUTE must be one of whole, direct, halving and ring") == 0);
+  EXPECT(said.find("'tree'") != std::string::npos);
+}
