@@ -2,8 +2,48 @@
 
 A test of many ranks is a script of functions named `check_...`, which `run_checks` calls one
 after the other on every rank of one job, since importing Keras takes each process seconds.
+
+Each check runs where it can fail, by backend x number of ranks x hosts (of one machine, named by
+EASYDDL_HOSTS) x MPI:
+
+- What depends on a backend runs on each of the three; what does not, on one. Where Keras does the
+  rest after the exchange, the other backends run `SOME` of a script's checks.
+- Two ranks show most; three show orders, several ranks without batches, and numbers that are no
+  power of two; more than three are the engine's own tests' (C++), up to eight on a host.
+- Hosts matter below Python: the engine's own tests take all routes, and one script of each kind
+  (collectives, gradients, uneven data, sparse rows) is run on several hosts.
+- What needs no Keras does without it: see `engine_only`, `without_keras` and `ANY_BACKEND`.
+- The soak holds the pairs that are left, larger jobs, and sanitizers. Every CI run has it.
+
+                              every run                           and in the soak
+    fit, fidelity             tensorflow:3 jax:2 torch:2          fidelity tensorflow:1
+    equality                  tensorflow:3                        jax:2 torch:2
+      some of it              jax:2 torch:2, tensorflow:3 a,a,b   jax:4, tensorflow:2 with XLA
+    exchange                  tensorflow:3                        jax:2, tensorflow:3 a,b,b (some)
+    uneven                    tensorflow:3, torch:3 a,b,b (some)  jax:2, tensorflow:2 with XLA
+    sync_batch_norm           tensorflow:2 torch:3                jax:3, tensorflow:2 with XLA
+    metrics, keras, checkpoint  tensorflow:2                      jax:2
+    sparse                    tensorflow:2, tensorflow:3 a,b,b    - (TensorFlow alone has it)
+    progress, data_in_fit, global_batch  tensorflow:2
+    jax, replicas             jax:2
+    torch                     torch:3, torch:2 compiled
+    collectives, objects,     tensorflow:2 torch:3,               jax:8, tensorflow:4 a,b,a,b
+      disagreement, layout,   tensorflow:5 a,a,a,b,b,
+      variables, shared memory  jax:4 a,b,c,d
+    half_way, exit, start     without Keras, 2 and 3 ranks        more calls
+    faults                    tensorflow:3 jax:2, torch in part   jax torch fits, jax:3 torch:3
+    gpu_path, gpu_faults      without Keras, 1 to 8 ranks         8 ranks, all checks
+    engine (C++)              1 to 8 ranks, all routes            with sanitizers
+    hosts (network)           2 x 2, 5 x 1 in racks               2 x 4, 4 x 2
+    corpus                    tensorflow:2, ten scripts           all scripts, on two backends
+    tutorials                 tensorflow:2                        jax:4 torch:3
+
+MPICH runs all of this. With Open MPI CI runs what reaches MPI: collectives to shared memory above,
+half_way, deadlines and start. With the oldest TensorFlow and Keras: tests/single, and fit,
+exchange, uneven and a tutorial.
 """
 
+import array
 import ast
 import contextlib
 import functools
@@ -11,6 +51,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import pickle
 import select
 import shutil
 import signal
@@ -24,7 +65,10 @@ import warnings
 TIMEOUT = 480  # seconds; a job that takes longer hangs
 
 # What Keras and TensorFlow import where it is installed, and easyddl does not.
-NOT_NEEDED = ("jax", "pandas", "sklearn", "torch")
+NOT_NEEDED = ("jax", "matplotlib", "pandas", "sklearn", "torch")
+
+# For jobs whose backend does not matter: that which is imported in the shortest time.
+ANY_BACKEND = {"KERAS_BACKEND": "jax"} if importlib.util.find_spec("jax") else {}
 
 
 def available_bytes():
@@ -75,6 +119,8 @@ def environment(extra=None, shown=()):
     # Without what importing easyddl has left here for this process's own children to see.
     clean = {name: value for name, value in os.environ.items() if name != "_EASYDDL_PROCESS"}
     ours = {"PYTHONPATH": path, "EASYDDL_TEST_HIDDEN": " ".join(sorted(hidden))}
+    # JAX compiles for a fifth of a job's time; what it compiles stays the same up to LLVM.
+    ours["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
     return {**clean, **quiet, **ours, **extra}
 
 
@@ -279,6 +325,38 @@ def _compile_by_xla():
     trainer.Trainer._resolve_auto_jit_compile = lambda model: True
 
 
+def asleep(request):
+    """Waits for one of MPI's requests, and leaves the cores to ranks that compute meanwhile."""
+    while not request.Test():
+        time.sleep(0.001)
+
+
+def by_the_root(compute, *arguments, **more):
+    """What `compute(...)` returns on the root, on all ranks; the others sleep meanwhile.
+
+    It is for what a check compares with, where that is the same on all ranks.
+    """
+    from mpi4py import MPI
+
+    comm, length = _of_references(), array.array("q", [0])
+    if comm.rank == 0:
+        data = bytearray(pickle.dumps(compute(*arguments, **more)))
+        length[0] = len(data)
+    asleep(comm.Ibcast([length, MPI.INT64_T]))
+    if comm.rank != 0:
+        data = bytearray(length[0])
+    asleep(comm.Ibcast([data, MPI.BYTE]))
+    return pickle.loads(data)
+
+
+@functools.cache
+def _of_references():
+    """The communicator of `by_the_root`, made where all ranks come to it first."""
+    from mpi4py import MPI
+
+    return MPI.COMM_WORLD.Dup()
+
+
 def run_checks(namespace):
     """Called at the end of a script of checks: runs them all, on every rank."""
     # The verdict travels by MPI itself, not by what is tested.
@@ -316,4 +394,4 @@ def run_checks(namespace):
             # find out for themselves, and to say so.
             time.sleep(3)
             comm.Abort(1)
-        comm.Barrier()
+        asleep(comm.Ibarrier())

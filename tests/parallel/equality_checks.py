@@ -5,7 +5,7 @@ import functools
 
 import keras
 import numpy as np
-from mpi import run_checks
+from mpi import by_the_root, run_checks
 from mpi4py import MPI
 from steps import BACKEND, gradients_of
 
@@ -81,8 +81,12 @@ def train_on_one(build, optimizer, first, **arguments):
     model = compiled(build(), optimizer())
     model.set_weights(first)
     x, y = samples()
-    history = model.fit(x, y, batch_size=N * COMM.size, shuffle=False, verbose=0, **arguments)
-    return model.get_weights(), history.history
+
+    def train():
+        history = model.fit(x, y, batch_size=N * COMM.size, shuffle=False, verbose=0, **arguments)
+        return model.get_weights(), history.history
+
+    return by_the_root(train)
 
 
 def assert_bits_are_equal(weights):
@@ -252,7 +256,8 @@ def assert_custom_loop_is_equal(wrap, train=None):
     weights = train(model, optimizer, *ddl.split_data(x, y), N)
     alone = dense()
     alone.set_weights(first)
-    expected = train(alone, keras.optimizers.SGD(0.1, momentum=0.9), x, y, N * COMM.size)
+    optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+    expected = by_the_root(train, alone, optimizer, x, y, N * COMM.size)
     assert_bits_are_equal(weights)
     assert difference(weights, expected) <= 1e-5, difference(weights, expected)
 

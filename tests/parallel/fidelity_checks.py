@@ -1,6 +1,7 @@
 """What scripts do that is not the main road: as one process does it, or with a word about it."""
 
 import contextlib
+import functools
 import gc
 import io
 import warnings
@@ -11,7 +12,7 @@ import numpy as np
 from fit_checks import COMM, RANK, SIZE, assert_replicas_are_equal, both, fails
 from keras import ops
 from mpi import run_checks
-from steps import BACKEND, gradients_of, stateful
+from steps import BACKEND, fit_by_the_root, gradients_of, stateful
 
 import easyddl as ddl
 from easyddl.runtime import notices
@@ -36,11 +37,16 @@ def together(model, x, y, sample_weight=None, epochs=EPOCHS, callbacks=None, **s
     )  # fmt: skip
 
 
-def alone(model, x, y, sample_weight=None, epochs=EPOCHS):
-    return model.fit(
+def alone(model, x, y, sample_weight=None, epochs=EPOCHS, fit=None):
+    return (fit or model.fit)(
         x, y, sample_weight=sample_weight, batch_size=N * SIZE, epochs=epochs, shuffle=False,
         verbose=0,
     )  # fmt: skip
+
+
+def alone_on_the_root(model, *arguments):
+    """The same, where nothing but variables and histories is asked for later."""
+    return alone(model, *arguments, fit=functools.partial(fit_by_the_root, model))
 
 
 def use(dtype):
@@ -71,7 +77,7 @@ def assert_trains_alike(make, x, y, sample_weight=None, rtol=1e-6, **settings):
     """A training on all ranks is that of one process: weights, and the history."""
     model, expected = make(), make()
     history = together(model, x, y, sample_weight, **settings).history
-    wanted = alone(expected, x, y, sample_weight).history
+    wanted = alone_on_the_root(expected, x, y, sample_weight).history
     assert_alike(model, expected, rtol)
     assert history.keys() == wanted.keys()
     for name, values in wanted.items():

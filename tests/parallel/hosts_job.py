@@ -3,6 +3,9 @@
 import hashlib
 import os
 
+import without_keras  # noqa: F401  (first)
+
+# isort: split
 from ranks import noise
 
 import easyddl as ddl

@@ -12,9 +12,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 from fit_checks import COMM, RANK, SIZE, Spy, both, fails, in_shared_folder
-from mpi import run_checks
+from mpi import by_the_root, run_checks
 from ranks import assert_same_on_all
-from steps import gradients_of, stateful
+from steps import fit_by_the_root, gradients_of, stateful
 
 import easyddl as ddl
 from easyddl.training import metrics
@@ -146,8 +146,8 @@ def check_every_metric():
         ).history  # fmt: skip
         alone = make()
         report_numbers(alone)
-        expected = alone.fit(
-            *train, batch_size=N * SIZE, epochs=2, shuffle=False, verbose=0,
+        expected = fit_by_the_root(
+            alone, *train, batch_size=N * SIZE, epochs=2, shuffle=False, verbose=0,
             validation_data=held_out,
         ).history  # fmt: skip
         assert_alike(history, expected)
@@ -158,7 +158,7 @@ def check_every_metric():
             *uneven_part(*held_out), batch_size=3, verbose=0, return_dict=True,
             callbacks=[ddl.DDLCallback()],
         )  # fmt: skip
-        wanted = alone.evaluate(*held_out, verbose=0, return_dict=True)
+        wanted = by_the_root(alone.evaluate, *held_out, verbose=0, return_dict=True)
         assert_alike(found, wanted)
 
 
@@ -180,7 +180,9 @@ def check_unequal_last_batches():
     ).history
     alone = make()
     batches = ((x[step], y[step]) for _ in range(2) for step in steps)
-    wanted = alone.fit(batches, steps_per_epoch=3, epochs=2, shuffle=False, verbose=0).history
+    wanted = fit_by_the_root(
+        alone, batches, steps_per_epoch=3, epochs=2, shuffle=False, verbose=0
+    ).history
     for weight, expected in zip(model.get_weights(), alone.get_weights(), strict=True):
         np.testing.assert_allclose(weight, expected, rtol=1e-5, atol=1e-6)
     assert_alike(history, wanted, ["loss", "sparse_categorical_accuracy"])
@@ -614,7 +616,8 @@ def check_samples_and_classes_that_weigh():
             *part[:2], batch_size=N, shuffle=False, verbose=0, callbacks=both(), **mine
         ).history
         alone = make()
-        wanted = alone.fit(x, y, batch_size=N * SIZE, shuffle=False, verbose=0, **arguments).history
+        arguments |= {"batch_size": N * SIZE, "shuffle": False, "verbose": 0}
+        wanted = fit_by_the_root(alone, x, y, **arguments).history
         assert_alike(history, wanted)
         for weight, expected in zip(model.get_weights(), alone.get_weights(), strict=True):
             np.testing.assert_allclose(weight, expected, rtol=1e-4, atol=1e-6)

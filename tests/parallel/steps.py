@@ -1,10 +1,14 @@
 """Steps of a user's own, on whichever backend is in use."""
 
 import functools
+import types
 
 import keras
+import mpi
 import numpy as np
 from keras.src.backend.common.stateless_scope import get_stateless_scope
+
+import easyddl as ddl
 
 BACKEND = keras.backend.backend()
 
@@ -38,6 +42,37 @@ def gradients_of(compute, variables):
     with tf.GradientTape() as tape:
         value = compute()
     return value, tape.gradient(value, variables)
+
+
+def fit_by_the_root(model, *arguments, **more):
+    """Trains a model as one process does: on the root, whose variables the others' copies take.
+
+    A reference that each rank trains for itself costs as much as what it is compared with.
+
+    Args:
+        model: Of all ranks.
+        *arguments: Of its `fit`.
+        **more: Of its `fit`.
+
+    Returns:
+        A namespace that has the `history` and the `epoch` of what `fit` returns.
+    """
+
+    def train():
+        done = model.fit(*arguments, **more)
+        state = optimizer.variables if optimizer is not None and optimizer.built else []
+        numbers = [keras.ops.convert_to_numpy(variable) for variable in state]
+        return done.history, done.epoch, model.get_weights(), numbers
+
+    optimizer = getattr(model, "optimizer", None)
+    history, epoch, weights, state = mpi.by_the_root(train)
+    if ddl.rank() != 0:
+        model.set_weights(weights)
+        if state and not optimizer.built:
+            optimizer.build(model.trainable_variables)
+        for variable, value in zip(optimizer.variables if state else [], state, strict=True):
+            variable.assign(value)
+    return types.SimpleNamespace(history=history, epoch=epoch)
 
 
 def stateful(train_step):

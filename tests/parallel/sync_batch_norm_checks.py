@@ -8,7 +8,7 @@ import time
 import keras
 import numpy as np
 from fit_checks import COMM, RANK, SIZE, assert_replicas_are_equal, both, fails, in_shared_folder
-from mpi import run_checks
+from mpi import by_the_root, run_checks
 
 import easyddl as ddl
 
@@ -67,9 +67,12 @@ def train_together(model, steps, **arguments):
 
 
 def train_alone(model, steps):
-    for step in steps:
-        model.train_on_batch(*(np.concatenate(parts) for parts in zip(*step, strict=True)))
-    return model.get_weights()
+    def train():
+        for step in steps:
+            model.train_on_batch(*(np.concatenate(parts) for parts in zip(*step, strict=True)))
+        return model.get_weights()
+
+    return by_the_root(train)
 
 
 def assert_close(weights, expected, rtol=2e-5, atol=1e-5):

@@ -15,8 +15,10 @@ SIZES = [4, 4 * 10_007, 9_000_004]
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 
-def bench(ranks, *arguments, **options):
-    return mpi.run(ranks, "-m", "easyddl", "bench", *arguments, timeout=120, **options)
+def bench(ranks, *arguments, env=None, **options):
+    env = {**mpi.ANY_BACKEND, **(env or {})}
+    line = ("-m", "easyddl", "bench", *arguments)
+    return mpi.run(ranks, *line, env=env, timeout=120, **options)
 
 
 def assert_complete(report, rounds, algorithms, hosts):
@@ -100,7 +102,8 @@ def test_busy_cores(tmp_path):
 def test_a_picture(tmp_path):
     pytest.importorskip("matplotlib")
     path = tmp_path / "picture.png"
-    done = bench(2, "--sizes", "4", "64Ki", "--rounds", 1, "--plot", path)
+    arguments = ["--sizes", "4", "64Ki", "--rounds", 1, "--plot", path]
+    done = bench(2, *arguments, shown=["matplotlib"])
     assert done.returncode == 0, done.stdout
     assert path.read_bytes().startswith(b"\x89PNG")
 

@@ -44,7 +44,7 @@ def run_with_fault(ranks, script, *arguments, env=None):
     [
         ("jax", 2, 0, "busy"),
         ("tensorflow", 3, 2, "fit"),
-        ("jax", 2, 1, "fit"),
+        pytest.param("jax", 2, 1, "fit", marks=pytest.mark.soak),
         pytest.param("torch", 2, 1, "fit", marks=pytest.mark.soak),
     ],
 )

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 from fit_checks import COMM, KERAS, RANK, SIZE, assert_replicas_are_equal, both, fails
 from mpi import run_checks
-from steps import BACKEND, gradients_of, stateful
+from steps import BACKEND, fit_by_the_root, gradients_of, stateful
 
 import easyddl as ddl
 from easyddl.training import optimizer_hook
@@ -58,8 +58,8 @@ def fit(model, batches, *callbacks, uneven="join", **arguments):
 
 def fit_alone(model, parts, epochs=1):
     steps = list(steps_of(parts))
-    return model.fit(
-        (step for _ in range(epochs) for step in steps), steps_per_epoch=len(steps),
+    return fit_by_the_root(
+        model, (step for _ in range(epochs) for step in steps), steps_per_epoch=len(steps),
         epochs=epochs, shuffle=False, verbose=0,
     )  # fmt: skip
 

@@ -47,7 +47,7 @@ def _install():
         arrays: ("allgather", "allreduce", "alltoall", "broadcast", "reduce_scatter"),
         objects: ("allgather_object", "broadcast_object"),
         variables: ("broadcast_variables",),
-        world: ("barrier", "rank", "size"),
+        world: ("barrier", "is_root", "num_nodes", "rank", "size"),
     }
     for module, names in public.items():
         for name in names:
