@@ -150,7 +150,8 @@ void define_communicator(py::module_& m) {
           "Writes the root's input, whose length the others do not know, to the arrays of all. "
           "`allocate` is passed a list of that length, and returns this rank's.")
       .def("give_up", &Communicator::give_up, py::arg("why"), py::call_guard<WithoutPythonLock>(),
-           "Breaks the channel on all ranks: this one gives up a collective that others may be in.")
+           "Breaks the communicator on all ranks: this one gives up a collective that others may "
+           "be in.")
       .def(
           "reduce_scatter",
           [](Communicator& communicator, const Bytes& input, Bytes output, size_t count, int size,

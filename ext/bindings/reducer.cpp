@@ -26,7 +26,7 @@ namespace {
 // What gradients' reducers and sums have in common.
 template <class T>
 py::class_<T, Immortal<T>> define_submittable(py::module_& m, const char* name, const char* doc) {
-  // Never destroyed: threads may be under way in it when the interpreter ends.
+  // Never destroyed: threads may be in progress in it when the interpreter ends.
   return py::class_<T, Immortal<T>>(m, name, doc)
       .def_property_readonly("number", &T::number)
       .def("join", &T::join, "From now on this rank has no batches: it adds nothing.")
@@ -52,7 +52,8 @@ py::class_<T, Immortal<T>> define_submittable(py::module_& m, const char* name, 
             const JoinSummary join_summary = target.join_summary();
             return py::make_tuple(join_summary.missed, join_summary.uneven, join_summary.stop);
           },
-          "Since `reset_join_state`: how many steps others took while this rank had no batch; the first "
+          "Since `reset_join_state`: how many steps others took while this rank had no batch; the "
+          "first "
           "step, from 1, in which any rank had none in a step of others; the first in which any "
           "has asked all to stop. 0 for none.")
       .def("reset_join_state", &T::forget, "Counts steps from 1 again, as an epoch begins.")
@@ -81,12 +82,11 @@ py::class_<T, Immortal<T>> define_submittable(py::module_& m, const char* name, 
           "only_queues_on_gpu", [](T& target) { return only_queues_on_gpu(target.number()); },
           "Whether `submit_on_gpu` only queues work, and returns at once.")
       .def(
-          "give_up",
-          [](T& target, const std::string& why) { give_up(target.number(), why); },
+          "give_up", [](T& target, const std::string& why) { give_up(target.number(), why); },
           py::arg("why"), py::call_guard<WithoutPythonLock>(),
           "Breaks it on all ranks: this rank leaves a step that other ranks may be in.")
       .def("close", &T::close, py::call_guard<WithoutPythonLock>(),
-           "Ends it. Returns once nothing of it is under way.");
+           "Ends it. Returns once nothing of it is in progress.");
 }
 
 // Of each the name, the dtype, the rows and the bytes of a row.
