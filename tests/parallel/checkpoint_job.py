@@ -143,7 +143,7 @@ def resized(folder):
         optimizer = model.optimizer
         found[name] = {
             "epochs": history.epoch,
-            "rate": float(optimizer.learning_rate.numpy()),
+            "rate": float(keras.ops.convert_to_numpy(optimizer.learning_rate)),
             "iterations": int(optimizer.iterations.numpy()),
             "weights": np.concatenate([w.ravel() for w in model.get_weights()]).tolist(),
             "velocity": np.concatenate([v.numpy().ravel() for v in optimizer.momentums]).tolist(),

@@ -31,10 +31,11 @@ def test_checkpoints_of_one_rank(check):
 
 @pytest.mark.parametrize(("ranks", "save_freq", "victim"), [(2, "epoch", "all"), (3, 3, 0)])
 def test_a_killed_job_goes_on_bit_by_bit(ranks, save_freq, victim, tmp_path):
-    killed = mpi.run(ranks, JOB, "killed", tmp_path, save_freq, victim, timeout=120)
+    options = {"env": mpi.ANY_BACKEND, "timeout": 120}
+    killed = mpi.run(ranks, JOB, "killed", tmp_path, save_freq, victim, **options)
     assert killed.returncode != 0 and "is killed after" in killed.stdout, killed.stdout
     assert list((tmp_path / "backup").glob("backup-*")), killed.stdout
-    again = mpi.run(ranks, JOB, "again", tmp_path, save_freq, timeout=120)
+    again = mpi.run(ranks, JOB, "again", tmp_path, save_freq, **options)
     said = f"It was killed so:\n{killed.stdout}\nIt went on so:\n{again.stdout}"
     assert again.returncode == 0 and again.stdout.count("the same bits") == ranks, said
 
@@ -65,7 +66,7 @@ class Alone:
 def test_it_goes_on_with_half_of_the_ranks(tmp_path):
     """A training of 4 ranks, on 2: to 1e-5 what one process makes of the same samples."""
     for ranks in (4, 2):
-        done = mpi.run(ranks, JOB, "resized", tmp_path, timeout=200)
+        done = mpi.run(ranks, JOB, "resized", tmp_path, env=mpi.ANY_BACKEND, timeout=200)
         assert done.returncode == 0, done.stdout
     found = json.loads((tmp_path / "found-2.json").read_text())
 

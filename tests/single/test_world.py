@@ -15,7 +15,7 @@ def run(tmp_path, *lines, **env):
     """Runs a script of these lines without mpirun."""
     script = tmp_path / "script.py"
     script.write_text("\n".join(lines))
-    return mpi.run(1, script, env=env, ranks_by_mpirun=False)
+    return mpi.run(1, script, env={**mpi.ANY_BACKEND, **env}, ranks_by_mpirun=False)
 
 
 def test_every_check_of_the_world_in_a_world_of_one_without_mpirun(tmp_path):
