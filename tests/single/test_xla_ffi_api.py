@@ -79,7 +79,7 @@ def program():
     equal = "static_assert({0} == {1}, \"{0}\");".format  # fmt: skip
     for (ours, theirs), fields in STRUCTS.items():
         for mine, its in [("struct_size", "struct_size"), *fields]:
-            if mine == "struct_size" and ours in ("MetadataExtension", "Span", "Scalar"):
+            if mine == "struct_size" and ours in ("MetadataExtension", "ByteSpan", "Scalar"):
                 continue
             lines.append(
                 equal(f"offsetof(easyddl::xla::{ours}, {mine})", f"offsetof({theirs}, {its})")
