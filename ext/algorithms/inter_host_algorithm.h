@@ -45,8 +45,8 @@ struct InterHostOperation {
 // the order of a sum, and with it its bits, are the same in every run.
 InterHostAlgorithm cheapest_inter_host_algorithm(size_t bytes, int members);
 
-// Whether the owners' shards after `halving` are those of an InterHostOperation: else it has shards
-// of its own.
+// Whether `halving` leaves the owners the shards of an InterHostOperation. False if it divides the
+// data differently.
 bool halving_is_even(const InterHostOperation& operation);
 
 // Adds steps to the schedule after which the owner of each shard has its sum; and then steps
@@ -68,7 +68,7 @@ struct GpuShardOperation {
 void add_reduce_scatter_from_gpu(const GpuShardOperation& there, Schedule& schedule);
 void add_all_gather_to_gpu(const GpuShardOperation& there, Schedule& schedule);
 
-// Both in one, by Route::whole.
+// Reduce-scatter and all-gather in one, by InterHostAlgorithm::whole.
 void add_whole(const InterHostOperation& operation, Schedule& schedule);
 
 }  // namespace easyddl

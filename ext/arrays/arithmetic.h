@@ -8,7 +8,7 @@
 namespace easyddl {
 
 // accumulator[i] = sources[0][i] op sources[1][i] op ..., always in this order, so that the
-// bits of a result depend on the layout of the ranks alone. `sources` hold `dtype`;
+// bits of a result depend on the topology alone. `sources` hold `dtype`;
 // `accumulator` holds accumulator_of(dtype). For the mean this is the sum: see `finish`.
 void accumulate(void* accumulator, const void* const* sources, size_t num_sources, size_t count,
                 DType dtype, Op op);

@@ -102,8 +102,9 @@ class Communicator {
   void take_part(const char* name, size_t bytes, const Fingerprint& fingerprint,
                  const std::function<void(const Idle&)>& run);
 
-  // A leader's shard, which comes to memory of the host in chunks and goes from there. Where MPI
-  // may itself take it `on_gpu`, and else null, only `part_of` each chunk comes and goes.
+  // A leader's shard, which comes to memory of the host in chunks and goes from there. `on_gpu` is
+  // its address on the GPU if MPI may read it there, else null. If it is set, only `part_of` each
+  // chunk passes through memory of the host.
   struct HostShard {
     uint8_t* data;
     uint8_t* on_gpu;

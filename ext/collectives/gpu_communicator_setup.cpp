@@ -181,7 +181,7 @@ void GpuCommunicator::warm_up(Communicator& communicator, const std::vector<GpuL
   scratch_.at_least(most);
   if (most_pinned > 0) pinned_.at_least(most_pinned);
   const Fingerprint fingerprint("the warm-up of a reducer on GPUs");
-  communicator.take_part("rehearse on GPUs", 0, fingerprint, [&](const Idle& idle) {
+  communicator.take_part("warm up on GPUs", 0, fingerprint, [&](const Idle& idle) {
     for (const GpuLoad& load : loads) {
       if (algorithm_of(load) == GpuAlgorithm::host) continue;
       reduce(communicator, zeros(load.bytes), load.dtype, algorithm_of(load), load.reduction, idle);

@@ -147,7 +147,7 @@ class Reducer : public Submittable {
   void take_in(const ControlWord& all);
   void end_bucket();
   std::string text_of_bucket() const;
-  // In exchange_on_gpu.cpp.
+  // In reducer_on_gpu.cpp.
   class Drive;
   void require_on_gpu(size_t first, const std::vector<Segment>& arrays, int gpu, CudaStream stream);
   void fail(const std::string& failure);

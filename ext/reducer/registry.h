@@ -1,4 +1,4 @@
-// What frameworks hand arrays in to, by numbers.
+// The objects to which frameworks submit arrays, found by number.
 #pragma once
 
 #include <cstddef>
@@ -33,8 +33,8 @@ class Submittable {
   virtual bool only_queues() { return false; }
 };
 
-// A place in the registry. Numbers are never used again, so that a step that was compiled for what
-// is closed is told so.
+// A place in the registry. Numbers are never used again, so that a step that was compiled for a
+// closed object gets an error.
 class Registration {
  public:
   explicit Registration(Submittable& target);
@@ -46,7 +46,8 @@ class Registration {
 
   // From now on nothing is submitted. Calls that have begun may still be in progress.
   void close();
-  // Closes it, and returns once none is. Whoever they wait for must have let them go.
+  // Closes it, and waits until running calls have returned. The caller must first release whatever
+  // they wait for.
   void end();
 
  private:

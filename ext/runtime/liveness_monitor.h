@@ -21,7 +21,7 @@ class LivenessMonitor {
   // From now on the end of this process is no surprise to its peers.
   void announce_end();
 
-  // From now on the end of no process is: this process has said why it ends the job.
+  // From now on no process's end is reported: this process has printed why the job ends.
   void announce_end_of_all();
 
  private:

@@ -11,10 +11,10 @@
 
 namespace easyddl {
 
-// Where a rank is in its user's eyes, who asks for it to share out GPUs, cores and files: the ranks
-// that one kernel runs under one host name are on one machine, also where they cannot open each
-// other's memory, and so make up several hosts below. Machines are numbered in the order of their
-// lowest rank.
+// A rank's position as the public API reports it (`local_rank` and so on), by which users divide
+// GPUs, cores and files. The ranks that one kernel runs under one host name are on one machine,
+// even if they cannot open each other's memory and so are several hosts for the engine. Machines
+// are numbered in the order of their lowest rank.
 struct Place {
   int local_rank, local_size, node_rank, num_nodes;
 };

@@ -23,8 +23,8 @@ class JaxReduction(Backend):
 class JaxSubmitter(Submitter):
     """Submits all arrays by one custom call, which finds the engine's object by number.
 
-    The call can be a part of a compiled step: see `ext/xla_ffi.cpp`. It blocks none of XLA's
-    threads.
+    The call can be a part of a compiled step: see `ext/bindings/xla_ffi.cpp`. It blocks none of
+    XLA's threads.
     """
 
     def __init__(self, engine, buckets, shapes):

@@ -33,7 +33,7 @@ class Rows:
         """The rows of all ranks.
 
         Args:
-            library: The operations of `ext/tensorflow_op.cpp`.
+            library: The operations of `ext/bindings/tensorflow_op.cpp`.
             slices: List of this rank's `tf.IndexedSlices`, from `of`.
             step: Integer tensor. The number of the step.
             weight: Scalar float32 tensor. The weight of this rank's batch.

@@ -25,8 +25,8 @@ class TensorFlowReduction(Backend):
 class TensorFlowSubmitter(Submitter):
     """Puts operations into the graph that hand tensors to the engine, which it finds by number.
 
-    Where XLA compiles the step there is one custom call for all tensors: see `ext/xla_ffi.cpp`.
-    In other graphs there is one asynchronous operation a bucket. A bucket leaves as soon as its
+    Where XLA compiles the step there is one custom call for all tensors: see
+    `ext/bindings/xla_ffi.cpp`. In other graphs there is one asynchronous operation a bucket. A bucket leaves as soon as its
     gradients exist, while the backward pass computes those of the next; and the optimizer updates
     the bucket's variables as soon as it is back. The rows of sparse gradients leave after all
     buckets, in one operation.
@@ -190,7 +190,7 @@ def _warn_of_the_host():
 
 @functools.cache
 def _library():
-    """The operations of `ext/tensorflow_op.cpp`, added to the TensorFlow that is loaded."""
+    """The operations of `ext/bindings/tensorflow_op.cpp`, loaded into TensorFlow."""
     core = world.engine().core
     path = pathlib.Path(core.__file__).with_name("_tensorflow_op.so")
     library = tf.load_op_library(str(path))
