@@ -26,8 +26,8 @@ class TensorFlowSubmitter(Submitter):
     """Puts operations into the graph that hand tensors to the engine, which it finds by number.
 
     Where XLA compiles the step there is one custom call for all tensors: see
-    `ext/bindings/xla_ffi.cpp`. In other graphs there is one asynchronous operation a bucket. A bucket leaves as soon as its
-    gradients exist, while the backward pass computes those of the next; and the optimizer updates
+    `ext/bindings/xla_ffi.cpp`. In other graphs there is one asynchronous operation a bucket. A
+    bucket leaves as soon as its gradients exist, while the backward pass computes those of the next; and the optimizer updates
     the bucket's variables as soon as it is back. The rows of sparse gradients leave after all
     buckets, in one operation.
     """
