@@ -27,9 +27,9 @@ class TensorFlowSubmitter(Submitter):
 
     Where XLA compiles the step there is one custom call for all tensors: see
     `ext/bindings/xla_ffi.cpp`. In other graphs there is one asynchronous operation a bucket. A
-    bucket leaves as soon as its gradients exist, while the backward pass computes those of the next; and the optimizer updates
-    the bucket's variables as soon as it is back. The rows of sparse gradients leave after all
-    buckets, in one operation.
+    bucket leaves as soon as its gradients exist, while the backward pass computes those of the
+    next; and the optimizer updates the bucket's variables as soon as it is back. The rows of sparse
+    gradients leave after all buckets, in one operation.
     """
 
     def __init__(self, engine, buckets, shapes):
