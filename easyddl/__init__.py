@@ -1,4 +1,4 @@
-"""easyddl: synchronous data parallelism for Keras 3, over MPI, in four lines.
+"""easyddl: synchronous data-parallel training for Keras 3 over MPI, with four added lines.
 
 ```python
 import easyddl as ddl                                            # 1
@@ -11,7 +11,7 @@ model.fit(..., callbacks=[ddl.DDLCallback(), *mine,              # 4
     mpirun -np 8 python train.py
 """
 
-from easyddl.runtime import startup_logs as _quiet  # noqa: F401 - it acts before a framework is imported
+from easyddl.runtime import startup_logs as _quiet  # noqa: F401 - must be imported before any framework
 
 # isort: split
 from easyddl import backends as _backends
@@ -90,7 +90,7 @@ __all__ = [
 ]
 
 
-def __dir__():
+def __dir__() -> list[str]:
     return [*__all__, "callbacks", "layers", "optimizers"]
 
 

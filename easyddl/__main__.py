@@ -1,4 +1,4 @@
-"""`python -m easyddl` is the command `easyddl`, of this very Python."""
+"""`python -m easyddl` runs the command `easyddl` with this Python."""
 
 import sys
 

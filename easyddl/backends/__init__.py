@@ -1,4 +1,4 @@
-"""The Keras backends that easyddl serves, all by one contract: `Backend` in `base.py`."""
+"""The Keras backends that easyddl supports. `base.py` defines their contract, `Backend`."""
 
 import importlib
 
@@ -12,15 +12,15 @@ _instances = {}  # by the backend's name
 
 
 def name():
-    """The active Keras backend's name."""
+    """The name of the active Keras backend."""
     return keras.backend.backend()
 
 
 def find():
-    """The active Keras backend as a `Backend`, or `None` if easyddl does not serve it."""
+    """The active Keras backend as a `Backend`, or `None` if easyddl does not support it."""
     active = name()
     if active not in _instances and active in _CLASSES:
-        # Imported here: each of these imports its framework.
+        # Import only the active backend: each of these modules imports its framework.
         module = importlib.import_module(f"easyddl.backends.{active}")
         _instances[active] = getattr(module, _CLASSES[active])()
     return _instances.get(active)
@@ -30,12 +30,12 @@ def require():
     """The active Keras backend as a `Backend`.
 
     Raises:
-        NotImplementedError: If easyddl does not serve it.
+        NotImplementedError: If easyddl does not support it.
     """
     backend = find()
     if backend is None:
         raise NotImplementedError(
-            f"easyddl trains on these Keras backends so far: {', '.join(_CLASSES)}. Set "
+            f"easyddl supports these Keras backends: {', '.join(_CLASSES)}. Set "
             f"KERAS_BACKEND to one of them. Received: {name()}"
         )
     return backend
@@ -48,7 +48,7 @@ def backend_of(x):
 
 
 def pin_gpu_of(world):
-    """Pins this rank's GPU once MPI tells its local rank, if no launcher told it at import.
+    """Pins this rank's GPU when MPI has started, if no launcher set the local rank before that.
 
     Args:
         world: `_core.World`.

@@ -1,4 +1,4 @@
-"""The contract of a Keras backend: one class for its framework, one for tensors in the engine."""
+"""The contract of a Keras backend: `Backend` for its framework, `Submitter` for the engine."""
 
 import abc
 import contextlib
@@ -9,21 +9,20 @@ from easyddl.compat import keras_trainer
 
 
 class Backend(abc.ABC):
-    """A Keras backend. Its packages are the only modules that import the framework.
+    """A Keras backend. Only the package of a backend imports its framework.
 
-    What easyddl calls the structure of a batch (`spec`) is nested as the batch is. Each leaf says
-    what is known of that array in every batch (`shape` and `dtype`), and is `None` where the
-    batches hold `None`, as for sample weights that are not given.
+    The structure of a batch (`spec`) is nested like the batch. Each leaf has the `shape` and the
+    `dtype` that this array has in every batch. A leaf is `None` if the batches contain `None` in
+    its place, for example without sample weights.
     """
 
     # Devices.
 
     @abc.abstractmethod
     def configure(self):
-        """Shares the machine's cores and GPUs among its ranks, where the user has set nothing.
+        """Divides the cores and GPUs of the machine among its ranks, unless the user has done so.
 
-        Called when easyddl is imported: frameworks take all cores and GPUs at their first
-        operation.
+        Called at import, because a framework takes all cores and GPUs at its first operation.
         """
 
     @abc.abstractmethod
@@ -31,7 +30,7 @@ class Backend(abc.ABC):
         """Makes the framework use one GPU, unless the user has chosen one or it is too late.
 
         Args:
-            local_rank: Integer. This rank's number on its host. Ranks share GPUs if they are more.
+            local_rank: Integer. This rank's number on its host. More ranks than GPUs share GPUs.
         """
 
     # Tensors.
@@ -42,10 +41,10 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def is_symbolic(self, x):
-        """Whether `x` is a tensor without values, because a function is being traced."""
+        """Whether `x` is a tensor without values, in a function that is being traced."""
 
     def infers_shapes(self, x):
-        """Whether Keras infers shapes with a tensor. Nothing is exchanged then."""
+        """Whether Keras infers shapes with this tensor. No tensors are reduced then."""
         return False
 
     @abc.abstractmethod
@@ -65,35 +64,35 @@ class Backend(abc.ABC):
         """A tensor with an array's values and dtype, on the device of the tensor `like`."""
 
     def is_variable(self, x):
-        """Whether `x` is a variable of the framework, and not of Keras."""
+        """Whether `x` is a variable of the framework, not of Keras."""
         return False
 
     def assign(self, variable, value):
-        """Gives a variable of the framework the values of an array."""
+        """Assigns the values of a NumPy array to a variable of the framework."""
         raise NotImplementedError(f"Received: {variable!r}")
 
     def has_rows(self, gradient):
-        """Whether a gradient is sparse, and its rows can be exchanged without the others."""
+        """Whether a gradient is sparse and holds rows, which can be gathered from all ranks."""
         return False
 
     @abc.abstractmethod
     def to_dense(self, gradient):
         """A gradient as a dense tensor: itself unless it is sparse."""
 
-    # A step, while it is traced or taken.
+    # A step that is being traced or run.
 
     def uncompiled(self, function, wholly=False):
-        """A function that a compiler of Python code leaves alone.
+        """A version of a function that a compiler of Python code does not compile.
 
         Args:
-            function: Any function. Backends that compile by tracing return it as it is.
-            wholly: Boolean. Whether the compiler leaves alone what the function calls, too.
+            function: Any function. Backends that compile by tracing return it unchanged.
+            wholly: Boolean. Whether the compiler also skips the functions that it calls.
         """
         return function
 
     @abc.abstractmethod
     def differentiable(self, forward, backward):
-        """A function of one tensor with a gradient of its own.
+        """A function of one tensor with a custom gradient.
 
         Args:
             forward: Function of a tensor.
@@ -101,41 +100,42 @@ class Backend(abc.ABC):
         """
 
     def unless(self, condition, act):
-        """Calls `act` where a scalar boolean tensor is false.
+        """Calls a function if a scalar boolean tensor is false.
 
         Args:
             condition: Scalar boolean tensor.
-            act: Function without arguments. It must change nothing where `condition` is true,
-                because a backend may call it there too.
+            act: Function without arguments. If `condition` is true, its call must have no effect,
+                because some backends call it in both cases.
         """
         keras.ops.cond(condition, lambda: None, act)
 
     def scope_of(self, x):
-        """The graph that a tensor belongs to, as an object that can be a weak key; or `None`."""
+        """The graph of a tensor, as an object that can be a weak key; `None` if it has no graph."""
         return None
 
     def is_current(self, x):
-        """Whether a tensor that was noted earlier in a step can be used at this point of it."""
+        """Whether a tensor from an earlier point of the step can be used at this point."""
         return True
 
     def once_there_is_a_batch(self):
-        """A context for updates that must run only in steps that have a batch."""
+        """A context for updates that must run only in a step that has a batch."""
         return contextlib.nullcontext()
 
     @abc.abstractmethod
     def changing(self, train_step, model, begin):
-        """A `train_step` that corrects what the step has assigned to some variables.
+        """Wraps a `train_step` so that the values of some variables are corrected after it.
 
         Args:
             train_step: The function that Keras's trainer calls.
             model: The Keras model of the step.
-            begin: Function without arguments, called before the step. It returns a list of Keras
-                variables, and a function of two lists of their values, before and after the step,
-                that returns the values to assign. On JAX the variables must be non-trainable.
+            begin: Function without arguments, called before the step. It returns a pair: a list of
+                Keras variables, and a function. The function takes two lists of the variables'
+                values, before and after the step, and returns the values to assign. On JAX the
+                variables must be non-trainable.
         """
 
     def outside_of_step(self):
-        """A context in which variables have values while a step is traced or taken.
+        """A context in which variables have values while a step is traced or run.
 
         Returns:
             Context manager, or `None` if they have no values at this point.
@@ -146,76 +146,85 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def check_model(self, model):
-        """Raises an error if the step of a model cannot exchange gradients."""
+        """Raises an error if easyddl cannot reduce the gradients in the step of a model."""
 
     def begin_without_batch(self, model):
-        """Lets Keras begin a fit on a rank whose data hold no batch to build the model with.
+        """Makes a fit begin without an error on a rank whose data contain no batch.
+
+        Keras builds a model from the first batch.
 
         Returns:
-            Function that undoes it.
+            Function without arguments that undoes the change.
         """
         return lambda: None
 
     @abc.abstractmethod
     def on_first_batch(self, model, act):
-        """Calls `act(spec)` with the structure of a fit's first batch, before its first step."""
+        """Calls a function before the first step of a fit.
+
+        Args:
+            model: A Keras model in training.
+            act: Function of the structure of the first batch.
+        """
 
     @abc.abstractmethod
     def symbolic_batch(self, spec):
-        """A batch of a structure, made of `keras.KerasTensor`."""
+        """A batch of `keras.KerasTensor` with the structure `spec`."""
 
     def builds_in_step(self, model):
-        """Whether the optimizers of a model get their variables in its first step."""
+        """Whether the optimizers of a model create their variables in its first step."""
         return False
 
     def build(self, model, spec):
-        """Makes the variables of a model from the structure of a batch, as its step would.
+        """Creates the variables of a model from the structure of a batch, as its step would do.
 
         Returns:
-            Boolean: whether the variables exist now. If not, only the first step makes them.
+            Boolean. Whether the variables exist now. If not, the first step creates them.
         """
         keras_trainer.build(model, self.symbolic_batch(spec))
         return True
 
     @abc.abstractmethod
     def trace_step(self, model, spec, preserved):
-        """Traces the step of a model on a rank that has no batch, so that it joins the others'.
+        """Traces the step of a model on a rank without a batch.
+
+        The trace registers the reducers of the step, so that this rank can join the others.
 
         Args:
             model: A Keras model.
             spec: The structure of the other ranks' batches.
-            preserved: `training.dry_run.Preserved`: what must be the same afterwards. A backend
-                needs it if it takes a step in place of tracing one.
+            preserved: `training.dry_run.PreservedState`. It restores the state of the model.
+                A backend needs it if it runs a step instead of tracing it.
         """
 
     def unwrapped(self, function):
-        """The train or test function that Keras's trainer made, without easyddl's wrappers."""
+        """The function that Keras's trainer made for training or testing, without our wrappers."""
         return function
 
     def begun(self, result):
-        """How to wait for a step that Keras's trainer has begun.
+        """A function that waits for a step that Keras's trainer has started.
 
         Args:
-            result: What the train function returned.
+            result: The result of the train function.
 
         Returns:
-            Function without arguments that waits until the step is done. `None` if it is done
-            already: if a rank asked to stop in this step, the epoch then ends after it, and
-            otherwise one step later.
+            Function without arguments that returns when the step is done. `None` if the step is
+            already done when the train function returns. In this case an epoch in which a rank
+            asks to stop ends after this step; otherwise it ends one step later.
         """
         return lambda: None
 
     def finish(self, model):
-        """Waits until all steps that Keras's trainer has begun are done."""
+        """Waits for all steps that Keras's trainer has started."""
         return None
 
     def synced(self, model):
-        """Makes the variables of a model hold their values after the last step."""
+        """Assigns to the variables of a model their values after the last step."""
         return None
 
     @abc.abstractmethod
     def skip_steps(self, model, steps):
-        """Makes the first steps of a fit draw their data and train nothing.
+        """Makes the first steps of a fit read their batches without training on them.
 
         Args:
             model: A Keras model in training.
@@ -227,56 +236,64 @@ class Backend(abc.ABC):
         """A new counter of training steps.
 
         Returns:
-            Object with the attributes `samples` and `steps`: how many samples the steps have
-            taken, and how many steps there were. Its `watch(fit)` starts counting; call it in a
-            callback's `set_model`.
+            Object with two counters, `samples` and `steps`, of the samples and of the steps so
+            far. Its method `watch(fit)` starts counting; call it in a callback's `set_model`.
         """
 
     # Random numbers.
 
     def random_state(self):
-        """The state of the framework's generators, in a form for JSON; `None` if it has none."""
+        """The state of the framework's random generators as JSON data; `None` if it has none."""
         return None
 
     def set_random_state(self, captured):
-        """Restores what `random_state` returned."""
+        """Restores a state that `random_state` returned."""
         return None
 
     def random_state_of_another_rank(self, captured, distance):
-        """The state of a rank, derived from that of the rank `distance` places before it."""
+        """The state of the random generators for another rank, derived from a given state.
+
+        Args:
+            captured: The state of a rank, from `random_state`.
+            distance: Integer. The number of the other rank minus the number of that rank.
+        """
         return None
 
     def op_seeds(self):
-        """What the framework's operations derive their seeds from.
+        """The numbers from which the framework's operations derive their seeds.
 
         Returns:
-            Pair, whose first is an integer, or `None` if operations have no seeds.
+            Pair whose first item is an integer. `None` if operations have no seeds.
         """
         return None
 
     def set_op_seeds(self, seeds):
-        """Restores what `op_seeds` returned. The second of the pair may be `None`: a new start."""
+        """Restores the numbers that `op_seeds` returned.
+
+        Args:
+            seeds: The pair. If its second item is `None`, the sequence of seeds starts anew.
+        """
         return None
 
     # Gradients.
 
     @abc.abstractmethod
     def submitter(self, engine, buckets, shapes):
-        """What hands tensors to the engine: a `Submitter`.
+        """The `Submitter` for a reducer of the engine.
 
         Args:
-            engine: `_core.Exchange` or `_core.StepSum`.
-            buckets: List of lists of indices. Which tensors travel together, in which order.
+            engine: `_core.Reducer` or `_core.StepSum`. The reducer.
+            buckets: List of lists of indices: the tensors of each bucket, in the order of buckets.
             shapes: List of tuples. The shape of each tensor.
         """
 
 
 class Submitter(abc.ABC):
-    """Hands the tensors of one registration to the engine at every step, and takes the results.
+    """Submits the tensors of one registration to the engine at every step, and returns the results.
 
     Args:
-        engine: `_core.Exchange` or `_core.StepSum`.
-        buckets: List of lists of indices. Which tensors travel together, in which order.
+        engine: `_core.Reducer` or `_core.StepSum`. The reducer.
+        buckets: List of lists of indices: the tensors of each bucket, in the order of buckets.
         shapes: List of tuples. The shape of each tensor.
     """
 
@@ -287,32 +304,32 @@ class Submitter(abc.ABC):
 
     @abc.abstractmethod
     def reduce(self, tensors, weight=None):
-        """The mean of each tensor over all ranks, or its sum if the engine's object adds up.
+        """The mean of each tensor over all ranks, or its sum if the reducer is a `StepSum`.
 
         Args:
             tensors: List of tensors, in the order of registration.
-            weight: Scalar tensor or number: the weight of this rank's batch. `None` counts as 1.
+            weight: Scalar tensor or number. The weight of this rank's batch. `None` counts as 1.
 
         Returns:
             List of tensors of the same length. In a step that is being traced, these are symbolic.
         """
 
     def zeros(self, dtype, shape):
-        """What a rank submits for a gradient that it does not have."""
+        """The tensor that a rank submits for a gradient that it does not have."""
         return keras.ops.zeros(shape, dtype)
 
     def gather_rows_of(self, indices):
-        """Makes all ranks exchange the rows of some tensors, which are sparse and in no bucket."""
-        raise NotImplementedError(f"Sparse gradients are exchanged as dense ones. {indices}")
+        """Registers the sparse tensors. They are in no bucket; their rows are gathered."""
+        raise NotImplementedError(f"This backend has dense gradients only. Received: {indices}")
 
     def no_rows(self, dtype, shape):
-        """What a rank submits for a sparse gradient that it does not have."""
-        raise NotImplementedError("Sparse gradients are exchanged as dense ones.")
+        """The sparse tensor without rows that a rank submits for a gradient it does not have."""
+        raise NotImplementedError("This backend has dense gradients only.")
 
     def watch(self, variables, weight):
-        """Submits gradients before `reduce` is called, where the backend allows it.
+        """Submits each bucket when its gradients are computed, before `reduce` is called.
 
-        A compiled step needs no watching: it submits each bucket as soon as it is computed.
+        Compiled steps need no implementation: they submit each bucket when it is computed.
 
         Args:
             variables: List of the variables that the gradients belong to.
@@ -321,13 +338,13 @@ class Submitter(abc.ABC):
         return None
 
     def unwatch(self):
-        """Ends what `watch` began: gradients are submitted by `reduce` alone."""
+        """Ends the effect of `watch`: only `reduce` submits gradients."""
         return None
 
     def stop(self):
-        """Waits for what all ranks have submitted. Called before the engine's object closes."""
+        """Waits for the results of submitted buckets. Called before the reducer is closed."""
         return None
 
     def close(self):
-        """Frees buffers. Called when the engine's object has closed and no longer uses them."""
+        """Frees buffers. Called after the reducer is closed and no longer uses them."""
         return None

@@ -1,20 +1,20 @@
-"""Fits that begin without a batch, on backends where Keras needs one to build the model."""
+"""Defers the build of a model in a fit on a rank that has no batch."""
 
 from easyddl.compat import keras_data, keras_trainer
 
 
-def put_off_without_batch(model):
-    """Lets a model stay unbuilt if its data hold no batch, in place of an error.
+def defer_without_batch(model):
+    """Makes Keras leave a model unbuilt if its data contain no batch, instead of raising an error.
 
-    On JAX and PyTorch, Keras builds all that a model computes with from the first batch of its
-    data, before it calls a callback. A rank without a batch gets the structure of the other ranks'
-    batches later, and builds the model then.
+    Keras builds a model, its optimizer and its metrics from the first batch. On JAX and PyTorch it
+    does so before it calls any callback. A rank without a batch later builds from the structure of
+    the other ranks' batches.
 
     Args:
         model: A Keras model.
 
     Returns:
-        Function that undoes it.
+        Function without arguments that undoes the change.
     """
     original = keras_trainer.builder_of(model)
 

@@ -1,4 +1,4 @@
-"""The custom call by which steps that XLA compiles reach the engine, on JAX and TensorFlow."""
+"""The custom call by which steps compiled by XLA call the engine, on JAX and TensorFlow."""
 
 import ctypes
 import functools
@@ -17,7 +17,7 @@ def library():
     loaded.easyddl_connect_xla.argtypes = [ctypes.c_void_p]
     loaded.easyddl_connect_xla.restype = None
     loaded.easyddl_register_with_tensorflow.restype = ctypes.c_char_p
-    loaded.easyddl_connect_xla(core.exchange_door())
+    loaded.easyddl_connect_xla(core.entry_points())
     return loaded
 
 
@@ -31,8 +31,8 @@ def module(number, types):
     are the reduced arrays.
 
     Args:
-        number: Integer. The number of the engine's object.
-        types: List of pairs of a dtype's name and a shape, one for each array.
+        number: Integer. The number of the reducer in the engine's registry.
+        types: List of pairs of the name of a dtype and a shape, one for each array.
     """
     arrays = [f"tensor<{''.join(f'{n}x' for n in shape)}{_TYPES[dtype]}>" for dtype, shape in types]
     names = [f"%a{i}" for i in range(len(arrays))]

@@ -1,8 +1,12 @@
 """A `BackupAndRestore` for many ranks, which resumes a training bit by bit."""
 
+from __future__ import annotations
+
 import json
+import os
 import zipfile
 from fractions import Fraction
+from typing import Any, Literal
 
 import keras
 import numpy as np
@@ -50,10 +54,10 @@ class BackupAndRestore(keras.callbacks.Callback):
     numbers, and an interrupted epoch continues after the same number of samples. A plain learning
     rate is multiplied by `q / p`, because it was chosen for `p` batches per step (see `rescale`).
     The velocity of SGD or RMSprop with momentum is multiplied too. A schedule is taken from the
-    script, which makes it for `q` ranks. Its counter `optimizer.iterations` is multiplied by the
-    ratio of the steps per epoch, now and then; this ratio is `p / q` if the data do not tell their
-    number of steps. Each rank continues the random numbers of the rank with its number. Additional
-    ranks get new seeds.
+    script, which creates it for `q` ranks. Its counter `optimizer.iterations` is multiplied by the
+    new number of steps per epoch divided by the old one; if these numbers are unknown, it is
+    multiplied by `p / q`. Each rank continues the random numbers of the rank with its number.
+    Additional ranks get new seeds.
 
     Args:
         backup_dir: String or path. A directory for this training only, on a file system that
@@ -90,12 +94,12 @@ class BackupAndRestore(keras.callbacks.Callback):
 
     def __init__(
         self,
-        backup_dir,
-        save_freq="epoch",
-        double_checkpoint=False,
-        delete_checkpoint=True,
-        rescale="linear",
-    ):
+        backup_dir: str | os.PathLike[str],
+        save_freq: int | Literal["epoch"] = "epoch",
+        double_checkpoint: bool = False,
+        delete_checkpoint: bool = True,
+        rescale: Literal["linear", "sqrt", "none"] = "linear",
+    ) -> None:
         super().__init__()
         atomic_files.require_local("backup_dir", backup_dir)
         if save_freq != "epoch":
@@ -118,7 +122,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         self._steps = 0  # steps of this rank in this epoch
         self._steps_since_backup = 0
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._begin()
         built = is_built(self.model)
         world.agree(
@@ -137,13 +141,13 @@ class BackupAndRestore(keras.callbacks.Callback):
             self._set_initial_epoch(self._resumed["epoch"])
             self._skip_steps(int(self._resumed["batch"] * self._growth_of_steps()))
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._epoch, self._steps = epoch, 0
         if self._resumed is not None and self._skipped == 0:
             # Not earlier: DDLGlobalVariablesCallback sets new seeds when training begins.
             self._restore_random_state()
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._steps += self.model.steps_per_execution
         if self._resumed is not None:
             if self._steps >= self._skipped:
@@ -152,17 +156,17 @@ class BackupAndRestore(keras.callbacks.Callback):
                 self._restore_variables()
                 self._restore_random_state()
             return
-        if not fit_context.everyone_trains(self.model):
+        if not fit_context.all_ranks_have_batches(self.model):
             return
         self._steps_since_backup += self.model.steps_per_execution
         if self.save_freq != "epoch" and self._steps_since_backup >= self.save_freq:
             self._save(self._epoch, min(self._steps, self.params.get("steps") or self._steps))
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if self.save_freq == "epoch":
             self._save(epoch + 1, 0)
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         if self.delete_checkpoint:
             objects.from_root(self._backups.remove, "BackupAndRestore.on_train_end")
 
@@ -284,7 +288,7 @@ class BackupAndRestore(keras.callbacks.Callback):
     def _restore_random_state(self):
         ranks, rank = self._resumed["ranks"], world.rank()
         is_new = rank >= len(ranks)
-        mine = random_states.of_another_rank(ranks[0], rank) if is_new else ranks[rank]
+        mine = random_states.derive_for_rank(ranks[0], rank) if is_new else ranks[rank]
         random_states.restore(self.model, mine)
         self._resumed = None
 

@@ -1,6 +1,9 @@
 """The callback that makes `fit` and `evaluate` work on all ranks together."""
 
+from __future__ import annotations
+
 import contextlib
+from typing import Any, Literal
 
 import keras
 
@@ -120,12 +123,12 @@ class DDLCallback(keras.callbacks.Callback):
 
     def __init__(
         self,
-        bucket_bytes=None,
-        uneven="join",
-        check_replicas=None,
-        scalar_losses=None,
-        sparse_as_dense=False,
-    ):
+        bucket_bytes: int | None = None,
+        uneven: Literal["join", "truncate", "error"] = "join",
+        check_replicas: int | Literal[False] | None = None,
+        scalar_losses: Literal["mean", "sum"] | None = None,
+        sparse_as_dense: bool = False,
+    ) -> None:
         super().__init__()
         self.bucket_bytes = bucket_size.requested(bucket_bytes)
         if uneven not in _UNEVEN:
@@ -149,13 +152,13 @@ class DDLCallback(keras.callbacks.Callback):
         if trace_file.is_wanted() or self.check_replicas:
             self.async_safe = False
 
-    def set_params(self, params):
+    def set_params(self, params: dict[str, Any] | None) -> None:
         # The dict is shared with the callbacks that come later.
         if params and not world.is_root():
             params["verbose"] = 0
         super().set_params(params)
 
-    def set_model(self, model=None):
+    def set_model(self, model: keras.Model | None = None) -> None:
         order.require_instance(self, "DDLCallback")
         super().set_model(model)
         evaluation, fit = evaluation_context.current(model), fit_context.current(model)
@@ -163,8 +166,8 @@ class DDLCallback(keras.callbacks.Callback):
             weight = BatchWeight()  # not used in an evaluation
             evaluation.at_end.callback(loss_weight.hook(model, weight, self.scalar_losses))
             evaluation.at_end.callback(metrics_hook.hook(model))
-            if loss_weight.changes_tests_of(model):
-                model.test_function = None
+            if loss_weight.changes_test_function(model):
+                evaluation.model.test_function = None
                 evaluation.at_end.callback(setattr, model, "test_function", None)
         elif fit is not None:
             order.check(fit.callbacks, DDLCallback, DDLGlobalVariablesCallback)
@@ -178,7 +181,7 @@ class DDLCallback(keras.callbacks.Callback):
         model = fit.model
         backends.require().check_model(model)
         roots = [c for c in fit.callbacks if isinstance(c, DDLGlobalVariablesCallback)]
-        if world.size() > 1 and roots and adapted_layers.share(model, roots[0].root_rank):
+        if world.size() > 1 and roots and adapted_layers.sync_from_root(model, roots[0].root_rank):
             compiled_step.drop(model)
         settings = compiled_step.Settings(
             self.bucket_bytes, self.sparse_as_dense, self.scalar_losses
@@ -190,10 +193,12 @@ class DDLCallback(keras.callbacks.Callback):
         for optimizer in model_state.optimizers(model):
             fit.step.hook(optimizer)
         if world.size() > 1:
-            fit.at_success(lambda: self._end_fit(fit))
-            fit.at_steps_end(lambda: self._end_steps(fit))
+            fit.on_success(lambda: self._end_fit(fit))
+            fit.on_steps_end(lambda: self._end_steps(fit))
             fit.at_end.callback(metrics_hook.hook(model))
-            fit.wrap_train_step(lambda train_step: layer_state.merge_in(train_step, model))
+            fit.wrap_train_step(
+                lambda train_step: layer_state.merging_train_step(train_step, model)
+            )
         fit.wrap_train_step(fit.join.announcing)
         # On all ranks, because the compiled steps must be the same.
         _ = fit.meter
@@ -216,7 +221,7 @@ class DDLCallback(keras.callbacks.Callback):
                 "finds the step; check_replicas=False disables this comparison."
             )
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         fit = fit_context.current(self.model)
         if fit is None:
             raise RuntimeError(
@@ -225,12 +230,12 @@ class DDLCallback(keras.callbacks.Callback):
                 "`ddl.DistributedOptimizer` and leave DDLCallback out."
             )
         steps = f", steps in an epoch: {self.params.get('steps')}" if self.uneven == "error" else ""
-        fit.step.note_train_function()
+        fit.step.save_train_function()
         world.agree(
             f"model.fit() with epochs={self.params.get('epochs')}, uneven={self.uneven!r}, "
             f"check_replicas={self.check_replicas}{steps}"
         )
-        fit.ask_who_validates()
+        fit.find_validation()
         if world.size() > 1:
             fit.watch_steps()
         broadcasts = any(isinstance(c, DDLGlobalVariablesCallback) for c in fit.callbacks)
@@ -240,25 +245,25 @@ class DDLCallback(keras.callbacks.Callback):
                 "weights. Pass ddl.DDLGlobalVariablesCallback() as the last callback."
             )
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._epoch, self._has_validated = epoch, False
         fit = fit_context.current(self.model)
         if fit is not None:
             fit.begin_epoch()
             set_epoch.begin(fit.arguments.get("x"), epoch)
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if not self.check_replicas or world.size() == 1:
             return
         model = self.model  # this access makes Keras copy JAX's state into the variables
         steps = fit_context.current(model).steps
-        if steps % self.check_replicas == 0 and fit_context.everyone_trains(model):
+        if steps % self.check_replicas == 0 and fit_context.all_ranks_have_batches(model):
             replica_check.check(model, f"after step {steps} of epoch {self._epoch + 1} of fit()")
 
     def _end_steps(self, fit):
         """Ends the steps of an epoch on all ranks, before the validation."""
         backends.require().finish(fit.model)
-        fit.meet_without_batch()
+        fit.join_first_batch()
         state = fit.join.join_others(stop=self.model.stop_training)
         if state.uneven and self.uneven == "truncate":
             fit.data.end_epoch()
@@ -267,12 +272,12 @@ class DDLCallback(keras.callbacks.Callback):
         accumulated = model_state.accumulated_steps(self.model)
         if state.uneven or accumulated is not None:
             mine = -state.missed if accumulated is None else accumulated
-            self._level_out(objects.allgather_object(mine))
+            self._sync_unequal_ranks(objects.allgather_object(mine))
         average_moving_statistics(self.model, weight=fit.steps)
-        layer_state.take_roots(self.model, fit.step.root_rank or 0)
+        layer_state.sync_from_root(self.model, fit.step.root_rank or 0)
         self.model.stop_training = state.stop
 
-    def _level_out(self, steps):
+    def _sync_unequal_ranks(self, steps):
         """Synchronizes ranks that have taken different numbers of steps."""
         most = max(steps)
         short = [str(rank) for rank, each in enumerate(steps) if each < most]
@@ -284,9 +289,9 @@ class DDLCallback(keras.callbacks.Callback):
                 'Received: uneven="error"'
             )
         if short:
-            model_state.take_over(self.model, root_rank=steps.index(most))
+            model_state.sync_from_rank(self.model, root_rank=steps.index(most))
 
-    def on_test_begin(self, logs=None):
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         evaluation, fit = evaluation_context.current(self.model), fit_context.current(self.model)
         if evaluation is not None and world.size() > 1:
             evaluation.is_shared = self._has_validated = True
@@ -295,15 +300,15 @@ class DDLCallback(keras.callbacks.Callback):
             self._validation = fit.at_end.enter_context(contextlib.ExitStack())
             self._validation.enter_context(world.activity("validation"))
 
-    def on_test_end(self, logs=None):
+    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
         self._validation.close()
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         fit = fit_context.current(self.model)
         if world.size() == 1 or fit is None:
             return
         # Ranks without validation data receive the results of the others.
-        if not self._has_validated and fit.anyone_validates(epoch):
+        if not self._has_validated and fit.any_rank_validates(epoch):
             found = metrics.shared_logs(self.model, {}, has_samples=False)
             if logs is not None:
                 logs.update({f"val_{key}": value for key, value in found.items()})

@@ -10,7 +10,7 @@ def watch(fit):
     """Warns once on the root, after the first step of a fit, if an update exceeds the limit.
 
     Args:
-        fit: The `Fit`.
+        fit: The `FitContext`.
     """
     if world.size() == 1 or not world.is_root():
         return

@@ -1,12 +1,16 @@
 """The callback that broadcasts the initial variables."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import keras
 import numpy as np
 
 from easyddl import backends
 from easyddl.callbacks import order
 from easyddl.checkpoint import random_states
-from easyddl.collectives import arrays, objects, variables
+from easyddl.collectives import arguments, arrays, objects, variables
 from easyddl.compat import keras_callback, keras_trainer
 from easyddl.runtime import context, notices, world
 from easyddl.training import compiled_step, fit_context, model_state, replica_check
@@ -41,47 +45,47 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
 
     async_safe = True  # see `on_train_batch_end`
 
-    def __init__(self, root_rank=0):
+    def __init__(self, root_rank: int = 0) -> None:
         super().__init__()
         self.root_rank = root_rank
 
-    def set_model(self, model=None):
+    def set_model(self, model: keras.Model | None = None) -> None:
         order.require_instance(self, "DDLGlobalVariablesCallback")
         super().set_model(model)
         fit = fit_context.current(model)
         if fit is not None:
             order.check(fit.callbacks, last=DDLGlobalVariablesCallback)
 
-    def on_train_begin(self, logs=None):
-        arrays.check_root(self.root_rank)
-        self._share_initial_epoch()
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        arguments.check_root(self.root_rank)
+        self._broadcast_initial_epoch()
         fit = fit_context.current(self.model)
         if fit is not None and fit.step is not None:
             fit.step.root_rank = self.root_rank
         # Keras may have built the model only on the ranks that have batches.
         if not all(objects.allgather_object(_is_built(self.model))):
-            _require(fit, self.model).at_first_batch(self._build_and_share)
+            _require(fit, self.model).on_first_batch(self._build_and_broadcast)
             return
-        self._share_variables()
+        self._broadcast_variables()
         if fit is not None and world.size() > 1:
-            fit.at_first_batch(lambda spec: None)
+            fit.on_first_batch(lambda spec: None)
 
-    def _share_initial_epoch(self):
+    def _broadcast_initial_epoch(self):
         # BackupAndRestore, which acts on the root, may have set the epoch to resume from.
         mine = keras_trainer.initial_epoch(self.model)
         epoch = objects.broadcast_object(mine, self.root_rank)
         keras_trainer.set_initial_epoch(self.model, epoch)
 
-    def _build_and_share(self, spec):
+    def _build_and_broadcast(self, spec):
         if backends.require().build(self.model, spec):
-            self._share_variables()
+            self._broadcast_variables()
         else:
             fit = fit_context.current(self.model)
             _require_batches_on_all_ranks(fit)
-            fit.after_first_step(self._share_late)
+            fit.after_first_step(self._broadcast_after_first_step)
 
-    def _share_late(self):
-        """Broadcasts after the first step, if only that step could create the variables."""
+    def _broadcast_after_first_step(self):
+        """Broadcasts the variables that only the first step could create."""
         if replica_check.differences(self.model):
             notices.tell(
                 "warning: each rank took the first step from its own initial weights, because the "
@@ -89,19 +93,19 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
                 "root's weights. Call keras.utils.set_random_seed on all ranks before you create "
                 "the model, or call the model once on a batch before fit()."
             )
-        self._share_variables()
+        self._broadcast_variables()
 
-    def _share_variables(self):
+    def _broadcast_variables(self):
         optimizer = self.model.optimizer
         # A custom train_step may use other optimizers and never this one.
         is_steps = backends.require().builds_in_step(self.model)
         if optimizer is not None and not optimizer.built and not is_steps:
             optimizer.build(self.model.trainable_variables)
         variables.broadcast_variables(model_state.initial_variables(self.model), self.root_rank)
-        self._share_seeds()
+        self._derive_seeds()
 
-    def _share_seeds(self):
-        self._part_random_states(fit_context.current(self.model))
+    def _derive_seeds(self):
+        self._separate_random_states(fit_context.current(self.model))
         pairs = [generator.state for generator in random_states.seed_generators(self.model)]
         variables.broadcast_variables(pairs, self.root_rank)
         for pair in pairs:
@@ -110,27 +114,27 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
             distance = (world.rank() - self.root_rank) % world.size()
             pair.assign(np.array([(seed + distance) % 2**32, counter], pair.dtype))
 
-    def _part_random_states(self, fit):
-        # Not within another fit, whose callback trains too: the ranks' states differ already.
+    def _separate_random_states(self, fit):
+        # Within the callback of another fit the ranks' states already differ.
         if any(each.random_states is not None for each in context.active(FitContext)):
             return
-        parted = random_states.Parted(self.root_rank)
+        states = random_states.PerRankStates(self.root_rank)
         if fit is not None:
-            fit.random_states = parted
-            fit.at_success(parted.join)
+            fit.random_states = states
+            fit.on_success(states.sync_from_root)
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         # `self.model` would make Keras copy JAX's state into all variables.
         model = keras_callback.model_of(self)
         fit = fit_context.current(model)
         if fit is None or fit.join is None or world.size() == 1:
             return
         # If Keras does not wait for its callbacks, the fit context does this after the next step.
-        if fit.is_here():
+        if fit.is_training_thread():
             backends.require().finish(model)
             model.stop_training = fit.join.ends_after_step(model.stop_training)
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if world.size() > 1:
             stop = np.array(bool(self.model.stop_training))
             self.model.stop_training = bool(arrays.allreduce(stop, op="max"))

@@ -1,6 +1,10 @@
 """Callbacks that set a plain learning rate by epoch or by step."""
 
+from __future__ import annotations
+
 import math
+from collections.abc import Callable
+from typing import Any, Literal
 
 import keras
 
@@ -50,14 +54,14 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
 
     def __init__(
         self,
-        initial_lr,
-        multiplier,
-        start_epoch=0,
-        end_epoch=None,
-        staircase=True,
-        steps_per_epoch=None,
-        correct_momentum=False,
-    ):
+        initial_lr: float,
+        multiplier: float | Callable[[float], float],
+        start_epoch: int = 0,
+        end_epoch: int | None = None,
+        staircase: bool = True,
+        steps_per_epoch: int | None = None,
+        correct_momentum: bool = False,
+    ) -> None:
         super().__init__()
         self.initial_lr = _positive("initial_lr", initial_lr)
         if not callable(multiplier):
@@ -71,7 +75,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         self.correct_momentum = correct_momentum
         self._epoch = 0
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         optimizer = momentum_correction.innermost(self.model.optimizer)
         rate = keras_optimizer.learning_rate_of(optimizer)
         if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
@@ -81,20 +85,20 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
                 f"Received: learning_rate={rate!r}"
             )
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._epoch = epoch
         if self.staircase:
             self._set_at(epoch)
 
-    def on_train_batch_begin(self, batch, logs=None):
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if not self.staircase:
             self._set_at(self._epoch + batch / self._steps())
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if logs is not None:
             logs["learning_rate"] = self._rate()
 
-    def is_due(self, epoch):
+    def is_due(self, epoch: float) -> bool:
         """Whether the rate is set at an epoch, which may be fractional."""
         return self.start_epoch <= epoch < self.end_epoch
 
@@ -118,8 +122,8 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         steps = self.steps_per_epoch or self.params.get("steps")
         if not steps:
             raise ValueError(
-                f"{type(self).__name__} needs the number of steps in an epoch, which these data "
-                "do not tell. Pass `steps_per_epoch` to it. Received: steps_per_epoch="
+                f"{type(self).__name__} needs the number of steps in an epoch, which Keras does "
+                "not know for these data. Pass `steps_per_epoch` to it. Received: steps_per_epoch="
                 f"{self.steps_per_epoch!r}"
             )
         return steps
@@ -164,12 +168,12 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
     def __init__(
         self,
-        initial_lr,
-        warmup_epochs=5,
-        rule="linear",
-        steps_per_epoch=None,
-        correct_momentum=True,
-    ):
+        initial_lr: float,
+        warmup_epochs: float = 5,
+        rule: Literal["linear", "sqrt", "none"] = "linear",
+        steps_per_epoch: int | None = None,
+        correct_momentum: bool = True,
+    ) -> None:
         self.warmup_epochs = _positive("warmup_epochs", warmup_epochs)
         factor = factor_of(rule, world.size())
         super().__init__(
@@ -181,11 +185,11 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         )
         self._is_complete = None
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         super().on_train_begin(logs)
         self._is_complete = None
 
-    def is_due(self, epoch):
+    def is_due(self, epoch: float) -> bool:
         if self._is_complete is None:
             # A training that is resumed after the warmup keeps the restored rate.
             self._is_complete = epoch > self.warmup_epochs

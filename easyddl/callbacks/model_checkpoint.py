@@ -1,6 +1,9 @@
 """A `ModelCheckpoint` for many ranks, which writes atomic files."""
 
+from __future__ import annotations
+
 import os
+from typing import Any, Literal
 
 import numpy as np
 
@@ -64,15 +67,15 @@ class ModelCheckpoint(keras_callback.SavingCheckpoint):
 
     def __init__(
         self,
-        filepath,
-        monitor="val_loss",
-        verbose=0,
-        save_best_only=False,
-        save_weights_only=False,
-        mode="auto",
-        save_freq="epoch",
-        initial_value_threshold=None,
-    ):
+        filepath: str | os.PathLike[str],
+        monitor: str = "val_loss",
+        verbose: int = 0,
+        save_best_only: bool = False,
+        save_weights_only: bool = False,
+        mode: Literal["auto", "min", "max"] = "auto",
+        save_freq: int | Literal["epoch"] = "epoch",
+        initial_value_threshold: float | None = None,
+    ) -> None:
         atomic_files.require_local("filepath", filepath)
         if save_freq != "epoch":
             check_save_freq(save_freq)
@@ -87,17 +90,17 @@ class ModelCheckpoint(keras_callback.SavingCheckpoint):
             initial_value_threshold=initial_value_threshold,
         )
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         world.agree(f"ModelCheckpoint with save_freq={self.save_freq!r}")
         objects.from_root(
             lambda: atomic_files.remove_leftovers(self.filepath), "ModelCheckpoint.on_train_begin"
         )
 
-    def on_train_batch_end(self, batch, logs=None):
-        if fit_context.everyone_trains(self.model):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        if fit_context.all_ranks_have_batches(self.model):
             super().on_train_batch_end(batch, logs)
 
-    def save_model(self, epoch, batch, logs):
+    def save_model(self, epoch: int, batch: int | None, logs: dict[str, Any] | None) -> None:
         # Keras calls this after a batch or an epoch, and decides here whether to save. This is
         # the only collective of this callback during training.
         moving_statistics.average_moving_statistics(self.model)

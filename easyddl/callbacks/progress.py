@@ -1,8 +1,11 @@
 """The callback that shows the progress of all ranks."""
 
+from __future__ import annotations
+
 import numbers
 import threading
 import time
+from typing import Any
 
 import keras
 
@@ -54,12 +57,14 @@ class ProgressCallback(keras.callbacks.Callback):
 
     async_safe = True
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
-        self._fit = None
+        self._fit: fit_context.FitContext | None = None
+        self._throughput: ThroughputMeter  # from `set_model` on
+        self._display: _Bar | _Lines | None = None
         self._lock = threading.Lock()  # steps may end in several threads
 
-    def set_model(self, model=None):
+    def set_model(self, model: keras.Model | None = None) -> None:
         order.require_instance(self, "ProgressCallback")
         super().set_model(model)
         self._fit = fit_context.current(model)
@@ -69,17 +74,17 @@ class ProgressCallback(keras.callbacks.Callback):
         for callback in self._fit.callbacks:
             if isinstance(callback, keras.callbacks.ProgbarLogger):
                 self._fit.at_end.callback(hooks.mute(callback))
-        self._display = (_Bar if _has_viewer() else _Lines)() if world.is_root() else None
-        if self._display is not None:
+        if world.is_root():
+            self._display = _Bar() if _has_viewer() else _Lines()
             self._fit.at_end.callback(self._display.close)
 
-    def set_params(self, params):
+    def set_params(self, params: dict[str, Any] | None) -> None:
         # The dict is shared with Keras's own progress bar, the last of the callbacks.
         if params and self._fit is not None:
             params["verbose"] = 0
         super().set_params(params)
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         if self._fit is None:
             raise RuntimeError(
                 f"{type(self.model).__name__}.fit() does not call keras.Model.fit(), where "
@@ -88,20 +93,20 @@ class ProgressCallback(keras.callbacks.Callback):
         if world.size() > 1:
             world.agree("fit with a ddl.ProgressCallback(), which all ranks need or none")
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if self._display is not None:
             epochs = self.params.get("epochs")
             title = f"epoch {epoch + 1}/{epochs}" if epochs else f"epoch {epoch + 1}"
             self._display.open(title, self.params.get("steps"))
         self._throughput.begin_epoch()
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         with self._lock:
             self._throughput.end_step()
             if self._display is not None:
                 self._display.advance(batch + 1, lambda: self._words_so_far(logs))
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         own = self._throughput.now()
         ranks = objects.allgather_object(tuple(own)) if world.size() > 1 else [own]
         if self._display is not None:

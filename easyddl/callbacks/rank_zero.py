@@ -1,5 +1,7 @@
 """Runs a callback on rank 0 only."""
 
+from __future__ import annotations
+
 import keras
 
 from easyddl.callbacks import hooks
@@ -28,7 +30,7 @@ class RankZero(keras.callbacks.Callback):
     ```
     """
 
-    def __init__(self, callback):
+    def __init__(self, callback: keras.callbacks.Callback) -> None:
         super().__init__()
         if not isinstance(callback, keras.callbacks.Callback):
             raise TypeError(

@@ -1,1 +1,1 @@
-"""What a training needs to go on where it was: files, random states."""
+"""Saves and restores the state of a training: atomic files and random states."""

@@ -1,10 +1,10 @@
-"""Files and directories that appear whole, or not at all.
+"""Writes files and directories atomically.
 
-A process that is killed at any point, or a machine that loses its power, leaves the last whole
-one. What is being written has a temporary name beside the final one, reaches the disk, and is
-then renamed, which file systems do at one stroke.
+If a process is killed at any point, or a machine loses its power, the last complete file remains.
+A new file is written under a temporary name next to the final one. It is flushed to the disk and
+then renamed, which is an atomic operation of the file system.
 
-This module needs nothing but Python.
+This module needs only Python's standard library.
 """
 
 import contextlib
@@ -20,11 +20,14 @@ _NEW, _OLD = ".new-", ".old-"
 
 
 def require_local(name, path):
-    """Raises an error if a path is that of a store, where nothing can be renamed at one stroke.
+    """Raises an error if a path is in an object store, where files cannot be renamed atomically.
 
     Args:
-        name: String. The argument's name.
+        name: String. The name of the argument, for the error message.
         path: String or path.
+
+    Raises:
+        ValueError: If `path` is a URL, or neither a string nor a path.
     """
     try:
         text = os.fspath(path)
@@ -32,53 +35,55 @@ def require_local(name, path):
         text = None
     if not isinstance(text, str) or not text or "://" in text:
         raise ValueError(
-            f"`{name}` must be a path on a local or mounted file system, where a file can be "
-            f"renamed at one stroke. Received: {name}={path!r}"
+            f"`{name}` must be a path on a local or mounted file system, where files can be "
+            f"renamed atomically. Received: {name}={path!r}"
         )
 
 
 def write_file(path, write, size=0):
-    """Writes a file that replaces the one of its name, if there is one, when it is whole.
+    """Writes a file, which replaces an existing file once it is complete.
 
     Args:
-        path: String. Its final path, on a local or mounted file system.
-        write: Function of a temporary path that writes the file there. It has the name of the
-            final one, in a directory of its own, where other temporary files may lie as well.
-        size: Integer. About how many bytes it will have.
+        path: String. The final path, on a local or mounted file system.
+        write: Function of a temporary path that writes the file there. The temporary path has the
+            final file name in a directory of its own, in which `write` may create other temporary
+            files.
+        size: Integer. The approximate number of bytes.
 
     Raises:
-        OSError: If it cannot be written. The file that was there remains.
+        OSError: If the file cannot be written. An existing file remains.
     """
     folder, name = os.path.split(os.path.abspath(path))
-    room = os.path.join(folder, _NEW + name)
+    scratch = os.path.join(folder, _NEW + name)
     _require_space(folder, size)
-    _remove(pathlib.Path(room))
+    _remove(pathlib.Path(scratch))
     try:
-        os.mkdir(room)
-        temporary = os.path.join(room, name)
+        os.mkdir(scratch)
+        temporary = os.path.join(scratch, name)
         write(temporary)
         _sync(temporary)
         os.replace(temporary, path)
     finally:
-        shutil.rmtree(room, ignore_errors=True)
+        shutil.rmtree(scratch, ignore_errors=True)
     _sync(folder)
 
 
 def _require_space(folder, size):
-    # Asked before, since not all who write can fail: HDF5 crashes the process on a full disk.
+    # Checked before the write, because HDF5 crashes the process if the disk is full.
     state = os.statvfs(folder)
     free = state.f_bavail * state.f_frsize
-    if state.f_blocks and free < size:  # some file systems cannot tell, and say 0 of 0
+    if state.f_blocks and free < size:  # some file systems report 0 of 0 blocks
         raise OSError(
             errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: {size} bytes needed, {free} free", folder
         )
 
 
 def remove_leftovers(template):
-    """Removes what killed writers of files have left behind.
+    """Removes the temporary files of killed processes.
 
     Args:
-        template: String. The files' path, which may hold fields, as `"model-{epoch:02d}.keras"`.
+        template: String. The path of the files. It may contain fields, as in
+            `"model-{epoch:02d}.keras"`.
     """
     fields = string.Formatter().parse(template)
     pattern = "".join(
@@ -90,14 +95,14 @@ def remove_leftovers(template):
 
 
 class Generations:
-    """A directory that holds the last states of something, each in a directory of its own.
+    """A directory that contains the latest backups, each in a directory of its own.
 
-    Each state is written under a temporary name and then renamed to `backup-` and its number:
-    one that has such a name is whole. The highest number is the latest.
+    Each backup is written under a temporary name, and then renamed to `backup-` and its number.
+    Therefore a directory with such a name is complete. The highest number is the latest backup.
 
     Args:
-        folder: String or path. It is made when the first state is written.
-        keep: Integer. How many states to keep.
+        folder: String or path. It is created when the first backup is written.
+        keep: Integer. The number of backups to keep.
     """
 
     def __init__(self, folder, keep=1):
@@ -105,20 +110,20 @@ class Generations:
         self.keep = keep
 
     def find(self):
-        """The paths of the states that are there, the latest first."""
+        """Returns the paths of the existing backups, the latest first."""
         if not self.folder.is_dir():
             return []
         found = [(_number(path.name), path) for path in self.folder.iterdir()]
         return [path for number, path in sorted(found, reverse=True) if number]
 
     def add(self, write):
-        """Writes a state, and removes those that are too many then.
+        """Writes a backup, and removes the oldest ones beyond `keep`.
 
         Args:
-            write: Function of the path of an empty directory, which it fills with files.
+            write: Function of the path of an empty directory, in which it writes files.
 
         Raises:
-            OSError: If it cannot be written. The states that were there remain.
+            OSError: If the backup cannot be written. The existing backups remain.
         """
         if not self.folder.is_dir():
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -137,27 +142,27 @@ class Generations:
             shutil.rmtree(new, ignore_errors=True)
             raise
         _sync(self.folder)
-        self._retire(self.find()[self.keep :])
+        self._remove_backups(self.find()[self.keep :])
 
     def clean(self):
-        """Removes what a killed writer has left behind."""
+        """Removes the temporary directories of killed processes, and backups beyond `keep`."""
         if not self.folder.is_dir():
             return
         for path in self.folder.iterdir():
             if path.name.startswith((_NEW, _OLD)):
                 _remove(path)
-        self._retire(self.find()[self.keep :])
+        self._remove_backups(self.find()[self.keep :])
 
     def remove(self):
-        """Removes all states, and the directory unless there is something else in it."""
+        """Removes all backups, and the directory unless it contains other files."""
         self.clean()
-        self._retire(self.find())
+        self._remove_backups(self.find())
         with contextlib.suppress(OSError):
             self.folder.rmdir()
 
-    def _retire(self, paths):
+    def _remove_backups(self, paths):
         for path in paths:
-            # Renamed first: a state that is removed in part must not look like a whole one.
+            # Renamed first, so that a partly removed backup does not look like a complete one.
             old = path.with_name(_OLD + path.name)
             _remove(old)
             path.rename(old)
@@ -165,12 +170,13 @@ class Generations:
 
 
 def _number(name):
-    """The number of a state, from its name; 0 if the name is none of one."""
+    """Returns the number in the name of a backup; 0 if it is another name."""
     match = re.fullmatch(r"backup-([1-9][0-9]*)", name)
     return int(match[1]) if match else 0
 
 
 def _remove(path):
+    """Removes a file or a directory, if it exists."""
     if path.is_dir():
         shutil.rmtree(path)
     else:
@@ -178,7 +184,7 @@ def _remove(path):
 
 
 def _sync(path):
-    """Has the disk hold a file, or the names in a directory."""
+    """Flushes a file, or the entries of a directory, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Where this rank stands in its random numbers."""
+"""Captures, restores and derives the states of this rank's random number generators."""
 
 import random
 
@@ -11,7 +11,7 @@ from easyddl.runtime import world
 
 
 def seed_generators(model):
-    """The seed generators of a model's layers, such as those of its `Dropout` layers."""
+    """Returns the seed generators of a model's layers, for example of its `Dropout` layers."""
     return [
         generator
         for layer in keras_layer.layers_of(model)
@@ -20,13 +20,17 @@ def seed_generators(model):
 
 
 def capture(model):
-    """The state of the random numbers that a training of `model` draws on this rank.
+    """Returns the states of the random number generators that a training uses on this rank.
 
-    These are the seed generators of its layers, Keras's global one, and Python's and NumPy's own
-    generators, of which Keras and users take the order of data, for example.
+    These are the seed generators of the model's layers, Keras's global seed generator, the
+    generators of Python and NumPy, and those of the framework. Keras and users may take the order
+    of the data from Python's and NumPy's generators, for example.
+
+    Args:
+        model: A Keras model.
 
     Returns:
-        A dict that JSON can hold.
+        Dict that can be written as JSON.
     """
     numbers = np.random.get_state(legacy=False)
     key = {name: np.asarray(value).tolist() for name, value in numbers["state"].items()}
@@ -39,23 +43,27 @@ def capture(model):
 
 
 def restore(model, captured):
-    """Sets the random numbers of this rank back to what `capture` returned.
+    """Restores the states that `capture` returned, or `derive_for_rank`.
+
+    Args:
+        model: A Keras model.
+        captured: Dict of states.
 
     Raises:
-        ValueError: If the model has other seed generators.
+        ValueError: If the model has another number of seed generators.
     """
     seeds = captured["generators"]
     states = _states(model)
     if len(seeds) != len(states):
         raise ValueError(
-            f"The state of the random numbers is that of a model with {len(seeds) - 1} seed "
-            f"generators. Received: a model with {len(states) - 1}"
+            f"The random state belongs to a model with {len(seeds) - 1} seed generators. "
+            f"Received: a model with {len(states) - 1}"
         )
     for state, seed in zip(states, seeds, strict=True):
         state.assign(np.array(seed, state.dtype))
     if "numpy" in captured:
         numbers = captured["numpy"]
-        key = {name: _numbers(value) for name, value in numbers["state"].items()}
+        key = {name: _as_uint64(value) for name, value in numbers["state"].items()}
         np.random.set_state({**numbers, "state": key})
     if "python" in captured:
         version, words, gauss = captured["python"]
@@ -64,15 +72,18 @@ def restore(model, captured):
         backends.require().set_random_state(captured["framework"])
 
 
-def of_another_rank(captured, distance):
-    """The seeds of a rank that was not there, made of those of one that was.
+def derive_for_rank(captured, distance):
+    """Derives the states of a rank that has no captured states from those of another rank.
 
-    Python's and NumPy's generators stay what they are on that rank: they cannot be told apart by
-    adding to them.
+    The result contains no states of Python's and NumPy's generators, because different states
+    cannot be derived by adding to a seed. `restore` then leaves these generators unchanged.
 
     Args:
-        captured: What `capture` returned on a rank.
-        distance: Integer. By how many ranks the other one is further.
+        captured: Dict that `capture` returned on a rank.
+        distance: Integer. The number of the new rank minus the number of that rank.
+
+    Returns:
+        Dict of states, for `restore`.
     """
     seeds = [[(seed + distance) % 2**32, count] for seed, count in captured["generators"]]
     framework = captured.get("framework")
@@ -81,20 +92,20 @@ def of_another_rank(captured, distance):
     return {"generators": seeds, "framework": framework}
 
 
-class Parted:
-    """States that differ by rank, for the length of a training, of generators that no layer owns.
+class PerRankStates:
+    """Gives each rank different states of the global generators, until a training ends.
 
-    These are the framework's own, and Keras's global one. They follow from the root's. All ranks
-    must make it together.
+    The global generators belong to no layer: they are the framework's generators and Keras's global
+    seed generator. Each rank's states are derived from the root's. The constructor is a collective.
 
     Args:
-        root_rank: Integer. The rank whose numbers stay what they were.
+        root_rank: Integer. The rank whose states do not change.
     """
 
     def __init__(self, root_rank):
         self._root_rank = root_rank
-        self._first_pair = _make_global_generator()
-        state, seeds, pair = objects.broadcast_object(_of_no_layer(), self._root_rank)
+        self._created = _create_global_generator()
+        state, seeds, pair = objects.broadcast_object(_global_states(), self._root_rank)
         distance = (world.rank() - self._root_rank) % world.size()
         backend = backends.require()
         if state is not None:
@@ -103,15 +114,14 @@ class Parted:
             backend.set_op_seeds((seeds[0] + distance, None))
         _set_global_pair([(pair[0] + distance) % 2**32, pair[1]])
 
-    def join(self):
-        """Gives all ranks the root's states.
+    def sync_from_root(self):
+        """Gives all ranks the root's states of the global generators. Collective.
 
-        So what the script draws next is the same on all ranks, as it was before the training. All
-        ranks must call it.
+        Afterwards the script draws the same random numbers on all ranks, as before the training.
         """
-        was_used = self._first_pair not in (None, _of_no_layer()[2])
-        theirs = objects.broadcast_object((*_of_no_layer(), was_used), self._root_rank)
-        state, seeds, pair, was_used = theirs
+        was_used = self._created not in (None, _global_states()[2])
+        states = objects.broadcast_object((*_global_states(), was_used), self._root_rank)
+        state, seeds, pair, was_used = states
         if world.rank() != self._root_rank:
             backend = backends.require()
             if state is not None:
@@ -119,16 +129,23 @@ class Parted:
             if seeds is not None:
                 backend.set_op_seeds(seeds)
             _set_global_pair(pair)
-        if self._first_pair is not None:
-            _unmake_global_generator(was_used)
+        if self._created is not None:
+            _undo_global_generator(was_used)
 
 
-def _of_no_layer():
+def _global_states():
+    """Returns the states of the generators that belong to no layer.
+
+    Returns:
+        Tuple of the state of the framework's generators, the seeds of its operations, and the seed
+        and the counter of Keras's global seed generator.
+    """
     backend = backends.require()
     return backend.random_state(), backend.op_seeds(), _pair_of(keras_random.generator())
 
 
 def _pair_of(generator):
+    """Returns the seed and the counter of a seed generator, as a list."""
     return np.asarray(generator.state.numpy()).tolist()
 
 
@@ -137,27 +154,31 @@ def _set_global_pair(pair):
     state.assign(np.array(pair, state.dtype))
 
 
-def _make_global_generator():
-    """Makes Keras's global generator, where its first use has not, as that would.
+def _create_global_generator():
+    """Creates Keras's global seed generator if it does not exist yet.
 
-    It takes its seed from Python's generator, which stays where it was: the script may never use
-    the global one.
+    Keras creates it at its first use and draws its seed from Python's generator. This function
+    restores the state of Python's generator, because the script may never use the global one.
 
     Returns:
-        The state of the new generator, or `None` if there was one.
+        The seed and the counter of the new generator; `None` if the generator already existed.
     """
     if keras_random.has_generator():
         return None
     before = random.getstate()
-    made = keras_random.generator()
+    generator = keras_random.generator()
     random.setstate(before)
-    return _pair_of(made)
+    return _pair_of(generator)
 
 
-def _unmake_global_generator(was_used):
-    """Leaves things as they are on one process, which makes the generator at its first use."""
+def _undo_global_generator(was_used):
+    """Restores the state of one process, in which Keras creates the generator at its first use.
+
+    Args:
+        was_used: Boolean. Whether the training has used the generator.
+    """
     if was_used:
-        keras_random.draw_seed()  # the number that its seed took
+        keras_random.draw_seed()  # draws the number that Keras would have drawn for the seed
     else:
         keras_random.drop_generator()
 
@@ -166,5 +187,5 @@ def _states(model):
     return [generator.state for generator in (*seed_generators(model), keras_random.generator())]
 
 
-def _numbers(value):
+def _as_uint64(value):
     return np.array(value, np.uint64) if isinstance(value, list) else value

@@ -33,7 +33,7 @@ def run(options):
     try:
         ranks = timeline.read(options.directory)
         count = chrome_trace.write(output, ranks)
-        exposures = [overlap.expose(rank.spans()) for rank in ranks]
+        analyses = [overlap.analyze(rank.spans()) for rank in ranks]
     except (OSError, ValueError) as error:
         print(f"easyddl timeline: error: {error}", file=sys.stderr)
         return 1
@@ -44,21 +44,21 @@ def run(options):
                 "short, or it is still running.",
                 file=sys.stderr,
             )
-    print("\n".join(_summary(ranks, exposures, overlap.lags(exposures))))
+    print("\n".join(_summary(ranks, analyses, overlap.lags(analyses))))
     print(f"\n{output}: {count} events. Open it at https://ui.perfetto.dev.")
     return 0
 
 
-def _summary(ranks, exposures, lags):
+def _summary(ranks, analyses, lags):
     error = max(rank.clock.error for rank in ranks) / 1000
     clocks = f", clocks aligned to within {error:.1f} us" if len(ranks) > 1 else ""
     yield f"{len(ranks)} ranks{clocks}" if len(ranks) != 1 else "1 rank"
-    most = max(range(len(ranks)), key=lambda rank: exposures[rank].others)
+    most = max(range(len(ranks)), key=lambda rank: analyses[rank].others)
     yield (
-        f"Collectives other than gradients: up to {exposures[most].others / 1e9:.3f} s in total "
+        f"Collectives other than gradients: up to {analyses[most].others / 1e9:.3f} s in total "
         f"(rank {most})."
     )
-    if not any(exposure.steps for exposure in exposures):
+    if not any(analysis.steps for analysis in analyses):
         yield "Gradients: none were exchanged after the first step, which is left out."
         return
     yield "Gradients, in milliseconds per step, without the first step:"
@@ -67,21 +67,21 @@ def _summary(ranks, exposures, lags):
         f"{'rank':>4} {'steps':>6} {'step':>9} {'communication':>13} {'exposed':>9} {'hidden':>9} "
         f"{'hidden %':>8} {'lag':>9} {'last in':>8}  host"
     )
-    for rank, exposure, lag in zip(ranks, exposures, lags, strict=True):
-        yield _row(rank, exposure, lag)
+    for rank, analysis, lag in zip(ranks, analyses, lags, strict=True):
+        yield _row(rank, analysis, lag)
     yield ""
     yield _slowest(ranks, lags)
 
 
-def _row(rank, exposure, lag):
-    if not exposure.steps:
+def _row(rank, analysis, lag):
+    if not analysis.steps:
         return f"{rank.rank:>4} {0:>6} {'':>73}  {rank.host}"
-    step = "-" if exposure.step_time is None else f"{exposure.step_time / 1e6:.3f}"
-    times = (exposure.communication, exposure.exposed, exposure.hidden)
-    communication, exposed, hidden = (time / exposure.steps / 1e6 for time in times)
-    share = 100 * exposure.hidden / exposure.communication if exposure.communication else 0
+    step = "-" if analysis.step_time is None else f"{analysis.step_time / 1e6:.3f}"
+    times = (analysis.communication, analysis.exposed, analysis.hidden)
+    communication, exposed, hidden = (time / analysis.steps / 1e6 for time in times)
+    share = 100 * analysis.hidden / analysis.communication if analysis.communication else 0
     return (
-        f"{rank.rank:>4} {exposure.steps:>6} {step:>9} {communication:>13.3f} {exposed:>9.3f} "
+        f"{rank.rank:>4} {analysis.steps:>6} {step:>9} {communication:>13.3f} {exposed:>9.3f} "
         f"{hidden:>9.3f} {share:>8.1f} {lag.mean / 1e6:>9.3f} {lag.last:>8}  {rank.host}"
     )
 

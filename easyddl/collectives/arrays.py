@@ -3,62 +3,13 @@
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Sequence
-from typing import get_args
 
 import numpy as np
 
-from easyddl import backends
+from easyddl.collectives import arguments
 from easyddl.collectives.types import ArrayT, Op
-from easyddl.runtime import context, validators, world
-
-OPS = get_args(Op)
-_FLOATS = ("float16", "bfloat16", "float32", "float64")
-_INTEGERS = ("int8", "int16", "int32", "int64", "uint8")
-
-
-class _Argument:
-    """An array argument, with the type of the user's object.
-
-    Attributes:
-        original: The user's object.
-        backend: The active backend if the object is one of its tensors, else `None`.
-        array: NumPy array. The elements.
-    """
-
-    def __init__(self, x):
-        self.original = x
-        self.backend = backends.backend_of(x)
-        if self.backend is not None:
-            self.array = self.backend.to_numpy(x)
-        elif isinstance(x, np.ndarray | np.generic | numbers.Number):
-            self.array = np.asarray(x)
-        else:
-            raise TypeError(
-                "`x` must be a NumPy array, a number, or a tensor of the active Keras backend "
-                f"({backends.name()}). For any other object use `broadcast_object` or "
-                f"`allgather_object`. Received: x of type {type(x).__name__}"
-            )
-        if not self.array.dtype.isnative:  # for example from a file in network byte order
-            self.array = self.array.astype(self.array.dtype.newbyteorder("="))
-        if self.array.dtype.hasobject or self.array.dtype.kind in "USmM":
-            raise TypeError(
-                "`x` must hold numbers; for other objects use `broadcast_object` or "
-                f"`allgather_object`. Received: x with dtype {self.array.dtype}"
-            )
-
-    @property
-    def dtype(self):
-        return self.array.dtype.name
-
-    def like(self, array):
-        """A result, converted from a NumPy array to the type of the user's object."""
-        if self.backend is not None:
-            return self.backend.from_numpy(array, self.original)
-        if isinstance(self.original, np.ndarray) or array.ndim > 0:
-            return array
-        return array[()] if isinstance(self.original, np.generic) else array.item()
+from easyddl.runtime import world
 
 
 def as_bytes(array):
@@ -72,93 +23,13 @@ def contiguous(array):
     return np.require(array, requirements=["C", "A"])
 
 
-def plain(value):
-    """Converts a NumPy number or string to a Python object, which prints alike on all ranks."""
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _check_op(dtype, op):
-    if op not in OPS:
-        raise ValueError(f"`op` must be one of {OPS}. Received: op={op!r}")
-    if dtype not in (*_FLOATS, *_INTEGERS, "bool"):
-        raise TypeError(
-            f"Cannot compute with this dtype: cast `x` to one of {(*_FLOATS, *_INTEGERS)} "
-            f"first. Received: x with dtype {dtype}"
-        )
-    if op == "mean" and dtype not in _FLOATS:
-        raise TypeError(
-            'op="mean" needs a floating-point dtype, because integers have no integer mean. Cast '
-            f'`x`, or use op="sum" and divide. Received: x with dtype {dtype}'
-        )
-    if dtype == "bool" and op == "sum":
-        raise TypeError(
-            'op="sum" is not defined for bool: cast `x` to an integer to count, or use '
-            'op="max" (any) or op="min" (all).'
-        )
-
-
-def check_root(root_rank):
-    """Raises an error unless `root_rank` is the number of a rank."""
-    if not validators.is_integer(root_rank):
-        raise TypeError(f"`root_rank` must be an integer. Received: root_rank={root_rank!r}")
-    if not 0 <= root_rank < world.size():
-        raise ValueError(
-            f"`root_rank` must be a rank, from 0 to {world.size() - 1}. "
-            f"Received: root_rank={root_rank}"
-        )
-
-
-def collective(name, x, prepare, run, **arguments):
-    """Runs a collective, so that a bad argument on any rank is an error on all ranks.
-
-    If a rank with a bad argument raised at once, the other ranks would wait for it. So it first
-    tells the other ranks what is wrong. If the arguments of all ranks have the same error, each
-    rank raises it. Otherwise the error names what each rank called.
-
-    Args:
-        name: String. The function that the user called.
-        x: The user's array argument.
-        prepare: Function of an `_Argument`. It checks the argument and returns a description that
-            is equal on all ranks if the arguments match.
-        run: Function of the `_Argument` and of a string, the description of the call. It runs the
-            collective and returns its result.
-        **arguments: The user's other arguments, which must be equal on all ranks.
-    """
-    with world.taking_part(f"{name}()"):
-        context.require_all_ranks(f"{name}()")
-        shown = ", ".join(f"{key}={plain(value)!r}" for key, value in arguments.items())
-        try:
-            argument = _Argument(x)
-            what = ", ".join(part for part in (prepare(argument), shown) if part)
-        except Exception as problem:
-            world.agree(f"{name}({shown}) with a bad argument [{problem}]")
-            raise
-        return run(argument, f"{name}({what})")
-
-
-def _whole(argument):
-    """Describes an array whose shape must be equal on all ranks."""
-    return f"x: {argument.dtype} of shape {argument.array.shape}"
-
-
-def _rows(argument):
-    """Describes an array whose first dimension may differ by rank."""
-    if argument.array.ndim == 0:
-        raise ValueError(
-            "`x` must have at least one dimension, whose rows go to or come from the ranks. Pass "
-            "`x[None]` or `np.atleast_1d(x)`. Received: a 0-d array"
-        )
-    shape = ", ".join(["any", *map(str, argument.array.shape[1:])])
-    return f"x: {argument.dtype} of shape ({shape})"
-
-
 def reduce_arrays(arrays, dtype, op, text):
     """The reduction of a list of arrays over all ranks, as new arrays.
 
     Args:
         arrays: List of NumPy arrays of one dtype.
         dtype: String. The name of that dtype.
-        op: One of `OPS`.
+        op: One of `arguments.OPS`.
         text: String. The description of the call, which must be equal on all ranks.
     """
     with world.failing_alike(text):
@@ -220,18 +91,18 @@ def allreduce(x: ArrayT, op: Op = "mean") -> ArrayT:
 
     Args:
         x: NumPy array, number, or tensor with values.
-        op: One of `OPS`.
+        op: One of `arguments.OPS`.
     """
 
     def prepare(argument):
-        _check_op(argument.dtype, op)
-        return _whole(argument)
+        arguments.check_op(argument.dtype, op)
+        return arguments.describe_whole(argument)
 
     def run(argument, text):
         (result,) = reduce_arrays([argument.array], argument.dtype, op, text)
         return argument.like(result)
 
-    return collective("allreduce", x, prepare, run, op=op)
+    return arguments.collective("allreduce", x, prepare, run, op=op)
 
 
 def broadcast(x: ArrayT, root_rank: int = 0) -> ArrayT:
@@ -255,14 +126,14 @@ def broadcast(x: ArrayT, root_rank: int = 0) -> ArrayT:
     """
 
     def prepare(argument):
-        check_root(root_rank)
-        return _whole(argument)
+        arguments.check_root(root_rank)
+        return arguments.describe_whole(argument)
 
     def run(argument, text):
         (result,) = broadcast_arrays([argument.array], root_rank, text)
         return argument.like(result)
 
-    return collective("broadcast", x, prepare, run, root_rank=root_rank)
+    return arguments.collective("broadcast", x, prepare, run, root_rank=root_rank)
 
 
 def _row_bytes(array):
@@ -274,7 +145,7 @@ def _exchange_rows(argument, text, method, counts):
     """The rows that all ranks send to this rank. The collective itself tells their number.
 
     Args:
-        argument: `_Argument`.
+        argument: `ArrayArgument`.
         text: String. The description of the call, which must be equal on all ranks.
         method: Method of the communicator that runs the collective.
         counts: The number of rows that this rank sends, in the form that the method takes.
@@ -312,7 +183,7 @@ def allgather(x: ArrayT) -> ArrayT:
         all_gather = world.engine().communicator.all_gather
         return _exchange_rows(argument, text, all_gather, argument.array.shape[0])
 
-    return collective("allgather", x, _rows, run)
+    return arguments.collective("allgather", x, arguments.describe_rows, run)
 
 
 def reduce_scatter(x: ArrayT, op: Op = "sum") -> ArrayT:
@@ -333,10 +204,10 @@ def reduce_scatter(x: ArrayT, op: Op = "sum") -> ArrayT:
     """
 
     def prepare(argument):
-        _rows(argument)
-        _check_op(argument.dtype, op)
-        _check_divides(argument.array, "`reduce_scatter` gives each rank an equal part")
-        return _whole(argument)
+        arguments.describe_rows(argument)
+        arguments.check_op(argument.dtype, op)
+        arguments.check_divides(argument.array, "`reduce_scatter` gives each rank an equal part")
+        return arguments.describe_whole(argument)
 
     def run(argument, text):
         with world.failing_alike(text):
@@ -353,21 +224,7 @@ def reduce_scatter(x: ArrayT, op: Op = "sum") -> ArrayT:
         )
         return argument.like(result)
 
-    return collective("reduce_scatter", x, prepare, run, op=op)
-
-
-def _check_divides(array, why):
-    """Raises an error unless the rows can be split evenly over the ranks.
-
-    Args:
-        array: NumPy array.
-        why: String. The reason, with which the error message begins.
-    """
-    if array.shape[0] % world.size() != 0:
-        raise ValueError(
-            f"{why}: the first dimension of `x` must be a multiple of the number of ranks, "
-            f"{world.size()}. Pad or cut it. Received: x of shape {array.shape}"
-        )
+    return arguments.collective("reduce_scatter", x, prepare, run, op=op)
 
 
 def _splits(array, splits):
@@ -378,7 +235,7 @@ def _splits(array, splits):
         splits: The user's argument.
     """
     if splits is None:
-        _check_divides(array, "Without `splits`, `alltoall` sends each rank an equal part")
+        arguments.check_divides(array, "Without `splits`, `alltoall` sends each rank an equal part")
         return [array.shape[0] // world.size()] * world.size()
     try:
         rows = np.asarray(splits)
@@ -415,11 +272,11 @@ def alltoall(x: ArrayT, splits: Sequence[int] | None = None) -> ArrayT:
     sends = []
 
     def prepare(argument):
-        described = _rows(argument)
+        described = arguments.describe_rows(argument)
         sends.extend(_splits(argument.array, splits))
         return described
 
     def run(argument, text):
         return _exchange_rows(argument, text, world.engine().communicator.all_to_all, sends)
 
-    return collective("alltoall", x, prepare, run)
+    return arguments.collective("alltoall", x, prepare, run)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from easyddl.collectives import arrays
+from easyddl.collectives import arguments, arrays
 from easyddl.collectives.types import ObjectT
 from easyddl.runtime import context, world
 
@@ -83,9 +83,9 @@ def broadcast_object(obj: ObjectT, root_rank: int = 0) -> ObjectT:
     """
     with world.taking_part("broadcast_object()"):
         context.require_all_ranks("broadcast_object()")
-        text = f"broadcast_object(root_rank={arrays.plain(root_rank)!r})"
+        text = f"broadcast_object(root_rank={arguments.to_python(root_rank)!r})"
         try:
-            arrays.check_root(root_rank)
+            arguments.check_root(root_rank)
         except (TypeError, ValueError) as problem:
             world.agree(f"{text} with a bad argument [{problem}]")
             raise

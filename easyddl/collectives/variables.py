@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from easyddl import backends
-from easyddl.collectives import arrays
+from easyddl.collectives import arguments, arrays
 from easyddl.runtime import world
 
 
@@ -34,24 +34,26 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int = 0) -> None:
     ddl.broadcast_variables(model.weights + optimizer.variables)
     ```
     """
-    text = f"broadcast_variables(root_rank={arrays.plain(root_rank)!r})"
+    text = f"broadcast_variables(root_rank={arguments.to_python(root_rank)!r})"
     with world.taking_part(text):
         try:
-            arrays.check_root(root_rank)
+            arguments.check_root(root_rank)
             variables = list(variables)
             values = [_value(variable) for variable in variables]
         except Exception as problem:
             world.agree(f"{text} with a bad argument [{problem}]")
             raise
-        parts = [
-            f"{i} {getattr(variable, 'name', '')} {value.dtype.name}{value.shape}"
-            for i, (variable, value) in enumerate(zip(variables, values, strict=True))
-        ]
-        text = f"{text} of ({', '.join(parts)})"
+        text = f"{text} of ({_listed(variables, values)})"
         received = arrays.broadcast_arrays(values, root_rank, text)
     if world.rank() != root_rank:
         for variable, value in zip(variables, received, strict=True):
             _assign(variable, value)
+
+
+def _listed(variables, values):
+    """The names, dtypes and shapes of variables, for all ranks to compare."""
+    pairs = enumerate(zip(variables, values, strict=True))
+    return ", ".join(f"{i} {getattr(v, 'name', '')} {a.dtype.name}{a.shape}" for i, (v, a) in pairs)
 
 
 def average_variables(variables, what, weight=1.0):

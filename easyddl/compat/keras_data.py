@@ -72,7 +72,9 @@ def first_batch(iterator):
     """
     adapter = getattr(iterator, "data_adapter", None)
     dataset = getattr(adapter, "py_dataset", None)
-    if dataset is not None and dataset.num_batches != 0:
+    if dataset is not None:
+        if dataset.num_batches == 0:
+            raise NoBatch
         # Drawn from its workers, that batch would be missing from the first epoch, and all later
         # ones would begin with what they have read ahead: each rank with another number of batches.
         return adapter._standardize_batch(dataset[0])

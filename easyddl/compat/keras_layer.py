@@ -96,7 +96,7 @@ class MomentsBatchNormalization(keras.layers.BatchNormalization):
         super().__init__(**arguments)
 
     @property
-    def reduction_axes(self):
+    def reduction_axes(self) -> list[int]:
         """List of integers. The axes of the inputs that the moments are taken over."""
         return self._reduction_axes
 

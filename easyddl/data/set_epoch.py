@@ -46,7 +46,7 @@ def _inner(data):
     return []
 
 
-def in_order(arguments):
+def keep_order(arguments):
     """Changes the arguments of a fit so that Keras keeps the order of an epoch.
 
     Without this change Keras would permute the batches with a rank's own random numbers. With

@@ -1,5 +1,9 @@
 """Gives each rank its own shard of the data."""
 
+from __future__ import annotations
+
+from typing import Any, Literal
+
 import numpy as np
 
 from easyddl.data import arrays as whole
@@ -8,7 +12,13 @@ from easyddl.data.shard import EPOCH, Shard
 from easyddl.runtime import validators, world
 
 
-def split_data(*arrays, shuffle=False, seed=0, remainder="drop", batch_size=None):
+def split_data(
+    *arrays: Any,
+    shuffle: bool | Literal["epoch"] = False,
+    seed: int = 0,
+    remainder: Literal["drop", "keep"] = "drop",
+    batch_size: int | None = None,
+) -> Any:
     """Returns this rank's shard of the data.
 
     Of `k` ranks, rank `r` gets the samples `r`, `r + k`, `r + 2 * k` and so on, the same samples of

@@ -8,7 +8,7 @@ from easyddl.collectives import objects
 from easyddl.runtime import world
 
 
-def made_global(arguments):
+def to_rank_fraction(arguments):
     """Replaces `validation_split` by this rank's own fraction.
 
     Keras holds out the last part of each rank's samples. One process would hold out the last part

@@ -1,6 +1,9 @@
 """Batch normalization over the batches of all ranks."""
 
+from __future__ import annotations
+
 import re
+from typing import Any
 
 import keras
 from keras import ops
@@ -43,7 +46,7 @@ class SyncBatchNormalization(MomentsBatchNormalization):
 
     is_synchronized_by_easyddl = True
 
-    def __init__(self, **arguments):
+    def __init__(self, **arguments: Any) -> None:
         if arguments.pop("synchronized", False):
             raise ValueError(
                 "`synchronized` is for tf.distribute. Leave it out, because easyddl synchronizes "
@@ -52,12 +55,12 @@ class SyncBatchNormalization(MomentsBatchNormalization):
         super().__init__(**arguments)
         patches.add(self, "_rows", None)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = super().get_config()
         config.pop("synchronized", None)
         return config
 
-    def moments(self, inputs, mask):
+    def moments(self, inputs: Any, mask: Any) -> tuple[Any, Any]:
         mean, variance = super().moments(inputs, mask)
         if world.size() == 1 or backends.require().infers_shapes(mean):
             return mean, variance
@@ -114,7 +117,7 @@ def _joined(counts, means, variances):
     return mean, variance
 
 
-def sync_batch_norm(model):
+def sync_batch_norm(model: keras.Model) -> keras.Model:
     """Copies a model with `SyncBatchNormalization` in place of `BatchNormalization`.
 
     Args:

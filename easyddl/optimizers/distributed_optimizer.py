@@ -1,13 +1,21 @@
 """Averages gradients in a custom training loop."""
 
+from __future__ import annotations
+
+from typing import TypeVar
+
 import keras
 
 from easyddl.optimizers import momentum_correction
 from easyddl.reducer import bucket_size
 from easyddl.training import optimizer_hook
 
+_Optimizer = TypeVar("_Optimizer", bound=keras.optimizers.Optimizer)
 
-def DistributedOptimizer(optimizer, bucket_bytes=None, sparse_as_dense=False):
+
+def DistributedOptimizer(
+    optimizer: _Optimizer, bucket_bytes: int | None = None, sparse_as_dense: bool = False
+) -> _Optimizer:
     """Makes an optimizer average gradients over all ranks before it applies them.
 
     Use it in custom training loops and with several optimizers. `DDLCallback` does the same during
@@ -39,7 +47,7 @@ def DistributedOptimizer(optimizer, bucket_bytes=None, sparse_as_dense=False):
             "`optimizer` must be an instance of a Keras optimizer, such as "
             f"`keras.optimizers.Adam(1e-3)`. Received: {optimizer!r}"
         )
-    reducer = optimizer_hook.reducer_of(
+    reducer = optimizer_hook.create_reducer(
         optimizer,
         bucket_bytes=bucket_size.requested(bucket_bytes),
         sparse_as_dense=optimizer_hook.checked_sparse_as_dense(sparse_as_dense),

@@ -1,12 +1,17 @@
 """Scales learning rates with the number of ranks."""
 
+from __future__ import annotations
+
 import copy
 import math
+from typing import Literal, TypeAlias, overload
 
 import keras
 from keras.optimizers import schedules
 
 from easyddl.runtime import validators, world
+
+_Rule: TypeAlias = Literal["linear", "sqrt", "none"]
 
 _RULES = {
     "linear": lambda size: size,
@@ -26,7 +31,19 @@ _RATES = {
 }
 
 
-def scale_lr(lr, rule="linear"):
+@overload
+def scale_lr(lr: float, rule: _Rule = "linear") -> float: ...
+
+
+@overload
+def scale_lr(
+    lr: schedules.LearningRateSchedule, rule: _Rule = "linear"
+) -> schedules.LearningRateSchedule: ...
+
+
+def scale_lr(
+    lr: float | schedules.LearningRateSchedule, rule: _Rule = "linear"
+) -> float | schedules.LearningRateSchedule:
     """Scales a learning rate with the number of ranks.
 
     With `k` ranks every update averages over `k` times as many samples, and an epoch has `k` times

@@ -1,5 +1,9 @@
 """A learning rate schedule with a warmup over the first steps."""
 
+from __future__ import annotations
+
+from typing import Any, Literal
+
 import keras
 from keras import ops
 from keras.optimizers import schedules
@@ -64,17 +68,17 @@ class LearningRateWarmup(schedules.LearningRateSchedule):
 
     def __init__(
         self,
-        learning_rate,
-        warmup_steps=None,
+        learning_rate: float | schedules.LearningRateSchedule,
+        warmup_steps: int | None = None,
         *,
-        warmup_epochs=None,
-        steps_per_epoch=None,
-        rule="linear",
-        size=None,
-        correct_momentum=True,
-        gradient_accumulation_steps=1,
-        name="LearningRateWarmup",
-    ):
+        warmup_epochs: float | None = None,
+        steps_per_epoch: int | None = None,
+        rule: Literal["linear", "sqrt", "none"] = "linear",
+        size: int | None = None,
+        correct_momentum: bool = True,
+        gradient_accumulation_steps: int = 1,
+        name: str = "LearningRateWarmup",
+    ) -> None:
         super().__init__()
         if not isinstance(learning_rate, schedules.LearningRateSchedule):
             learning_rate = checked_rate(learning_rate, "learning_rate")
@@ -89,7 +93,7 @@ class LearningRateWarmup(schedules.LearningRateSchedule):
         )
         self.name = name
 
-    def __call__(self, step):
+    def __call__(self, step: Any) -> Any:
         with keras.name_scope(self.name):
             update = ops.floor_divide(step, self.gradient_accumulation_steps)
             full = self.learning_rate
@@ -98,7 +102,7 @@ class LearningRateWarmup(schedules.LearningRateSchedule):
             full = ops.convert_to_tensor(full)
             return full * ops.cast(self._ramp(update), full.dtype)
 
-    def growth(self, step):
+    def growth(self, step: Any) -> Any:
         """Returns the ratio of the warmup factor of this update to that of the update before.
 
         Args:
@@ -113,7 +117,7 @@ class LearningRateWarmup(schedules.LearningRateSchedule):
         done = ops.minimum(ops.cast(update, "float32") / self.warmup_steps, 1.0)
         return ramp(done, self.factor)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         rate = self.learning_rate
         if isinstance(rate, schedules.LearningRateSchedule):
             rate = keras.saving.serialize_keras_object(rate)
@@ -128,7 +132,7 @@ class LearningRateWarmup(schedules.LearningRateSchedule):
         }
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> LearningRateWarmup:
         config = dict(config)
         if isinstance(config["learning_rate"], dict):
             config["learning_rate"] = keras.saving.deserialize_keras_object(config["learning_rate"])

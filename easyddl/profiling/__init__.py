@@ -1,1 +1,1 @@
-"""Timelines: their files, and what they tell of overlap."""
+"""Trace files, the merged timeline of a job, and the analysis of overlap."""

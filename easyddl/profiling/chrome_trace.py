@@ -1,25 +1,25 @@
-"""The format of timelines that Chrome's about:tracing has made common, and Perfetto opens."""
+"""Writes a timeline in the Trace Event Format of Chrome, which Perfetto opens."""
 
 import json
 
 from easyddl.profiling import overlap
 
-# A lane beside the threads' own.
-_SUMMARY_LANE = 0
+# The row of the asynchronous events. Threads have other numbers.
+_SUMMARY_THREAD = 0
 
 
 def write(path, ranks):
-    """Writes a timeline as one file: a process for each rank, a row for each thread.
+    """Writes a timeline into one file, with a process for each rank and a row for each thread.
 
-    The buckets of gradients, which overlap, are asynchronous events: each has a row of its own,
-    in which the time it was queued is a part of the time since it was handed in.
+    The buckets of gradients overlap in time, so each bucket is an asynchronous event with its own
+    row. The event begins when the bucket is submitted, and contains the time in the queue.
 
     Args:
-        path: Of the file.
+        path: String or path. The file to write.
         ranks: List of `timeline.Rank`.
 
     Returns:
-        How many events it holds.
+        Integer. The number of events in the file.
     """
     starts = [rank.clock.start for rank in ranks if rank.clock.start is not None]
     origin = min(starts, default=0)
@@ -44,20 +44,22 @@ def _events(rank, origin):
             yield from _bucket(rank, span, origin)
         else:
             yield _complete(rank, span, origin)
-    for (exchange, step), buckets in steps.items():
-        yield from _exchange(rank, exchange, step, buckets, origin)
+    for (reducer, step), buckets in steps.items():
+        yield from _reduction(rank, reducer, step, buckets, origin)
 
 
 def _headings(rank):
-    def heading(kind, lane=None, **arguments):
+    """The events that name the process and the threads of a rank."""
+
+    def heading(kind, thread=None, **arguments):
         event = {"ph": "M", "pid": rank.rank, "name": kind, "args": arguments}
-        return event if lane is None else {**event, "tid": lane}
+        return event if thread is None else {**event, "tid": thread}
 
     yield heading("process_name", name=f"rank {rank.rank} on {rank.host}")
     yield heading("process_sort_index", sort_index=rank.rank)
-    for lane, name in rank.lanes.items():
-        yield heading("thread_name", lane, name=name)
-        yield heading("thread_sort_index", lane, sort_index=lane)
+    for thread, name in rank.threads.items():
+        yield heading("thread_name", thread, name=name)
+        yield heading("thread_sort_index", thread, sort_index=thread)
 
 
 def _microseconds(nanoseconds):
@@ -65,10 +67,17 @@ def _microseconds(nanoseconds):
 
 
 def _complete(rank, span, origin):
+    """The event of a span.
+
+    Args:
+        rank: `timeline.Rank`.
+        span: `timeline.Span`.
+        origin: Integer. The time that is 0 in the file, in nanoseconds of the root's clock.
+    """
     return {
         "ph": "X",
         "pid": rank.rank,
-        "tid": span.lane,
+        "tid": span.thread,
         "name": span.name,
         "cat": "easyddl",
         "ts": _microseconds(span.begin - origin),
@@ -86,22 +95,41 @@ def _bucket(rank, span, origin):
     yield from _asynchronous(rank, identity, parts, origin)
 
 
-def _exchange(rank, exchange, step, buckets, origin):
+def _reduction(rank, reducer, step, buckets, origin):
+    """The events of one step of a gradient reducer.
+
+    Args:
+        rank: `timeline.Rank`.
+        reducer: Integer. The number of the reducer.
+        step: Integer. The number of its step.
+        buckets: List of the `timeline.Span` of the step's buckets.
+        origin: Integer. The time that is 0 in the file, in nanoseconds of the root's clock.
+    """
     begin = min(bucket.begin for bucket in buckets)
     exposed, end = overlap.interval(buckets)
-    values = {"exchange": exchange, "step": step}
-    parts = [(f"exchange {exchange}", begin, end, values), ("exposed", exposed, end, values)]
-    yield from _asynchronous(rank, f"exchange {exchange}.{step}", parts, origin)
+    values = {"exchange": reducer, "step": step}
+    parts = [(f"exchange {reducer}", begin, end, values), ("exposed", exposed, end, values)]
+    yield from _asynchronous(rank, f"exchange {reducer}.{step}", parts, origin)
 
 
 def _asynchronous(rank, identity, parts, origin):
-    """A span and one inside it: viewers take the order of equal times from the file."""
+    """The events of a span and of a second span inside it.
+
+    The file lists the outer span's begin first and its end last, because viewers use the order in
+    the file for equal times.
+
+    Args:
+        rank: `timeline.Rank`.
+        identity: String that connects the events of one row.
+        parts: List of two tuples: name, begin, end and values, the outer span first.
+        origin: Integer. The time that is 0 in the file, in nanoseconds of the root's clock.
+    """
 
     def event(phase, name, time, values):
         return {
             "ph": phase,
             "pid": rank.rank,
-            "tid": _SUMMARY_LANE,
+            "tid": _SUMMARY_THREAD,
             "id2": {"local": identity},
             "cat": "easyddl",
             "name": name,

@@ -1,33 +1,33 @@
-"""How much of a rank's communication its computation hides."""
+"""The analysis of overlap: how much of a rank's communication its computation hides."""
 
 import dataclasses
 
 
 @dataclasses.dataclass
-class Exposure:
-    """The time that a rank spends in exchanging gradients.
+class OverlapAnalysis:
+    """The time that a rank spends on the reduction of gradients.
 
-    A *bucket* communicates from the moment it is begun until it is back. The *exposed* part of a
-    step goes from the moment at which its last gradient was handed in, when the rank's backward
-    pass has ended, to the moment at which its last bucket is back, for which the step waits.
-    *Communication* is the time in which a bucket communicates or the step waits so; what of it
-    is not exposed is *hidden* behind the backward pass. All three hold what a rank waits for
-    slower ones.
+    A *bucket* communicates from the begin of its reduction until its results are available. The
+    *exposed* part of a step begins when the last gradient of the step is submitted, at the end of
+    the backward pass. It ends when the results of the last bucket are available; the step waits for
+    them. *Communication* is the time in which a bucket communicates or the step waits. The part of
+    it that is not exposed is *hidden* behind the backward pass. All three include the time in which
+    a rank waits for slower ranks.
 
-    The first step of each exchange, in which frameworks compile, is left out, and so is a step
-    that was cut short. A training step with two optimizers makes two exchanges: times in which
-    both communicate count once.
+    Two kinds of steps are left out: the first step of each reducer, in which frameworks compile,
+    and a step that did not finish. A training step with two optimizers uses two reducers; the time
+    in which both communicate counts once.
 
     Attributes:
-        ends: Dict from (exchange, step) to when its last gradient was handed in.
-        steps: The number of steps that count.
-        communication: Nanoseconds, in all of these.
-        exposed: The same.
-        hidden: The same.
-        step_time: Nanoseconds, the mean over those training steps that end such a step; `None`
-            if they were not recorded, because `DDLCallback` was not used.
-        others: Nanoseconds in collectives that are no exchange of gradients. Whoever calls one
-            waits for it: all of this is exposed.
+        ends: Dict from (reducer, step) to the time at which its last gradient was submitted.
+        steps: Integer. The number of steps that count.
+        communication: Nanoseconds in all of these steps.
+        exposed: Nanoseconds in all of these steps.
+        hidden: Nanoseconds in all of these steps.
+        step_time: Nanoseconds, the mean over the training steps in which these steps end. `None`
+            if the trace has no training steps, because `DDLCallback` was not used.
+        others: Nanoseconds in collectives other than the reduction of gradients. All of this time
+            is exposed, because the caller of a collective waits for it.
     """
 
     ends: dict
@@ -39,37 +39,36 @@ class Exposure:
     others: int
 
 
-def expose(spans):
-    """Adds up the spans of one rank.
+def analyze(spans):
+    """Analyzes the spans of one rank.
 
     Args:
         spans: Iterable of `timeline.Span`.
 
     Returns:
-        `Exposure`.
+        `OverlapAnalysis`.
     """
-    exchanged, training, collectives = {}, [], []
+    reduced, training, collectives = {}, [], []
     for span in spans:
         if span.name == "bucket":
-            key = span.values["exchange"], span.values["step"]
-            exchanged.setdefault(key, []).append(span)
+            reduced.setdefault((span.values["exchange"], span.values["step"]), []).append(span)
         elif span.name == "step":
             training.append((span.begin, span.end))
         elif "channel" in span.values:
             collectives.append(span)
     counted = {
         key: buckets
-        for key, buckets in exchanged.items()
+        for key, buckets in reduced.items()
         if key[1] > 0 and len(buckets) == buckets[0].values["buckets"]
     }
     exposed = [interval(buckets) for buckets in counted.values()]
-    under_way = [(b.values["begun"], b.end) for buckets in counted.values() for b in buckets]
-    communication = length(under_way + exposed)
-    own_lanes = {buckets[0].lane for buckets in exchanged.values()}
-    others = [(c.begin, c.end) for c in collectives if c.lane not in own_lanes]
+    communicating = [(b.values["begun"], b.end) for key in counted for b in counted[key]]
+    communication = length(communicating + exposed)
+    reducer_threads = {buckets[0].thread for buckets in reduced.values()}
+    others = [(c.begin, c.end) for c in collectives if c.thread not in reducer_threads]
     ends = [end for _, end in exposed]
     lasting = [end - begin for begin, end in training if any(begin <= e <= end for e in ends)]
-    return Exposure(
+    return OverlapAnalysis(
         ends={key: begin for key, (begin, _) in zip(counted, exposed, strict=True)},
         steps=len(counted),
         communication=communication,
@@ -81,12 +80,20 @@ def expose(spans):
 
 
 def interval(buckets):
-    """From when the last gradient of a step was handed in until its last bucket is back."""
+    """The exposed part of a step, as a pair of times.
+
+    Args:
+        buckets: List of the `timeline.Span` of the step's buckets.
+    """
     return max(bucket.begin for bucket in buckets), max(bucket.end for bucket in buckets)
 
 
 def length(intervals):
-    """How long at least one of some intervals lasts."""
+    """The length of the union of intervals.
+
+    Args:
+        intervals: Iterable of pairs of begin and end.
+    """
     total, reached = 0, None
     for begin, end in sorted(intervals):
         if reached is None or begin > reached:
@@ -100,12 +107,12 @@ def length(intervals):
 
 @dataclasses.dataclass
 class Lag:
-    """By how much a rank ended its backward passes after the rank that was first.
+    """The delay of a rank's backward passes, measured from the first rank that ends each pass.
 
     Attributes:
-        last: In how many steps it was the last rank.
-        steps: Of how many that all ranks took.
-        mean: Nanoseconds.
+        last: Integer. The number of steps in which this rank was the last.
+        steps: Integer. The number of steps that all ranks took.
+        mean: Nanoseconds. The mean delay.
     """
 
     last: int
@@ -113,19 +120,19 @@ class Lag:
     mean: float
 
 
-def lags(exposures):
-    """How the ranks lag behind one another.
+def lags(analyses):
+    """The delay of each rank.
 
     Args:
-        exposures: List of `Exposure`, by rank, on clocks that agree.
+        analyses: List of `OverlapAnalysis`, by rank, with times of one clock.
 
     Returns:
         List of `Lag`, by rank.
     """
-    common = set.intersection(*(set(exposure.ends) for exposure in exposures))
-    times = [[exposure.ends[key] for exposure in exposures] for key in common]
+    common = set.intersection(*(set(analysis.ends) for analysis in analyses))
+    times = [[analysis.ends[key] for analysis in analyses] for key in common]
     result = []
-    for rank in range(len(exposures)):
+    for rank in range(len(analyses)):
         last = sum(each[rank] == max(each) for each in times)
         behind = sum(each[rank] - min(each) for each in times)
         result.append(Lag(last, len(times), behind / max(1, len(times))))

@@ -1,4 +1,4 @@
-"""The files that the ranks of one job have written, as one timeline."""
+"""Reads the trace files of all ranks of a job as one timeline."""
 
 import bisect
 import itertools
@@ -9,38 +9,39 @@ import typing
 
 from easyddl.profiling import trace_file
 
-_MOST_NAMED = 10  # missing ranks, in an error
+_MOST_NAMED = 10  # how many missing ranks an error lists
 
 
 class Span(typing.NamedTuple):
-    """What a rank did for a while.
+    """One operation of a rank, with its begin and end.
 
     Attributes:
-        name: What, such as "copy in".
-        lane: The number of the thread.
+        name: String. The operation, such as "copy in".
+        thread: Integer. The number of the thread.
         begin: Nanoseconds of the root's clock.
-        end: The same.
-        values: Dict of what else is known of it.
+        end: Nanoseconds of the root's clock.
+        values: Dict of further properties, such as the number of bytes.
     """
 
     name: str
-    lane: int
+    thread: int
     begin: int
     end: int
     values: dict
 
 
 class Clock:
-    """Turns a rank's time into the root's.
+    """Converts times of a rank's clock to the root's clock.
 
     Args:
-        readings: List of tuples: a time of this clock, how far the root's was ahead of it, and
-            by how much that may be wrong. Between two, clocks drift apart evenly.
+        readings: List of tuples: a time of the rank's clock, the offset of the root's clock at that
+            time, and the maximal error of the offset. Between two readings the offset is
+            interpolated.
 
     Attributes:
-        error: By how much it may be wrong, where it was read.
-        start: The root's time when it was read first, before the first span; `None` if it
-            never was.
+        error: Nanoseconds. The maximal error of a reading.
+        start: The root's time at the first reading, which precedes the first span; `None` without
+            readings.
     """
 
     def __init__(self, readings):
@@ -50,7 +51,7 @@ class Clock:
         self.start = self.to_root(self._times[0]) if readings else None
 
     def to_root(self, time):
-        """The root's time at a time of this rank."""
+        """Converts a time of this rank's clock to the root's clock."""
         after = bisect.bisect(self._times, time)
         if after in (0, len(self._times)):
             return time + (self._offsets[max(0, after - 1)] if self._offsets else 0)
@@ -60,24 +61,27 @@ class Clock:
 
 
 class Rank:
-    """One rank's file. What is read again is not kept: it may be long.
+    """The trace file of one rank. The spans are not kept in memory, because the file may be long.
+
+    Args:
+        path: String or path. The file.
 
     Attributes:
-        rank: Integer.
-        host: String.
-        size: The number of ranks of its job.
-        job: String, the same for all files of one run.
-        lanes: Dict of the names of its threads.
-        clock: `Clock`.
-        is_whole: Whether it was written to its end.
+        rank: Integer. The number of the rank.
+        host: String. The name of its host.
+        size: Integer. The number of ranks of its job.
+        job: String, equal in all files of one run.
+        threads: Dict from the number of a thread to its name.
+        clock: `Clock`. Converts the rank's times to the root's clock.
+        is_whole: Boolean. Whether the file is complete.
 
     Raises:
-        ValueError: If the file is none of easyddl's, or damaged.
+        ValueError: If the file is damaged, or is not a trace file of easyddl.
     """
 
     def __init__(self, path):
         self.path = pathlib.Path(path)
-        self.lanes = {}
+        self.threads = {}
         self.is_whole = False
         self._readings = []
         lines = self._lines()
@@ -90,7 +94,7 @@ class Rank:
     def _take_first(self, first):
         if first is None:
             raise ValueError(
-                f"{self.path} is empty or cut off in its first line: the job ended as it started."
+                f"{self.path} is empty or cut off in its first line: the job ended early."
             )
         if not isinstance(first, dict) or first.get("easyddl_timeline") != trace_file.FORMAT:
             raise ValueError(
@@ -107,30 +111,30 @@ class Rank:
             )
 
     def _take(self, line):
-        if "lane" in line:
-            self.lanes[line["lane"]] = line["name"]
+        if "lane" in line:  # the name of a thread in the file format
+            self.threads[line["lane"]] = line["name"]
         elif "clock" in line:
             self._readings.append((line["clock"], line["offset"], line["error"]))
         elif "end" in line:
             self.is_whole = True
 
     def _lines(self):
-        """Yields its lines. What is wrong with one is an error that names it."""
+        """Yields the parsed lines of the file. An error names the line."""
         with self.path.open(encoding="utf-8", errors="replace") as file:
             for number, text in enumerate(file, 1):
                 if not text.endswith("\n"):
-                    return  # the job ended while it was written
+                    return  # the job ended while this line was written
                 try:
                     line = json.loads(text)
                     if isinstance(line, list) and number > 1:
-                        name, lane, begin, duration, values = line
-                        line = Span(name, lane, begin, begin + duration, dict(values))
+                        name, thread, begin, duration, values = line
+                        line = Span(name, thread, begin, begin + duration, dict(values))
                 except (ValueError, TypeError) as error:
                     raise ValueError(f"{self.path} is damaged in line {number}: {error}") from error
                 yield line
 
     def spans(self):
-        """Yields its spans, those of a thread in the order of their ends."""
+        """Yields the spans of the rank. The spans of each thread are in the order of their ends."""
         to_root = self.clock.to_root
         for line in self._lines():
             if isinstance(line, Span):
@@ -141,18 +145,17 @@ class Rank:
 
 
 def read(folder):
-    """Opens the files of all ranks of a job.
+    """Opens the trace files of all ranks of a job.
 
     Args:
-        folder: The directory that `EASYDDL_TIMELINE` named.
+        folder: String or path. The directory that `EASYDDL_TIMELINE` named.
 
     Returns:
         List of `Rank`, by rank.
 
     Raises:
-        FileNotFoundError: If there is no such directory, or no file in it, or a rank's is
-            missing.
-        ValueError: If a file is damaged, or of another run than the root's.
+        FileNotFoundError: If the directory or the file of a rank is missing.
+        ValueError: If a file is damaged, or belongs to another run than the root's file.
     """
     folder = pathlib.Path(folder)
     if not folder.is_dir():
@@ -168,7 +171,7 @@ def read(folder):
             f"with {trace_file.VARIABLE}={folder}."
         )
     size = Rank(paths[min(paths)]).size
-    # Counted by the files that are here: a damaged one may claim any number of ranks.
+    # Count the existing files instead of looping over `size`: a damaged file may claim any size.
     number_missing = size - sum(rank < size for rank in paths)
     if number_missing:
         missing = (str(rank) for rank in itertools.count() if rank not in paths)
@@ -179,14 +182,14 @@ def read(folder):
             f"{f' and of {more} more' if more > 0 else ''}. "
             "Copy the files of all hosts into one directory."
         )
-    # A file of a higher rank was left here by an earlier job.
+    # Files of higher ranks are from an earlier job.
     ranks = [Rank(paths[rank]) for rank in range(size)]
     for number, each in enumerate(ranks):
         if each.rank != number:
-            raise ValueError(f"{each.path} is the file of rank {each.rank}, by another name.")
+            raise ValueError(f"{each.path} is the file of rank {each.rank}, under another name.")
         if each.job != ranks[0].job:
             raise ValueError(
-                f"{each.path} is of another run than {ranks[0].path}. Use a directory of its own "
+                f"{each.path} is of another run than {ranks[0].path}. Use a different directory "
                 "for each job."
             )
     return ranks

@@ -1,4 +1,4 @@
-"""The file that this rank's part of a timeline goes to."""
+"""The trace file of this rank, which the engine writes if the user sets EASYDDL_TIMELINE."""
 
 import contextlib
 import json
@@ -11,7 +11,7 @@ FORMAT = 1
 
 
 def is_wanted():
-    """Whether the user asks for a timeline."""
+    """Whether the user has set EASYDDL_TIMELINE."""
     return bool(_folder())
 
 
@@ -21,12 +21,16 @@ def file_name(rank):
 
 
 class File:
-    """One rank's file, open for writing.
+    """The trace file of one rank, open for writing.
+
+    Args:
+        folder: String or path. The directory, which is created if it does not exist.
+        rank: Integer. The number of the rank.
 
     Attributes:
-        descriptor: Integer.
-        rank: Integer.
-        job: String, the same for all files of one run, and for no other's.
+        descriptor: Integer. The file descriptor.
+        rank: Integer. The number of the rank.
+        job: String, equal in all files of one run and different between runs.
     """
 
     def __init__(self, folder, rank):
@@ -37,16 +41,22 @@ class File:
         self.job = None
 
     def begin(self, size, host):
-        """Writes the first line."""
+        """Writes the first line.
+
+        Args:
+            size: Integer. The number of ranks.
+            host: String. The name of the rank's host.
+        """
         first = {"easyddl_timeline": FORMAT, "rank": self.rank, "size": size, "host": host,
                  "job": self.job}  # fmt: skip
         os.write(self.descriptor, json.dumps(first).encode() + b"\n")
 
 
 def _create(path):
-    """A new file in the place of an earlier job's. Only a regular file is replaced.
+    """Creates a file, and replaces the file of an earlier job if it is a regular file.
 
-    In a directory that others can write to, a link in its place would lead to any file of ours.
+    In a directory that other users can write to, a link could make this process overwrite any file
+    of its user. So a link is an error.
     """
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISREG(path.lstat().st_mode):
@@ -56,17 +66,17 @@ def _create(path):
 
 
 def open_file(comm):
-    """Opens this rank's file. All ranks must call it together.
+    """Opens the trace file of this rank. All ranks must call this function together.
 
     Args:
-        comm: The communicator of all ranks, of mpi4py.
+        comm: The mpi4py communicator of all ranks.
 
     Returns:
-        `File`, or `None` if no timeline is wanted.
+        `File`, or `None` if `EASYDDL_TIMELINE` is not set.
 
     Raises:
-        ValueError: On all ranks, if a rank cannot write where `EASYDDL_TIMELINE` says, or if
-            some have the variable and others do not.
+        ValueError: On all ranks, if any rank cannot write to the directory that `EASYDDL_TIMELINE`
+            names, or if only some ranks have the variable.
     """
     folder, file, problem = _folder(), None, None
     if folder:
@@ -74,14 +84,14 @@ def open_file(comm):
             file = File(folder, comm.rank)
         except (OSError, ValueError) as error:
             problem = str(error)
-    told = comm.allgather((folder, problem, os.urandom(6).hex()))
-    error = _error(told)
+    gathered = comm.allgather((folder, problem, os.urandom(6).hex()))
+    error = _error(gathered)
     if error is not None:
         if file is not None:
             os.close(file.descriptor)
         raise ValueError(error)
     if file is not None:
-        file.job = told[0][-1]
+        file.job = gathered[0][-1]
     return file
 
 
@@ -89,16 +99,20 @@ def _folder():
     return os.environ.get(VARIABLE, "").strip()
 
 
-def _error(told):
-    """What is wrong with what the ranks told of themselves, or `None`."""
-    having = [rank for rank, (folder, _, _) in enumerate(told) if folder]
-    lacking = [rank for rank in range(len(told)) if rank not in having]
+def _error(gathered):
+    """The error message for all ranks, or `None`.
+
+    Args:
+        gathered: List of tuples, by rank: its directory, its error or `None`, and a random string.
+    """
+    having = [rank for rank, (folder, _, _) in enumerate(gathered) if folder]
+    lacking = [rank for rank in range(len(gathered)) if rank not in having]
     if having and lacking:
         return (
             f"{VARIABLE} is set on rank {having[0]} but not on rank {lacking[0]}. Set it on all "
-            f"ranks, or on none: Open MPI hands it on with `mpirun -x {VARIABLE}`."
+            f"ranks, or on none. With Open MPI, `mpirun -x {VARIABLE}` sets it on all ranks."
         )
-    for rank, (folder, problem, _) in enumerate(told):
+    for rank, (folder, problem, _) in enumerate(gathered):
         if problem is not None:
             return (
                 f"{VARIABLE} must name a directory that every rank can write to. Rank {rank} "

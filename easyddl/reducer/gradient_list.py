@@ -74,7 +74,7 @@ class GradientList:
         ]
         first = self._variables[self._indices[0]].name
         engine = world.engine()
-        reducer = engine.core.Exchange(
+        reducer = engine.core.Reducer(
             engine.world,
             f"the exchange of {len(sizes)} gradients (the first is {first})",
             [(dtypes[bucket[0]], [sizes[i] for i in bucket]) for bucket in plan],

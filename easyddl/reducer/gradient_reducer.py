@@ -117,6 +117,6 @@ def is_overwritten(variable):
     return getattr(variable, "overwrite_with_gradient", False)
 
 
-def exchanged_steps():
+def reduced_steps():
     """The number of steps in which this process has averaged gradients with the other ranks."""
-    return world.engine().core.exchanged_steps()
+    return world.engine().core.reduced_steps()

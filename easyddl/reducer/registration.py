@@ -11,7 +11,7 @@ class Registration:
     step needs no negotiation.
 
     Args:
-        engine: `_core.Exchange` or `_core.StepSum`.
+        engine: `_core.Reducer` or `_core.StepSum`.
         buckets: List of lists of indices: the tensors of each bucket, in the order of the buckets.
         shapes: List of tuples. The shape of each tensor.
         leads: Boolean. Whether every step uses the reducer. True for the gradients.

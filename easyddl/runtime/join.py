@@ -62,7 +62,7 @@ class Join:
         called, steps are not announced, and every reducer counts.
 
         Args:
-            reducer: `_core.Exchange` or `_core.StepSum`.
+            reducer: `_core.Reducer` or `_core.StepSum`.
             leads: Boolean. Whether every step uses it. True for the reducer of the gradients.
         """
         if not self.is_in_step and self.steps > 0:
@@ -115,7 +115,7 @@ class Join:
     @property
     def state(self):
         """`JoinState` of the steps since the epoch began."""
-        states = [reducer.seen for reducer in self._reducers.values()]
+        states = [reducer.join_state for reducer in self._reducers.values()]
         if not states:
             return JoinState()
         missed, uneven, stop = zip(*states, strict=True)
@@ -157,7 +157,7 @@ class Join:
         """
         self._ask_to_stop(stop)
         for reducer in self._leading.values():
-            _, uneven, stopped = reducer.seen
+            _, uneven, stopped = reducer.join_state
             steps = [stopped] if self.goes_on else [stopped, uneven]
             self._ends = self._ends or any(0 < step <= number for step in steps)
         return self._ends
@@ -189,6 +189,6 @@ class Join:
             reducer.wait_for_all()
         state = self.state
         for reducer in reducers:
-            reducer.forget()
+            reducer.reset_join_state()
         self._ends = False
         return state

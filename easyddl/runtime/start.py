@@ -20,7 +20,7 @@ class Engine:
     Attributes:
         core: The module `easyddl._core`.
         world: `_core.World`. All ranks of the job.
-        communicator: `_core.Channel`. It carries the collectives that the script calls.
+        communicator: `_core.Communicator`. It carries the collectives that the script calls.
         process: Integer. The id of the process that started the engine. A forked child has
             another id.
     """
@@ -44,7 +44,7 @@ def start():
     mpi = mpi_library.load_mpi()
     core = mpi_library.load_core(mpi)
     seconds, problem = deadlines.warn_and_abort()
-    monitor = core.StartWatch(launcher.rank(), os.uname().nodename, *seconds)
+    monitor = core.StartupMonitor(launcher.rank(), os.uname().nodename, *seconds)
     try:
         return _start_monitored(mpi, core, monitor, seconds, problem)
     finally:
@@ -57,7 +57,7 @@ def _start_monitored(mpi, core, monitor, seconds, problem):
     Args:
         mpi: The module `mpi4py.MPI`.
         core: The module `easyddl._core`.
-        monitor: `_core.StartWatch`. It prints the name of the current step if that takes too long.
+        monitor: `_core.StartupMonitor`. It prints the name of the step that takes too long.
         seconds: Pair of deadlines.
         problem: The `ValueError` for a wrong deadline of this rank, or `None`.
     """
@@ -77,7 +77,7 @@ def _start_monitored(mpi, core, monitor, seconds, problem):
             timeline.begin(world.size, world.hosts[world.rank])
         core.start_timeline(world, timeline.descriptor)
     monitor.enter("the making of the first communicator", True)
-    return Engine(core, world, core.Channel(world, watch_signals=True), os.getpid())
+    return Engine(core, world, core.Communicator(world, watch_signals=True), os.getpid())
 
 
 def _world(core, host, seconds):
@@ -86,13 +86,13 @@ def _world(core, host, seconds):
         host,
         *seconds,
         racks=os.environ.get("EASYDDL_RACKS", "").strip(),
-        route=os.environ.get("EASYDDL_ROUTE", "").strip(),
+        algorithm=os.environ.get("EASYDDL_ROUTE", "").strip(),
         gpu=os.environ.get("EASYDDL_GPU", "").strip(),
         cuda_aware=os.environ.get("EASYDDL_CUDA_AWARE_MPI", "").strip(),
     )
-    core.watch_exit(world)
+    core.start_exit_protocol(world)
     world.set_stack(_stack_of_main_thread)
-    core.look_for_nccl_in(mpi_library.nccl_folders())
+    core.set_nccl_folders(mpi_library.nccl_folders())
     return world
 
 

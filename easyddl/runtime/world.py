@@ -4,10 +4,10 @@ import contextlib
 import re
 
 from easyddl.runtime import context
-from easyddl.runtime.activity import activity
-from easyddl.runtime.engine import at_start, engine, is_started
-
-__all__ = ["activity", "at_start", "engine", "is_started"]  # from the modules that define them
+from easyddl.runtime.activity import activity as activity  # as a function of this module, too
+from easyddl.runtime.engine import at_start as at_start
+from easyddl.runtime.engine import engine as engine
+from easyddl.runtime.engine import is_started as is_started
 
 
 def init() -> None:
@@ -82,7 +82,7 @@ def fingerprint(text):
     Args:
         text: String. The collective and its arguments, as the error prints them.
     """
-    return engine().core.Signature(text)
+    return engine().core.Fingerprint(text)
 
 
 class _TakingPart:

@@ -1,1 +1,1 @@
-"""What happens within one `fit` or `evaluate`."""
+"""The training and the evaluation of a model within one call of `fit` or `evaluate`."""

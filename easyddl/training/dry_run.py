@@ -1,4 +1,7 @@
-"""A step that a rank without batches takes to register what it exchanges."""
+"""The state that a dry run must preserve.
+
+In a dry run, a rank without batches runs a step only to register the step's collectives.
+"""
 
 import contextlib
 
@@ -6,8 +9,8 @@ from easyddl.checkpoint import random_states
 from easyddl.training import model_state
 
 
-class Preserved:
-    """What must be the same after a dry run of a model's step as it was before.
+class PreservedState:
+    """The variables and random numbers that a dry run of a model's step must not change.
 
     Args:
         model: A built Keras model in training.
@@ -18,7 +21,7 @@ class Preserved:
 
     @property
     def variables(self):
-        """The variables of the model, its optimizers and its metrics, each once."""
+        """The variables of the model, its optimizers and its metrics, without duplicates."""
         model = self._model
         found = {id(v): v for v in (*model.variables, *model_state.all_variables(model))}
         found.update({id(v): v for metric in model.metrics for v in metric.variables})
@@ -26,7 +29,7 @@ class Preserved:
 
     @contextlib.contextmanager
     def random_numbers(self):
-        """A context after which this rank draws the same random numbers as it would have before."""
+        """A context that restores the states of all random number generators when it ends."""
         captured = random_states.capture(self._model)
         try:
             yield

@@ -1,40 +1,41 @@
-"""Keras's iterator over the data of a fit, of which it tells no callback."""
+"""Keras's iterator over the training data of a fit, which Keras does not show to callbacks."""
 
 from easyddl.compat import keras_data, keras_trainer
 
 
 class EpochData:
-    """The data that one fit takes its steps from."""
+    """The iterator over the training data of one fit."""
 
     def __init__(self):
         self._iterator = None
 
     def watch(self, model):
-        """Notes the iterator that Keras makes, and offers to what builds a model by a batch.
+        """Records the iterator when Keras passes it to the function that builds the model.
 
         Args:
-            model: A Keras model, whose fit has not begun.
+            model: A Keras model whose fit has not begun.
 
         Returns:
-            Function that takes that back.
+            Function that undoes this.
         """
         original = keras_trainer.builder_of(model)
 
         def build(iterator=None, data_batch=None):
-            self._iterator = self._iterator or iterator  # later ones are a validation's
+            # Later iterators belong to validations.
+            self._iterator = self._iterator or iterator
             return original(iterator, data_batch)
 
         restore = keras_trainer.replace_builder(model, build)
 
-        def take_back():
+        def undo():
             restore()
-            self._iterator = None  # which has threads
+            self._iterator = None  # releases the iterator's threads
 
-        return take_back
+        return undo
 
     def end_epoch(self):
-        """Ends an epoch in the middle of which Keras has left a `PyDataset`.
+        """Ends the epoch of a `PyDataset` that Keras has left in the middle of the epoch.
 
-        Keras does so where training stops, and does not expect another epoch then.
+        Keras leaves it there when training stops, and does not expect another epoch.
         """
         keras_data.end_epoch(self._iterator)

@@ -1,4 +1,4 @@
-"""What belongs to one call of `model.evaluate()`, and ends with it."""
+"""The context of one call of `model.evaluate()`."""
 
 from easyddl.runtime import context
 
@@ -7,8 +7,8 @@ class EvaluationContext(context.Context):
     """One call of `model.evaluate()`.
 
     Attributes:
-        is_shared: Boolean. Whether all ranks' metrics become one: it has a `DDLCallback`, its
-            own or that of the fit that it validates.
+        is_shared: Boolean. Whether the metrics of all ranks are merged. They are if the evaluation
+            has a `DDLCallback`: its own, or that of the fit that it belongs to.
     """
 
     def __init__(self, model):
@@ -17,5 +17,5 @@ class EvaluationContext(context.Context):
 
 
 def current(model):
-    """The innermost active evaluation of `model`, or `None`."""
+    """Returns the innermost active evaluation of `model`; `None` if there is none."""
     return context.of(model, EvaluationContext)

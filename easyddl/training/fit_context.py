@@ -1,4 +1,4 @@
-"""What belongs to one call of `model.fit()`, and ends with it."""
+"""The context of one call of `model.fit()`."""
 
 import functools
 import threading
@@ -16,17 +16,22 @@ from easyddl.training import dry_run, epoch_data, structures
 class FitContext(context.Context):
     """One call of `model.fit()`.
 
+    The counts of steps and `data` are only maintained if a `DDLCallback` is among the callbacks.
+
+    Args:
+        model: A Keras model.
+        arguments: Dict of the arguments of `fit`, by name.
+
     Attributes:
-        arguments: Dict of what `fit` was called with, by name.
+        arguments: Dict of the arguments of `fit`, by name.
         callbacks: List of the user's callbacks, in their order.
-        random_states: `Parted`, where each rank draws random numbers of its own for the length of
-            the fit; else `None`.
-        has_steps: Boolean. Whether this rank has taken any, where a `DDLCallback` is among them.
-        has_batches: Boolean. Whether this rank had a batch when the ranks met at the first one.
-        steps: Integer. How often this rank has called its train function in this epoch, where a
-            `DDLCallback` is among the callbacks.
-        has_restored_metrics: Boolean. Whether this epoch goes on with the metrics of a backup.
-        data: `EpochData`, which is watched where a `DDLCallback` is among the callbacks.
+        random_states: The `PerRankStates` of this fit, if each rank draws its own random numbers
+            until the fit ends; otherwise `None`.
+        has_steps: Boolean. Whether this rank has run any step of the fit.
+        has_batches: Boolean. Whether this rank has a batch for the first step.
+        steps: Integer. The number of calls of the train function on this rank in this epoch.
+        has_restored_metrics: Boolean. Whether this epoch continues with the metrics of a backup.
+        data: `EpochData`.
     """
 
     def __init__(self, model, arguments):
@@ -36,200 +41,216 @@ class FitContext(context.Context):
         self.callbacks = callbacks_of(arguments.get("callbacks"))
         self.random_states = None
         self.steps = 0
-        self._thread = threading.get_ident()
-        self._acts = []  # at the first batch
-        self._last_acts = []  # when Keras's `fit` has returned
-        self._steps_end_acts = []  # when an epoch's steps have ended
         self.has_steps = False
         self.has_restored_metrics = False
-        self._first_step = []  # what to call after it
-        self._has_met = False
         self.has_batches = False
-        self._validation_freq = None  # of the ranks that validate
-        self._steps = _steps(model)
-        self._exchanged = _exchanged_steps()
+        self._thread = threading.get_ident()
+        self._first_batch_hooks = []
+        self._first_step_hooks = []
+        self._steps_end_hooks = []
+        self._success_hooks = []
+        self._has_first_batch = False
+        self._validation_freq = None  # that of the ranks that have validation data
+        self._first_iteration = _iterations_of(model)
+        self._exchanged_before = _reduced_steps()
 
     @property
     def join(self):
-        """The `Join` of its steps; `None` without a `DDLCallback`."""
+        """The `Join` of the fit's steps; `None` without a `DDLCallback`."""
         return self.step and self.step.join
 
-    def ask_who_validates(self):
-        """Hears whether any rank has data to validate with. All ranks must ask together."""
-        given = self.arguments.get("validation_data") is not None
-        given = given or bool(self.arguments.get("validation_split"))
-        mine = self.arguments.get("validation_freq", 1) if given else None
-        everyones = [each for each in objects.allgather_object(mine) if each is not None]
-        self._validation_freq = everyones[0] if everyones else None
+    def find_validation(self):
+        """Finds out whether any rank has validation data. Collective."""
+        has_data = self.arguments.get("validation_data") is not None
+        has_data = has_data or bool(self.arguments.get("validation_split"))
+        mine = self.arguments.get("validation_freq", 1) if has_data else None
+        frequencies = [each for each in objects.allgather_object(mine) if each is not None]
+        self._validation_freq = frequencies[0] if frequencies else None
 
-    def anyone_validates(self, epoch):
+    def any_rank_validates(self, epoch):
         """Whether any rank validates after an epoch."""
         frequency = self._validation_freq
         return frequency is not None and keras_trainer.validates_after(self.model, epoch, frequency)
 
-    def at_success(self, act):
-        """Has `act` called once Keras's `fit` has returned, on all ranks together."""
-        self._last_acts.append(act)
+    def on_success(self, act):
+        """Calls `act` after Keras's `fit` has returned, on all ranks together."""
+        self._success_hooks.append(act)
 
     def succeed(self):
-        """Called when Keras's `fit` has returned."""
-        while self._last_acts:
-            self._last_acts.pop(0)()
+        """Runs the hooks of `on_success`. Called after Keras's `fit` has returned."""
+        while self._success_hooks:
+            self._success_hooks.pop(0)()
 
-    def at_steps_end(self, act):
-        """Has `act` called in each epoch between its last step and its validation.
+    def on_steps_end(self, act):
+        """Calls `act` in each epoch after its last step and before its validation.
 
-        All ranks call it together.
+        All ranks call `act` together.
         """
-        self._steps_end_acts.append(act)
+        self._steps_end_hooks.append(act)
 
     def end_steps(self):
-        """Called when the last step of an epoch has ended."""
-        for act in self._steps_end_acts:
+        """Runs the hooks of `on_steps_end`. Called after the last step of an epoch."""
+        for act in self._steps_end_hooks:
             act()
 
     @property
     def has_samples(self):
-        """Whether the metrics of this epoch hold samples of this rank's."""
+        """Whether this rank's metrics contain samples of this epoch."""
         return self.steps > 0 or self.has_restored_metrics
 
-    def at_first_batch(self, act):
-        """Has `act` called before the first step, on all ranks together.
+    def on_first_batch(self, act):
+        """Calls `act` before the first step, on all ranks together.
 
         Args:
             act: Function of the structure of the batches, in the backend's form.
         """
-        if not self._acts:
-            backends.require().on_first_batch(self.model, self._meet)
-        self._acts.append(act)
+        if not self._first_batch_hooks:
+            backends.require().on_first_batch(self.model, self._begin_first_batch)
+        self._first_batch_hooks.append(act)
 
-    def meet_without_batch(self):
-        """Called by a rank after its steps: if it had none, it meets the others that have.
+    def join_first_batch(self):
+        """Runs the hooks of `on_first_batch` on a rank that has no batch, if other ranks have one.
 
-        They have registered what they exchange when they traced their first step. So this rank
-        traces that too, for batches of the structure of theirs.
+        The other ranks register the step's collectives when they trace their first step. Therefore
+        this rank traces the step too, with the structure of the other ranks' batches. Called after
+        the steps of an epoch.
         """
-        if self._has_met or not self._acts:
+        if self._has_first_batch or not self._first_batch_hooks:
             return
-        spec = self._meet(None)
+        spec = self._begin_first_batch(None)
         if spec is not None:
-            preserved = dry_run.Preserved(self.model)
+            preserved = dry_run.PreservedState(self.model)
             backends.require().trace_step(self.model, spec, preserved)
 
-    def _meet(self, spec):
-        if self._has_met:
+    def _begin_first_batch(self, spec):
+        """Exchanges the structures of the first batches, and runs the hooks. Collective.
+
+        Args:
+            spec: The structure of this rank's first batch; `None` if this rank has no batch.
+
+        Returns:
+            The structure of this rank's batch, or of another rank's; `None` if no rank has a batch.
+        """
+        if self._has_first_batch:
             return spec
-        self._has_met = True
+        self._has_first_batch = True
         self.has_batches = spec is not None
-        mine = None if spec is None else structures.described(spec)
+        mine = None if spec is None else structures.describe(spec)
         specs = [each for each in objects.allgather_object(mine) if each is not None]
         if spec is None and specs:
-            spec = structures.rebuilt(specs[0])
+            spec = structures.rebuild(specs[0])
         if spec is not None:
-            for act in self._acts:
+            for act in self._first_batch_hooks:
                 act(spec)
             if self.step is not None:
                 self.step.is_traced = True
         return spec
 
     def wrap_train_step(self, wrap):
-        """Has the model take its steps by another function, for as long as the fit lasts.
+        """Replaces the model's `train_step` until the fit ends.
+
+        Call it in a callback's `set_model`, because Keras compiles the step after that.
 
         Args:
-            wrap: Function of the model's `train_step` that returns another one. To be called in
-                a callback's `set_model`: Keras compiles the step after that.
+            wrap: Function that takes the model's `train_step` and returns another one.
         """
         model = self.model
         wrapped = backends.require().uncompiled(wrap(model.train_step))
         self.at_end.callback(patches.replace(model, "train_step", wrapped))
         if self.step is None:
-            # Keras would take the one that it has compiled in an earlier fit.
+            # Otherwise Keras would use the train function that it compiled in an earlier fit.
             model.train_function = None
             self.at_end.callback(setattr, model, "train_function", None)
 
-    def is_here(self):
-        """Whether this is the thread that takes the steps: callbacks may be called in others."""
+    def is_training_thread(self):
+        """Whether this thread runs the steps. Keras may call callbacks in other threads."""
         return threading.get_ident() == self._thread
 
     def begin_epoch(self):
-        """Called as an epoch begins."""
+        """Resets the counts of an epoch."""
         self.steps = 0
         self.has_restored_metrics = False
         self._wait = lambda: None
 
     def after_first_step(self, act):
-        """Has `act` called as soon as the first step has been taken, or begun."""
-        self._first_step.append(act)
+        """Calls `act` as soon as the first step has run, or has begun."""
+        self._first_step_hooks.append(act)
 
     def watch_steps(self):
-        """Counts the steps of each epoch, and has all ranks end it after the same one.
+        """Counts the steps of each epoch, and makes all ranks end the epoch after the same step.
 
-        Where Keras waits for neither the step nor the callbacks, ranks hear at different times
-        that the epoch is to end. So all of them go on for one step after that which has told so,
-        unless the backend waits for each step.
-        To be called in the first callback's `on_train_begin`.
+        If Keras waits neither for a step nor for the callbacks, the ranks learn at different times
+        that the epoch must end. Therefore all ranks run one more step after the step that carried
+        this information, unless the backend waits for each step.
+
+        Call it in the first callback's `on_train_begin`.
         """
         model = self.model
         step = model.train_function
 
         @functools.wraps(step)
-        def watched(*arguments):
+        def counted(*arguments):
             result = step(*arguments)
             wait = backends.require().begun(result)
             if wait is not None:
-                self._wait()  # for the step before, while this one is under way
+                self._wait()  # for the previous step, while this one runs
                 self._wait = wait
             done = (self.steps + (wait is None)) * model.steps_per_execution
             self.steps += 1
             self.has_steps = True
-            while self._first_step:
-                self._first_step.pop()()
+            while self._first_step_hooks:
+                self._first_step_hooks.pop()()
             model.stop_training = self.join.ends_by_step(done, model.stop_training)
             return result
 
-        model.train_function = watched
+        model.train_function = counted
 
     @functools.cached_property
     def meter(self):
-        """What measures its steps: a `StepMeter`, to be asked for in a callback's `set_model`."""
+        """The `StepMeter` of the fit's steps. Read it first in a callback's `set_model`."""
         meter = backends.require().step_meter() if self.step is None else self.step.meter
         meter.watch(self)
         return meter
 
-    def took_steps_alone(self):
-        """Whether the optimizer has moved on without one exchange of gradients."""
-        moved = _steps(self.model) != self._steps
-        return moved and _exchanged_steps() == self._exchanged
+    def has_trained_alone(self):
+        """Whether the optimizer has applied gradients although no gradients were exchanged."""
+        moved = _iterations_of(self.model) != self._first_iteration
+        return moved and _reduced_steps() == self._exchanged_before
 
 
-def _steps(model):
+def _iterations_of(model):
     optimizer = getattr(model, "optimizer", None)
     if not getattr(optimizer, "built", False):
         return 0
-    # With accumulation it is no variable, but what is computed of one.
+    # With gradient accumulation `iterations` is a computed tensor, not a variable.
     return int(keras.ops.convert_to_numpy(optimizer.iterations))
 
 
-def _exchanged_steps():
-    # Asking must not start MPI, which a fit without easyddl's callbacks does not need.
-    return gradient_reducer.exchanged_steps() if world.is_started() else 0
+def _reduced_steps():
+    # A fit without easyddl's callbacks does not need MPI, so this must not start it.
+    return gradient_reducer.reduced_steps() if world.is_started() else 0
 
 
 def current(model):
-    """The innermost active fit of `model`, or `None`."""
+    """Returns the innermost active fit of `model`; `None` if there is none."""
     return context.of(model, FitContext)
 
 
-def everyone_trains(model):
+def all_ranks_have_batches(model):
     """Whether all ranks had a batch in the last step of a fit.
 
-    A rank without batches does not run callbacks, so it does not call this.
+    A rank without batches does not run callbacks, so it does not call this function.
     """
     fit = current(model)
     return fit is None or fit.join is None or not fit.join.state.uneven
 
 
 def callbacks_of(callbacks):
-    """The user's callbacks as a list: `fit` also takes one, nested ones, or a `CallbackList`."""
+    """Returns the user's callbacks as a flat list.
+
+    Args:
+        callbacks: The argument `callbacks` of `fit`: a callback, nested lists of callbacks, a
+            `CallbackList` or `None`.
+    """
     inner = getattr(callbacks, "callbacks", callbacks)
     return keras.tree.flatten(inner) if inner else []

@@ -1,11 +1,16 @@
-"""What layers compute from their batches and keep: running sums, codebooks, counters.
+"""State that layers compute from their batches: running sums, codebooks, counters.
 
-Each rank computes it from its own batches. Where the layer tells how the ranks' values become one,
-they do at each step, and all ranks hold what one process would. Else they become the root's.
+Each rank computes it from its own batches. If the layer declares how to merge the ranks' values,
+they are merged at every step, and all ranks hold the values that one process would compute.
+Otherwise all ranks take the root's values at the end of an epoch.
 """
+
+from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 import keras
 import numpy as np
@@ -18,32 +23,48 @@ from easyddl.reducer import allreduce
 from easyddl.runtime import notices, world
 from easyddl.training.moving_statistics import moving_statistics
 
+_Merge: TypeAlias = Literal["sum", "mean", "root"]
+_Layer = TypeVar("_Layer", bound=type)
+
 _IN_STEP = ("sum", "mean")
 _MERGES = (*_IN_STEP, "root")
 _AGGREGATIONS = {"sum": "sum", "mean": "mean", "only_first_replica": "root"}
 
-_merges = {}  # by class, of users' own layers
+_merges: dict[type, _Merge | dict[str, _Merge]] = {}  # by the class of a user's layer
 
 
-def register_layer(layer_class=None, *, merge):
-    """Tells how the ranks' values of a layer's own variables become one.
+@overload
+def register_layer(layer_class: _Layer, *, merge: _Merge | dict[str, _Merge]) -> _Layer: ...
 
-    It matters for variables that a layer assigns in its `call`, such as a running sum of its
-    inputs. A variable with `aggregation="sum"` or `"mean"` (see `keras.Layer.add_weight`) needs
-    none of this. Without either, all ranks take the root's values after each epoch, with a warning.
+
+@overload
+def register_layer(
+    layer_class: None = None, *, merge: _Merge | dict[str, _Merge]
+) -> Callable[[_Layer], _Layer]: ...
+
+
+def register_layer(
+    layer_class: type | None = None, *, merge: _Merge | dict[str, _Merge]
+) -> type | Callable[[Any], Any]:
+    """Declares how the ranks' values of a layer's own variables are merged.
+
+    Use it for variables that a layer assigns in its `call`, such as a running sum of its inputs. A
+    variable with `aggregation="sum"` or `"mean"` (see `keras.Layer.add_weight`) does not need it.
+    Without either declaration, all ranks take the root's values after each epoch, and rank 0 prints
+    a warning.
 
     Args:
-        layer_class: Subclass of `keras.Layer`. Left out where it is used as a decorator.
-        merge: `"sum"`: what all ranks have added to the variable in a step. `"mean"`: the mean of
-            the ranks' values, after each step. `"root"`: rank 0's value, after each epoch. Or a
-            dict of these by the variables' names.
+        layer_class: Subclass of `keras.Layer`. Omit it to use the function as a decorator.
+        merge: `"sum"` adds what all ranks have added to the variable in a step. `"mean"` takes the
+            mean of the ranks' values after each step. `"root"` takes rank 0's value after each
+            epoch. A dict gives one of these for each variable, by the variable's name.
 
     Returns:
         The class.
 
     Raises:
-        TypeError: If `layer_class` is no such class.
-        ValueError: If `merge` is none of these.
+        TypeError: If `layer_class` is not a subclass of `keras.Layer`.
+        ValueError: If `merge` has another value.
 
     Example:
     ```python
@@ -62,7 +83,7 @@ def register_layer(layer_class=None, *, merge):
     names = list(merge.values()) if isinstance(merge, dict) else [merge]
     if not all(isinstance(name, str) and name in _MERGES for name in names):
         raise ValueError(
-            f"`merge` must be one of {_MERGES}, or a dict of them by variable. "
+            f"`merge` must be one of {_MERGES}, or a dict of them by the variables' names. "
             f"Received: merge={merge!r}"
         )
     _merges[layer_class] = merge
@@ -70,22 +91,28 @@ def register_layer(layer_class=None, *, merge):
 
 
 def batch_states(model):
-    """The states of a model's stateful RNNs: a row for each sample of a rank's own batches."""
+    """Returns the states of a model's stateful RNNs.
+
+    They contain a row for each sample of a rank's own batches, so they differ between ranks.
+    """
     layers = [each for each in keras_layer.layers_of(model) if isinstance(each, keras.layers.RNN)]
     states = [each.states for each in layers if each.stateful and each.states is not None]
     return keras.tree.flatten(states)
 
 
-def merge_in(train_step, model):
-    """A model's `train_step` that merges what layers keep, after it has changed the variables.
+def merging_train_step(train_step, model):
+    """Wraps a model's `train_step` so that it merges the state of layers after each step.
 
     Args:
         train_step: The step, in the form that Keras's trainer has on the backend in use.
         model: A Keras model.
+
+    Returns:
+        The new `train_step`.
     """
 
     def begin_step():
-        merged = [(v, merge) for v, merge in _kept(model) if merge in _IN_STEP]
+        merged = [(v, merge) for v, merge in _state_variables(model) if merge in _IN_STEP]
         merges = [merge for _, merge in merged]
         return [v for v, _ in merged], lambda *values: _merged(merges, *values)
 
@@ -93,13 +120,22 @@ def merge_in(train_step, model):
 
 
 def _merged(merges, before, after):
-    """The values of all ranks, from those that this rank had before a step, and has after it."""
+    """Merges the values of all ranks after a step.
+
+    Args:
+        merges: List of `"sum"` or `"mean"`, one for each variable.
+        before: List of tensors. The values before the step, which are equal on all ranks.
+        after: List of tensors. This rank's values after the step.
+
+    Returns:
+        List of tensors. The merged values.
+    """
     changes = [
         ops.reshape(ops.cast(_signed(new) - _signed(old), "float32"), (-1,))
         for old, new in zip(before, after, strict=True)
     ]
     ends = np.cumsum([math.prod(value.shape) for value in before]).tolist()
-    # The sum of the ones is the number of ranks that have a batch.
+    # Appends a 1, so that the sum also counts the ranks that have a batch.
     mine = ops.concatenate([*changes, ops.ones((1,), "float32")])
     *totals, ranks = ops.split(allreduce.in_step(mine, "sum"), ends)
     result = []
@@ -113,7 +149,7 @@ def _merged(merges, before, after):
 
 
 def _signed(x):
-    """Numbers of which one may be taken from another, which is larger."""
+    """Converts unsigned integers to signed ones, so that differences can be negative."""
     return ops.cast(x, "int32") if _dtype(x).startswith("uint") else x
 
 
@@ -121,21 +157,21 @@ def _dtype(x):
     return keras.backend.standardize_dtype(x.dtype)
 
 
-def take_roots(model, root_rank=0):
-    """Gives all ranks the root's values of variables that layers keep, where they differ.
+def sync_from_root(model, root_rank=0):
+    """Broadcasts the root's values of layer state that is not merged at every step.
 
-    All ranks must call it together.
+    Only variables that differ between ranks are broadcast. The function is a collective.
 
     Args:
         model: A built Keras model.
-        root_rank: Integer. The rank whose values all get.
+        root_rank: Integer. The rank whose values all ranks receive.
     """
-    kept = [(v, merge) for v, merge in _kept(model) if merge not in _IN_STEP]
-    if world.size() == 1 or not kept:
+    synced = [(v, merge) for v, merge in _state_variables(model) if merge not in _IN_STEP]
+    if world.size() == 1 or not synced:
         return
-    mine = np.array([variables.checksum(v) for v, _ in kept], np.int64)
-    everyones = arrays.allgather(mine[None])
-    differing = [kept[i] for i in np.flatnonzero((everyones != everyones[0]).any(axis=0))]
+    mine = np.array([variables.checksum(v) for v, _ in synced], np.int64)
+    checksums = arrays.allgather(mine[None])
+    differing = [synced[i] for i in np.flatnonzero((checksums != checksums[0]).any(axis=0))]
     if differing:
         variables.broadcast_variables([v for v, _ in differing], root_rank)
     for variable, merge in differing:
@@ -143,28 +179,32 @@ def take_roots(model, root_rank=0):
             _warn(variable)
 
 
-def taken_from_root(model):
-    """The variables that differ by rank until an epoch ends."""
-    return [variable for variable, merge in _kept(model) if merge not in _IN_STEP]
+def synced_at_epoch_end(model):
+    """Returns the variables that may differ between ranks until `sync_from_root` is called."""
+    return [variable for variable, merge in _state_variables(model) if merge not in _IN_STEP]
 
 
 def _warn(variable):
     notices.tell_once(
         ("layer", variable.path),
-        f"warning: a layer computes its variable {variable.path!r} from its batches, and each rank "
-        "has its own. After each epoch all take the root's, which is not what one process would "
-        "have. Tell how they become one: by the variable's `aggregation`, or by "
-        "ddl.register_layer.",
+        f"warning: a layer computes its variable {variable.path!r} from its batches, so the "
+        "variable differs between ranks. After each epoch all ranks take the root's value, which "
+        "differs from the value that one process would compute. Declare how to merge the ranks' "
+        "values, with the variable's `aggregation` or with ddl.register_layer.",
     )
 
 
-def _kept(model):
-    """The variables that a model's layers may change by themselves, each with how it is merged."""
+def _state_variables(model):
+    """Returns the variables that a model's layers may change themselves.
+
+    Returns:
+        List of pairs: a variable, and its merge, which is `None` if none is declared.
+    """
     left_out = {id(v) for v in (*moving_statistics(model), *batch_states(model))}
     left_out |= {id(v) for metric in model.metrics for v in metric.variables}
     found = {}
     for layer in keras_layer.layers_of(model):
-        # Without those of layers that are frozen, which nobody changes.
+        # Does not include the weights of frozen layers, which do not change.
         for variable in keras_layer.non_trainable_variables_of(layer):
             if id(variable) not in left_out and not isinstance(layer, keras.metrics.Metric):
                 found[id(variable)] = variable, _merge_of(layer, variable)
@@ -176,7 +216,7 @@ def _merge_of(layer, variable):
     if isinstance(merge, dict):
         merge = merge.get(variable.name)
     if _dtype(variable) == "bool":
-        return "root" if merge is not None else None  # there are no sums of them
+        return "root" if merge is not None else None  # booleans have no sum
     aggregation = getattr(variable, "aggregation", None)
     if merge is None and aggregation != _default_aggregation():
         merge = _AGGREGATIONS.get(aggregation)
@@ -184,6 +224,6 @@ def _merge_of(layer, variable):
 
 
 def _default_aggregation():
-    # Early versions of Keras have another one, which so tells nothing.
+    # The default of early versions of Keras differs, so it must not count as a declaration.
     parameters = inspect.signature(keras.Variable.__init__).parameters
     return parameters["aggregation"].default if "aggregation" in parameters else None

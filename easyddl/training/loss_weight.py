@@ -1,8 +1,8 @@
-"""By what the losses of a batch were divided, which is what its gradients count for.
+"""The loss weight: the denominator of a batch's loss, which weights the batch's gradients.
 
-A loss is a mean over a batch: a sum over its samples, or over those of its tokens that a mask
-keeps, divided by how many these are. The gradient of the mean over all ranks' batches is the mean
-of the ranks' gradients, weighted by these denominators.
+A loss is a mean over a batch: a sum over its samples, or over the tokens that a mask keeps,
+divided by their number. The gradient of the mean over the batches of all ranks is the mean of the
+ranks' gradients, weighted by these denominators.
 """
 
 import contextlib
@@ -17,52 +17,53 @@ from easyddl.reducer.batch_weight import UNWEIGHTED
 from easyddl.runtime import context, world
 from easyddl.training import scalar_losses
 
-# Stands for the denominator of a loss that counts by the samples of its batch.
+# Represents the denominator of a loss that is weighted by the number of samples of its batch.
 _BY_SAMPLES = object()
 
 
 def hook(model, weight, kind_of_scalars):
-    """Has a model's `compute_loss` tell by what the losses of a training batch were divided.
+    """Makes a model's `compute_loss` record the loss weight of each training batch.
 
     Losses with `reduction="sum"` are multiplied by the number of ranks, so that the mean over the
-    ranks is their sum; the regularizers, which are the same on all ranks, stay what they are.
+    ranks is their sum. The regularizers are equal on all ranks and are left unchanged.
 
     Args:
         model: A compiled Keras model.
-        weight: `BatchWeight`, which is told.
-        kind_of_scalars: `"mean"`, `"sum"` or `None`. What losses are that come as one number: see
-            `DDLCallback`.
+        weight: The `BatchWeight` in which the weight is recorded.
+        kind_of_scalars: `"mean"`, `"sum"` or `None`. The kind of losses that arrive as one number:
+            see `DDLCallback`.
 
     Returns:
-        Function that takes the hook off again.
+        Function that removes the hook.
     """
     original = model.compute_loss
 
     def compute_loss(x=None, y=None, y_pred=None, sample_weight=None, training=True):
         if not training:
-            with _losses_of_outputs_weighted(model, x):
+            with _output_losses_weighted(model, x):
                 return _call(model, original, x, y, y_pred, sample_weight, False)
         kind = kind_of_scalars
-        if kind is None and (world.size() == 1 or scalar_losses.has_none_of_samples(model)):
-            kind = "mean"  # without another warning
-        with contextlib.ExitStack() as around:
-            around.enter_context(_losses_of_outputs_weighted(model, x))
-            around.enter_context(scalar_losses.added_scaled(model, kind))
-            denominators = around.enter_context(_noted(kind, _samples(x)))
+        if kind is None and (world.size() == 1 or scalar_losses.warn_of_batch_losses(model)):
+            kind = "mean"  # without a further warning
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_output_losses_weighted(model, x))
+            stack.enter_context(scalar_losses.added_losses_scaled(model, kind))
+            denominators = stack.enter_context(_denominators_recorded(kind, _samples(x)))
             loss = _call(model, original, x, y, y_pred, sample_weight, True)
         if loss is not None and len(loss.shape) > 0:
             weight.set(UNWEIGHTED)
-            return _summed(loss)
+            return _with_gradient_of_sum(loss)
         weight.set(_total(denominators, _samples(x)))
         return loss
 
     return patches.replace(model, "compute_loss", backends.require().uncompiled(compute_loss))
 
 
-def _summed(loss):
-    """A loss that is not reduced, of which TensorFlow takes the gradient of the sum.
+def _with_gradient_of_sum(loss):
+    """Scales the gradient of a loss that is not reduced, as that of a sum is scaled.
 
-    Its values stay what Keras reports; its gradient counts as that of a sum.
+    TensorFlow computes the gradient of such a loss's sum. The values of the loss do not change,
+    because Keras reports them.
     """
     scaled = backends.require().differentiable(
         ops.convert_to_tensor, lambda upstream: upstream * world.size()
@@ -77,11 +78,18 @@ def _call(model, compute_loss, x, y, y_pred, sample_weight, training):
 
 
 def _total(denominators, samples):
+    """Returns the weight of a batch.
+
+    Args:
+        denominators: List of the denominators of the batch's losses, as recorded.
+        samples: Scalar tensor. The number of samples of the batch; `None` without inputs.
+    """
     if any(each is UNWEIGHTED for each in denominators):
         return UNWEIGHTED
     if denominators and not any(each is _BY_SAMPLES for each in denominators):
         return sum(denominators[1:], start=denominators[0])
-    # Or a loss of the user's own, or none but `add_loss`: a mean over samples, as far as one knows.
+    # Without a denominator the loss is the user's own, or consists of `add_loss` only. It is
+    # treated as a mean over samples.
     return samples
 
 
@@ -90,23 +98,24 @@ def _samples(x):
     return ops.cast(ops.shape(arrays[0])[0], "float32") if arrays else None
 
 
-def changes_tests_of(model):
-    """Whether the hook changes how a model's tests track the losses.
+def changes_test_function(model):
+    """Whether the hook changes how a model tracks its losses in tests.
 
-    Such a model has several losses. Its `test_function` must be compiled with the hook.
+    It does for models with several losses. Their `test_function` must be compiled with the hook.
     """
     if keras.tree.is_nested(model.loss):
         return True
-    # A Sequential has one, and raises an error while it is not built.
+    # A Sequential has one output. Its `outputs` raises an error before the model is built.
     is_sequential = isinstance(model, keras.Sequential)
     return not is_sequential and len(getattr(model, "outputs", None) or []) > 1
 
 
-def _losses_of_outputs_weighted(model, x):
-    """Has the losses of several outputs tracked by the samples of the batches.
+def _output_losses_weighted(model, x):
+    """A context in which the tracked loss of each output is weighted by the batch's samples.
 
-    Keras weighs the loss of all outputs by them, but each output's own only where the batch size
-    is fixed. Else they are means over batches, which is not what unequal ones add up to.
+    Keras weights the total loss by the samples, but the loss of each output only if the batch size
+    is fixed. Otherwise the tracked value is a mean over batches, which is wrong if the batches
+    differ in size.
     """
     original = keras.metrics.Mean.update_state
 
@@ -119,24 +128,27 @@ def _losses_of_outputs_weighted(model, x):
 
 
 @contextlib.contextmanager
-def _noted(kind_of_scalars, samples):
-    """Notes the denominator of each loss that is computed meanwhile.
+def _denominators_recorded(kind_of_scalars, samples):
+    """A context that records the denominator of each loss that is computed in it.
 
-    All of Keras's losses, and those of users that subclass them, come by this one function, which
-    knows their masks and weights.
+    All losses of Keras and of users that subclass them call one function of Keras, which receives
+    their masks and weights. This context replaces that function.
 
     Args:
-        kind_of_scalars: `"mean"`, `"sum"` or `None`: what losses are that come as one number.
-        samples: How many samples the batch has, as a float32 tensor, or `None`.
+        kind_of_scalars: `"mean"`, `"sum"` or `None`. The kind of losses that arrive as one number.
+        samples: Scalar float32 tensor. The number of samples of the batch; `None` without inputs.
+
+    Yields:
+        List, to which the denominators are appended.
     """
     original = keras_loss.reduction()
     denominators = []
 
     def reduce(values, sample_weight=None, mask=None, reduction="sum_over_batch_size", dtype=None):
         loss = original(values, sample_weight, mask, reduction, dtype)
-        if len(values.shape) == 0:  # reduced by the loss itself
+        if len(values.shape) == 0:  # already reduced by the loss function
             if kind_of_scalars is None:
-                scalar_losses.warn_of_unknown("a loss function returns one number")
+                scalar_losses.warn_of_unknown_kind("a loss function returns one number")
             reduction = "sum" if kind_of_scalars == "sum" else None
         if reduction == "sum":
             denominators.append(UNWEIGHTED)
@@ -147,7 +159,7 @@ def _noted(kind_of_scalars, samples):
         has_weights = reduction == "mean_with_sample_weight" and sample_weight is not None
         if (mask is not None or has_weights) and samples is not None and _is_in_step():
             denominators.append(_BY_SAMPLES)
-            return _by_samples(loss, denominator, samples)
+            return _weighted_by_samples(loss, denominator, samples)
         denominators.append(denominator)
         return loss
 
@@ -160,20 +172,25 @@ def _is_in_step():
     return world.size() > 1 and join is not None and join.is_in_step
 
 
-def _by_samples(loss, denominator, samples):
-    """A loss with the value of all ranks' batches, whose gradient counts by samples.
+def _weighted_by_samples(loss, denominator, samples):
+    """Returns a loss with the value over all ranks, whose gradient is weighted by samples.
 
-    Masks and weights give each loss other shares of the ranks. What is multiplied here makes the
-    mean that is weighted by samples the one that is weighted by denominators: so all losses of a
-    step, and what layers add, can have one weight. And Keras, which weighs what it reports by
-    samples, reports what one process would.
+    With masks or weights, the losses of a step have different shares of the ranks. This factor
+    turns the mean weighted by samples into the mean weighted by denominators. Therefore one weight
+    is right for all losses of a step and for losses that layers add. Keras weights the values that
+    it reports by samples, so it reports the value of one process.
+
+    Args:
+        loss: Scalar tensor. The loss of this rank's batch.
+        denominator: Scalar float32 tensor. Its denominator.
+        samples: Scalar float32 tensor. The number of samples of the batch.
     """
     mine = ops.stack([ops.cast(loss, "float32") * denominator, denominator, samples])
     total = allreduce.in_step(ops.stop_gradient(mine), "sum")
     share = ops.divide_no_nan(denominator, total[1]) / ops.divide_no_nan(samples, total[2])
     scaled = loss * ops.stop_gradient(ops.cast(share, loss.dtype))
-    everyones = ops.cast(ops.divide_no_nan(total[0], total[1]), loss.dtype)
-    return scaled + ops.stop_gradient(everyones - scaled)
+    mean = ops.cast(ops.divide_no_nan(total[0], total[1]), loss.dtype)
+    return scaled + ops.stop_gradient(mean - scaled)
 
 
 def _denominator(values, sample_weight, mask, reduction):

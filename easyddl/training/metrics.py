@@ -1,12 +1,17 @@
-"""Metrics over all ranks: not means of the ranks' results, but the results of all samples.
+"""Merges metrics over all ranks. The result is that of all samples, not a mean of results.
 
-A metric keeps sums, such as how many predictions were right and how many there were. Adding these
-over the ranks, and computing the result once, gives what one process reports on all the data.
+The variables of a metric are sums, for example the number of correct predictions and the number of
+predictions. If they are added over the ranks and the result is computed once, it equals that of one
+process with all data.
 """
+
+from __future__ import annotations
 
 import collections
 import inspect
 import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 import keras
 import numpy as np
@@ -15,31 +20,49 @@ from easyddl.collectives import arrays, objects
 from easyddl.compat import keras_metric
 from easyddl.runtime import notices, world
 
+_Merge: TypeAlias = Literal["sum", "mean", "min", "max"]
+# The last takes the states of all ranks, each a list of arrays, and returns the merged state.
+_Merges: TypeAlias = _Merge | dict[str, _Merge] | Callable[[list[list[np.ndarray]]], Sequence[Any]]
+_Metric = TypeVar("_Metric", bound=type)
+
 _OPS = {"sum": np.sum, "mean": np.mean, "min": np.min, "max": np.max}
 
-_merges = {}  # by class, of users' own metrics
+_merges: dict[type, _Merges] = {}  # by the class of a user's metric
 
 
-def register_metric(metric_class=None, *, merge):
-    """Tells how the ranks' states of a metric of your own become one.
+@overload
+def register_metric(metric_class: _Metric, *, merge: _Merges) -> _Metric: ...
 
-    Keras's own metrics need none: their variables are sums, and are added. What the variables of
-    others hold cannot be known: without this, `DDLCallback` takes the mean of the ranks'
-    results, and warns.
+
+@overload
+def register_metric(
+    metric_class: None = None, *, merge: _Merges
+) -> Callable[[_Metric], _Metric]: ...
+
+
+def register_metric(
+    metric_class: type | None = None, *, merge: _Merges
+) -> type | Callable[[Any], Any]:
+    """Declares how the ranks' states of your own metric are merged.
+
+    Keras's own metrics do not need it: their variables are sums, which are added. For other
+    metrics the meaning of the variables is unknown. Without this declaration, `DDLCallback` takes
+    the mean of the ranks' results, and rank 0 prints a warning.
 
     Args:
-        metric_class: Subclass of `keras.metrics.Metric`. Left out where it is used as a decorator.
-        merge: `"sum"`, `"mean"`, `"min"` or `"max"`, for all of its variables; or a dict of
-            these by the variables' names; or a function that takes a list of states, one a rank,
-            each a list of NumPy arrays in the order of `metric.variables`, and returns one
-            such state.
+        metric_class: Subclass of `keras.metrics.Metric`. Omit it to use the function as a
+            decorator.
+        merge: `"sum"`, `"mean"`, `"min"` or `"max"`, for all variables of the metric. A dict gives
+            one of these for each variable, by the variable's name. A function takes a list of
+            states, one for each rank, and returns the merged state. A state is a list of NumPy
+            arrays in the order of `metric.variables`.
 
     Returns:
         The class.
 
     Raises:
-        TypeError: If `metric_class` is no such class.
-        ValueError: If `merge` is none of these.
+        TypeError: If `metric_class` is not a subclass of `keras.metrics.Metric`.
+        ValueError: If `merge` has another value.
 
     Example:
     ```python
@@ -55,76 +78,83 @@ def register_metric(metric_class=None, *, merge):
             "`metric_class` must be a subclass of keras.metrics.Metric. "
             f"Received: metric_class={metric_class!r}"
         )
-    names = merge.values() if isinstance(merge, dict) else [merge]
+    names = list(merge.values()) if isinstance(merge, dict) else [merge]
     if not callable(merge) and not all(isinstance(n, str) and n in _OPS for n in names):
         raise ValueError(
-            f"`merge` must be one of {tuple(_OPS)}, a dict of them by variable, or a function. "
-            f"Received: merge={merge!r}"
+            f"`merge` must be one of {tuple(_OPS)}, a dict of them by the variables' names, or a "
+            f"function. Received: merge={merge!r}"
         )
     _merges[metric_class] = merge
     return metric_class
 
 
 def shared_logs(model, logs, has_samples=True):
-    """The logs of all ranks' samples, in place of those of this rank's.
+    """Returns the logs of all ranks' samples instead of those of this rank's samples.
 
-    All ranks must call it together. The metrics of `model` then hold the state of all ranks.
+    The function is a collective. Afterwards the metrics of `model` contain the merged state.
 
     Args:
-        model: A compiled Keras model, whose metrics hold the state of this rank's samples.
-        logs: Dict of what this rank's last step returned; empty if it took none.
-        has_samples: Boolean. Whether this rank has computed metrics at all: a validation may be
-            the root's alone.
+        model: A compiled Keras model, whose metrics contain the state of this rank's samples.
+        logs: Dict that this rank's last step returned; empty if this rank ran no step.
+        has_samples: Boolean. Whether this rank has computed metrics. For example, only the root
+            may validate.
 
     Returns:
-        Dict of floats, and of NumPy arrays where a metric has several values, equal on all ranks.
+        Dict of floats, and of NumPy arrays for metrics with several values, equal on all ranks.
 
     Raises:
-        ValueError: On all ranks, if the shapes of a value differ that is to be a mean of theirs.
+        ValueError: On all ranks, if an entry is a mean over the ranks and its shapes differ.
     """
     leaves = _leaves(model.metrics)
-    # In arrays of their own: what Keras reports may be the variable that is changed below.
+    # Copies the values, because a result of Keras may be a variable that changes below.
     before = _arrays(_flat(model.get_metrics_result()))
     logs = _arrays(_flat(logs)) if has_samples else {}
     differs = bool(logs) and set(logs) != set(before)
-    any_differs = _add_up([m for m in leaves if is_exact(m)], has_samples, differs)
-    _merge([m for m in leaves if type(m) in _merges], has_samples)
-    others = [m for m in leaves if not _is_known(m)]
-    _warn_of(others)
+    any_differs = _sum_variables([m for m in leaves if is_exact(m)], has_samples, differs)
+    _merge_states([m for m in leaves if type(m) in _merges], has_samples)
+    unknown = [m for m in leaves if not _has_known_merge(m)]
+    _warn_of_unknown_merge(unknown)
     after = _flat(model.get_metrics_result())
-    if others:
-        # Where a metric is its rank's own, this is the mean of the ranks' that have samples; where
-        # it is everyone's, that is what all have.
+    if unknown:
+        # Metrics that cannot be merged: the mean over the ranks that have samples. For merged
+        # metrics the ranks' values are equal, and so is their mean.
         after = {**after, **mean_logs(after if has_samples else {})}
     if not any_differs:
         return {key: _plain(value) for key, value in after.items()}
-    return _logs_of_ones_own(logs, before, after)
+    return _logs_of_custom_step(logs, before, after)
 
 
-def _logs_of_ones_own(logs, before, after):
-    """What a train_step of the user's own returns: a metric's result is exact, others are means."""
+def _logs_of_custom_step(logs, before, after):
+    """Returns the logs of a `train_step` that adds entries of its own.
+
+    An entry that is the result of a metric is exact. Any other entry is the mean over the ranks.
+
+    Args:
+        logs: Dict of arrays. The entries that this rank's last step returned.
+        before: Dict of arrays. The results of this rank's metrics before they were merged.
+        after: Dict. The results of the merged metrics.
+    """
     own = {key for key, value in logs.items() if not _is_result(value, before.get(key))}
-    anyones = set().union(*objects.allgather_object(own))
+    own_of_any_rank = set().union(*objects.allgather_object(own))
     return {
-        key: mean if key in anyones or key not in after else _plain(after[key])
+        key: mean if key in own_of_any_rank or key not in after else _plain(after[key])
         for key, mean in mean_logs(logs).items()
     }
 
 
 def _is_result(value, result):
-    """Whether a value of the last step is what a metric has then, which the step may compile."""
+    """Whether an entry of the last step is a metric's result. Compiled steps may round it."""
     if value is None or result is None or value.shape != result.shape:
         return False
     return np.allclose(value, result, rtol=1e-5, equal_nan=True)
 
 
 def is_exact(metric):
-    """Whether a metric's variables are sums, because what updates them is Keras's own."""
+    """Whether a metric's variables are sums, because Keras's own method updates them."""
     return _is_of_keras(type(metric).update_state) and type(metric) not in _merges
 
 
-def _is_known(metric):
-    """Whether it is known how the states of all ranks become one."""
+def _has_known_merge(metric):
     return is_exact(metric) or type(metric) in _merges
 
 
@@ -133,62 +163,73 @@ def _is_of_keras(thing):
 
 
 def _leaves(metrics):
-    """The metrics whose states become one by themselves, in place of what only holds others."""
+    """Returns the metrics whose states are merged, without containers of other metrics."""
     found = []
     for metric in metrics:
         if _is_of_keras(type(metric)):
-            inner = getattr(metric, "metrics", None)  # a container of the compiled ones
+            inner = getattr(metric, "metrics", None)  # Keras's container of compiled metrics
             found.extend([metric] if inner is None else _leaves(inner))
         else:
-            found.extend(_held(metric) or [metric])
+            found.extend(_inner_metrics(metric) or [metric])
     return found
 
 
-def _held(metric):
-    """The metrics that hold all that a metric of the user's own knows, if all of them are known.
+def _inner_metrics(metric):
+    """Returns the metrics inside a user's metric if merging them merges the whole metric.
 
-    Its update may do anything with variables of its own, and its result must not be computed of
-    these and of other ranks' states.
+    This needs a known merge for each of them, and no variables of the metric's own. The result of
+    a metric must not be computed from its own variables on one rank and merged inner metrics.
     """
-    held = _leaves(keras_metric.metrics_in(metric))
-    is_all = type(metric) not in _merges and not keras_metric.own_variables_of(metric)
-    return held if is_all and all(map(_is_known, held)) else []
+    inner = _leaves(keras_metric.metrics_in(metric))
+    is_container = type(metric) not in _merges and not keras_metric.own_variables_of(metric)
+    return inner if is_container and all(map(_has_known_merge, inner)) else []
 
 
-def _add_up(metrics, has_samples, differs):
-    """Gives the variables of metrics their sums over all ranks.
+def _sum_variables(metrics, has_samples, differs):
+    """Replaces the variables of metrics by their sums over all ranks. Collective.
+
+    Args:
+        metrics: List of Keras metrics.
+        has_samples: Boolean. Whether this rank has computed metrics. If not, it adds zeros.
+        differs: Boolean. A flag that is exchanged together with the sums.
 
     Returns:
         Boolean: whether `differs` is true on any rank.
     """
     variables = [v for metric in metrics for v in metric.variables]
-    parts = [np.array([differs], np.float64)]
+    values = [np.array([differs], np.float64)]
     for variable in variables:
         value = np.asarray(variable.numpy(), np.float64)
-        parts.append(value.ravel() if has_samples else np.zeros(value.size))
+        values.append(value.ravel() if has_samples else np.zeros(value.size))
     names = ", ".join(f"{m.name} {[tuple(v.shape) for v in m.variables]}" for m in metrics)
     text = f"adding up the metrics ({names})"
     with world.taking_part(text):
-        (total,) = arrays.reduce_arrays([np.concatenate(parts)], "float64", "sum", text)
+        (total,) = arrays.reduce_arrays([np.concatenate(values)], "float64", "sum", text)
     ends = np.cumsum([math.prod(v.shape) for v in variables])[:-1]
     for variable, value in zip(variables, np.split(total[1:], ends), strict=False):
         variable.assign(value.reshape(variable.shape).astype(variable.numpy().dtype))
     return total[0] > 0
 
 
-def _merge(metrics, has_samples):
-    """Gives the variables of metrics what their classes make of the states of all ranks."""
+def _merge_states(metrics, has_samples):
+    """Replaces the variables of registered metrics by the merged states of all ranks."""
     if not metrics:
         return
     mine = [[np.asarray(v.numpy()) for v in metric.variables] for metric in metrics]
-    everyones = [each for each in objects.allgather_object(mine if has_samples else None) if each]
+    by_rank = [each for each in objects.allgather_object(mine if has_samples else None) if each]
     for i, metric in enumerate(metrics):
-        merged = _merged(metric, [states[i] for states in everyones])
+        merged = _merged(metric, [states[i] for states in by_rank])
         for variable, value in zip(metric.variables, merged, strict=True):
             variable.assign(np.asarray(value, variable.numpy().dtype))
 
 
 def _merged(metric, states):
+    """Merges the states of a registered metric.
+
+    Args:
+        metric: A Keras metric.
+        states: List of states, one for each rank with samples. A state is a list of arrays.
+    """
     merge = _merges[type(metric)]
     if callable(merge):
         return merge(states)
@@ -204,24 +245,24 @@ def _merged(metric, states):
     return result
 
 
-def _warn_of(metrics):
+def _warn_of_unknown_merge(metrics):
     for metric in metrics:
         notices.tell_once(
             ("metric", metric.name),
-            f"warning: the metric {metric.name!r} is not Keras's own ({type(metric).__name__}), so "
-            "that its value is the mean of the ranks' own. Tell how they become one with "
-            "ddl.register_metric.",
+            f"warning: the metric {metric.name!r} is not Keras's own ({type(metric).__name__}). "
+            "Its value is the mean of the ranks' results. Declare how to merge the ranks' states "
+            "with ddl.register_metric.",
         )
 
 
 def mean_logs(logs):
-    """The mean of each entry over the ranks that have it. Entries that are no numbers are left out.
+    """Returns the mean of each entry over the ranks that have it. Omits other than numbers.
 
     Args:
         logs: Dict of this rank's logs.
 
     Returns:
-        Dict of floats, and of NumPy arrays where an entry has several values, equal on all ranks.
+        Dict of floats, and of NumPy arrays for entries with several values, equal on all ranks.
 
     Raises:
         ValueError: On all ranks, if the shapes of an entry differ.
@@ -230,9 +271,9 @@ def mean_logs(logs):
     for rank, theirs in enumerate(objects.allgather_object(_arrays(logs))):
         for key, value in theirs.items():
             values[key][rank] = value
-    no_numbers = [key for key, each in values.items() if any(v is None for v in each.values())]
-    _warn_of_no_numbers(no_numbers)
-    return {key: _mean(key, each) for key, each in values.items() if key not in no_numbers}
+    not_numbers = [key for key, each in values.items() if any(v is None for v in each.values())]
+    _warn_of_omitted(not_numbers)
+    return {key: _mean(key, each) for key, each in values.items() if key not in not_numbers}
 
 
 def _arrays(logs):
@@ -240,28 +281,33 @@ def _arrays(logs):
 
 
 def _mean(key, by_rank):
-    """The mean of the ranks' arrays."""
+    """Returns the mean of an entry.
+
+    Args:
+        key: String. The name of the entry.
+        by_rank: Dict of arrays, by rank.
+    """
     shapes = {rank: value.shape for rank, value in by_rank.items()}
     if len(set(shapes.values())) > 1:
         raise ValueError(
-            f"{key!r} must have the same shape on all ranks, since the logs hold the mean of the "
-            "ranks' own. If it is a metric of your own, tell how the ranks' states become one by "
-            f"ddl.register_metric. Received: {key!r} with shapes by rank: {shapes}"
+            f"{key!r} must have the same shape on all ranks, because the logs contain the mean of "
+            "the ranks' values. If it is your own metric, declare how to merge the ranks' states "
+            f"with ddl.register_metric. Received: {key!r} with shapes by rank: {shapes}"
         )
     return _plain(np.mean(list(by_rank.values()), axis=0, dtype=np.float64))
 
 
-def _warn_of_no_numbers(keys):
+def _warn_of_omitted(keys):
     for key in keys:
         notices.tell_once(
             ("log", key),
-            f"warning: the logs' entry {key!r} is no number, of which all ranks could have the "
-            "mean: it is left out.",
+            f"warning: the logs' entry {key!r} is not a number, so it has no mean over the ranks. "
+            "It is left out.",
         )
 
 
 def _flat(logs):
-    """Logs without the dicts in them, as Keras flattens them for callbacks."""
+    """Flattens nested dicts of logs, as Keras does for callbacks."""
     flat = {}
     for key, value in sorted(logs.items()):
         flat.update(_flat(value) if isinstance(value, dict) else {key: value})
@@ -269,7 +315,7 @@ def _flat(logs):
 
 
 def _plain(value):
-    """A float, or an array of several values, in place of a tensor."""
+    """Converts a tensor to a float, or to an array if it has several values."""
     array = _array(value)
     if array is None:
         return value
@@ -277,7 +323,7 @@ def _plain(value):
 
 
 def _array(value):
-    """The numbers of a value of the logs as an array; `None` if it holds none."""
+    """Converts an entry of the logs to an array; `None` if it does not contain numbers."""
     try:
         return None if value is None else np.array(keras.ops.convert_to_numpy(value), np.float64)
     except (TypeError, ValueError):

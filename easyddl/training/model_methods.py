@@ -1,7 +1,7 @@
-"""Puts a context around `keras.Model.fit` and `keras.Model.evaluate`.
+"""Patches `keras.Model.fit` and `keras.Model.evaluate` so that each call has a context.
 
-Callbacks alone do not learn that a fit ended by an exception. Nor does anyone learn of a fit that
-has none of easyddl's callbacks.
+Callbacks alone are not enough: Keras does not call them when a fit ends by an exception. The
+context also covers a fit without easyddl's callbacks, so that easyddl can warn of it.
 """
 
 import functools
@@ -24,9 +24,15 @@ _TRAINED_ALONE = (
 
 
 def _attach(callbacks, model, **params):
-    """Tells easyddl's callbacks in a `CallbackList` of the user's own what they serve now.
+    """Calls `set_model` and `set_params` of easyddl's callbacks in a user's `CallbackList`.
 
-    Keras does so as it makes such a list: here before the fit, and maybe without a model.
+    Keras calls these methods when the user creates the list. That is before the fit, and possibly
+    without a model, so they are called again here.
+
+    Args:
+        callbacks: The argument `callbacks` of `fit` or `evaluate`.
+        model: The Keras model of the call.
+        **params: Parameters to add to those of the callbacks.
     """
     if not isinstance(callbacks, keras.callbacks.CallbackList):
         return
@@ -37,13 +43,13 @@ def _attach(callbacks, model, **params):
 
 
 def _is_shared(callbacks):
-    """Whether one of the callbacks is a `DDLCallback`, and there are other ranks."""
+    """Whether the job has several ranks and one of the callbacks is a `DDLCallback`."""
     names = [cls.__name__ for callback in callbacks for cls in type(callback).__mro__]
     return "DDLCallback" in names and world.size() > 1
 
 
 def install():
-    """Has every call of the two methods make a context. To be called once."""
+    """Patches the two methods. Called once, when easyddl is imported."""
     patches.install(keras.Model, "fit", _fit)
     patches.install(keras.Model, "evaluate", _evaluate)
 
@@ -56,19 +62,19 @@ def _fit(original):
         try:
             arguments = signature.bind(self, *args, **kwargs).arguments
         except TypeError:
-            return original(self, *args, **kwargs)  # which says what is wrong
+            return original(self, *args, **kwargs)  # raises Keras's own error
         del arguments["self"]
-        arguments = set_epoch.in_order(arguments)
+        arguments = set_epoch.keep_order(arguments)
         is_shared = _is_shared(callbacks_of(arguments.get("callbacks")))
         if is_shared:
-            arguments = validation_split.made_global(arguments)
+            arguments = validation_split.to_rank_fraction(arguments)
         with job_exit.bounded_end() as has_failed, FitContext(self, arguments) as active:
             try:
                 if is_shared:
                     active.at_end.callback(backends.require().begin_without_batch(self))
                     active.at_end.callback(active.data.watch(self))
-                given = arguments.get("callbacks")
-                _attach(given, self, epochs=arguments.get("epochs", 1))
+                callbacks = arguments.get("callbacks")
+                _attach(callbacks, self, epochs=arguments.get("epochs", 1))
                 history = original(self, **arguments)
                 active.succeed()
             except BaseException as error:
@@ -87,7 +93,8 @@ def _evaluate(original):
     @functools.wraps(original)
     def evaluate(self, *args, **kwargs):
         with EvaluationContext(self):
-            if context.of(self, FitContext) is None:  # a fit passes its own list
+            # Within a fit, Keras passes the fit's own list, which is already attached.
+            if context.of(self, FitContext) is None:
                 arguments = signature.bind_partial(self, *args, **kwargs).arguments
                 _attach(arguments.get("callbacks"), self)
             return original(self, *args, **kwargs)
@@ -97,5 +104,5 @@ def _evaluate(original):
 
 def _warn_if_alone(fit):
     is_alone = launcher.is_rank_of_several() and fit.step is None
-    if is_alone and fit.took_steps_alone():
+    if is_alone and fit.has_trained_alone():
         world.warn_at_end(_TRAINED_ALONE)

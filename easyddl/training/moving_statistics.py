@@ -1,25 +1,25 @@
-"""What `BatchNormalization` has gathered on each rank, brought together."""
+"""Averages the moving statistics of `BatchNormalization` over the ranks."""
 
 import keras
 
 from easyddl.collectives import variables
 from easyddl.compat import keras_layer
 
-# The first two of all layers; the others of those that renormalize.
+# All layers have the first two. Only layers that renormalize have the others.
 _NAMES = ("moving_mean", "moving_variance", "moving_stddev", "renorm_mean", "renorm_stddev")
 
 
 def average_moving_statistics(model, weight=1.0):
-    """Gives all ranks the mean of their `BatchNormalization` layers' moving statistics.
+    """Replaces the moving statistics of `BatchNormalization` layers by their mean over the ranks.
 
-    Each rank gathers the means and variances of its own batches, so that ranks that have equal
-    weights predict differently. Training does not look at them: averaging changes what is
-    predicted and saved alone. All ranks must call it.
+    Each rank collects the means and variances of its own batches. Therefore ranks with equal
+    weights make different predictions. Training does not use the moving statistics, so averaging
+    changes only predictions and saved models. The function is a collective.
 
     Args:
-        model: A Keras model. Its layers' layers count too.
-        weight: Float. What this rank's count for, such as its number of batches since the last
-            time.
+        model: A Keras model. Layers inside its layers are included.
+        weight: Float. The weight of this rank's statistics, for example its number of batches
+            since the last average.
 
     Raises:
         RuntimeError: On all ranks, if their models differ.
@@ -28,7 +28,7 @@ def average_moving_statistics(model, weight=1.0):
 
 
 def moving_statistics(model):
-    """The variables in which a model's layers gather what differs by rank."""
+    """Returns the variables of a model's moving statistics that differ between ranks."""
     found = [
         getattr(layer, name, None)
         for layer in keras_layer.layers_of(model)

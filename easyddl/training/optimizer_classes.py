@@ -1,8 +1,9 @@
-"""The optimizers that a step uses and that no attribute of the model names.
+"""Discovers optimizers that a step uses and that no attribute of the model refers to.
 
-An optimizer may be in a list, in another object, or be a global of the script. So the methods by
-which Keras's optimizers apply gradients look, on the class, whether a step of a fit is under way.
-Then the step hooks the optimizer when it applies gradients for the first time.
+Such an optimizer may be in a list, in another object, or in a global variable of the script.
+Therefore the methods by which Keras's optimizers apply gradients are patched on their classes. If a
+step of a fit is active, the patched method hooks the optimizer when it applies gradients for the
+first time.
 """
 
 import functools
@@ -13,31 +14,31 @@ from easyddl import backends
 from easyddl.compat import patches
 from easyddl.training import compiled_step, optimizer_hook
 
-# What Keras's trainers and custom steps call. A class of optimizers may have its own.
+# The methods that Keras's trainers and custom steps call. A subclass may override them.
 _METHODS = ("apply", "stateless_apply")
 
 
 def watch():
-    """Has all classes of optimizers look for a step. To be called as a fit begins."""
+    """Patches all optimizer classes that exist. Called at the beginning of each fit."""
     for cls in _classes():
         for name in _METHODS:
             if name in vars(cls):
-                patches.install(cls, name, _watched)
+                patches.install(cls, name, _discovering)
 
 
 def _classes():
     yield from keras.optimizers.Optimizer.__mro__[1:-1]
-    left = [keras.optimizers.Optimizer]
-    while left:
-        yield left[-1]
-        left.extend(left.pop().__subclasses__())
+    remaining = [keras.optimizers.Optimizer]
+    while remaining:
+        yield remaining[-1]
+        remaining.extend(remaining.pop().__subclasses__())
 
 
-def _watched(original):
+def _discovering(original):
     @functools.wraps(original)
     def method(self, *args, **kwargs):
         step = compiled_step.current()
-        is_known = optimizer_hook.is_hooked(self) or optimizer_hook.is_applied_by_another()
+        is_known = optimizer_hook.is_hooked(self) or optimizer_hook.is_inside_hooked_apply()
         if step is None or is_known:
             return original(self, *args, **kwargs)
         step.hook(self)

@@ -1,4 +1,4 @@
-"""The hook on an optimizer: gradients are averaged over all ranks before they are applied."""
+"""Hooks an optimizer so that it averages gradients over all ranks before it applies them."""
 
 import contextlib
 import functools
@@ -13,27 +13,28 @@ from easyddl.reducer.gradient_reducer import GradientReducer, is_overwritten
 
 _HOOK = "_easyddl_reducer"
 
-_applying = []  # the optimizers whose hooked `apply` is running, the innermost last
+_applying = []  # the optimizers whose hooked `apply` is running; the innermost is the last
 
 
-def reducer_of(optimizer, batch_weight=None, bucket_bytes=None, sparse_as_dense=False):
-    """The `GradientReducer` of an optimizer, for `hook`.
+def create_reducer(optimizer, batch_weight=None, bucket_bytes=None, sparse_as_dense=False):
+    """Creates the `GradientReducer` of an optimizer, for `hook`.
 
     Args:
         optimizer: A Keras optimizer.
-        batch_weight: `BatchWeight` of the model that is trained. Without one, all ranks that have
-            a batch count alike.
-        bucket_bytes: Integer, or `None` for a size that is measured.
-        sparse_as_dense: Boolean. Whether sparse gradients travel as dense ones.
+        batch_weight: The `BatchWeight` of the trained model. With `None`, all ranks that have a
+            batch have the same weight.
+        bucket_bytes: Integer, or `None` for a size that is derived from measurements.
+        sparse_as_dense: Boolean. Whether sparse gradients are exchanged as dense ones.
     """
     accumulates = _accumulates(optimizer)
     reducer = GradientReducer(
         bucket_bytes,
         _weight_of(batch_weight, accumulates),
         as_ready=not accumulates,
-        sparse_as_dense=sparse_as_dense or accumulates,  # Keras adds up dense ones
+        sparse_as_dense=sparse_as_dense or accumulates,  # Keras accumulates dense gradients
     )
-    # An optimizer that is dropped gives back the engine's memory. At exit all memory goes anyway.
+    # Frees the engine's memory when the optimizer is garbage-collected. At the exit of the
+    # process this is not needed.
     weakref.finalize(optimizer, reducer.close).atexit = False
     return reducer
 
@@ -41,22 +42,24 @@ def reducer_of(optimizer, batch_weight=None, bucket_bytes=None, sparse_as_dense=
 def hook(optimizer, reducer):
     """Makes an optimizer average gradients before it applies them.
 
-    The outermost optimizer's `apply` comes before unscaling, clipping, accumulation, weight
-    decay and moving averages, so that all of these see the gradients that one process would
-    have seen. The hook is an attribute of this instance, set past Keras's attribute tracking.
+    The hook replaces `apply` of the outermost optimizer, which runs before unscaling, clipping,
+    accumulation, weight decay and moving averages. All of these therefore receive the gradients
+    that one process would compute. The hook is an attribute of the instance, and bypasses Keras's
+    attribute tracking.
 
     Args:
         optimizer: A Keras optimizer.
-        reducer: Its `GradientReducer`.
+        reducer: The optimizer's `GradientReducer`.
 
     Returns:
-        Function that takes the hook off again. It does nothing if the optimizer had one before.
+        Function that removes the hook. It does nothing if the optimizer was already hooked.
     """
     if is_hooked(optimizer):
         return lambda: None
-    replaced = (_update_of if _accumulates(optimizer) else _apply_of)(optimizer, reducer)
+    replacements_for = _update_replacements if _accumulates(optimizer) else _apply_replacements
+    replacements = replacements_for(optimizer, reducer)
     uncompiled = backends.require().uncompiled
-    hooked = {name: uncompiled(function) for name, function in replaced.items()}
+    hooked = {name: uncompiled(function) for name, function in replacements.items()}
     undo, unmark = patches.replace_all(optimizer, hooked), patches.add(optimizer, _HOOK, reducer)
 
     def unhook():
@@ -68,7 +71,7 @@ def hook(optimizer, reducer):
 
 
 def checked_sparse_as_dense(sparse_as_dense):
-    """The user's argument `sparse_as_dense`; an error if it is no boolean."""
+    """Returns the user's argument `sparse_as_dense`; raises an error if it is not a boolean."""
     if not isinstance(sparse_as_dense, bool):
         raise ValueError(
             "`sparse_as_dense` must be True or False. "
@@ -86,7 +89,7 @@ def _weight_of(batch_weight, accumulates):
         return None
     if not accumulates:
         return batch_weight.current
-    # An update takes several batches, whose weights are gone by then.
+    # An update uses several batches. The weights of the earlier ones are no longer known.
     return lambda: UNWEIGHTED if batch_weight.is_unweighted else None
 
 
@@ -95,10 +98,10 @@ def is_hooked(optimizer):
     return hasattr(optimizer, _HOOK)
 
 
-def is_applied_by_another():
-    """Whether a hooked optimizer's `apply` is running, which may call other optimizers.
+def is_inside_hooked_apply():
+    """Whether the `apply` of a hooked optimizer is running.
 
-    These get gradients that are averaged already.
+    It may call other optimizers, which then receive gradients that are already averaged.
     """
     return bool(_applying)
 
@@ -113,7 +116,7 @@ def _applied(optimizer):
 
 
 def _build(optimizer, variables):
-    """Builds an optimizer as its `apply` would, before an operation may wait for a batch."""
+    """Builds an optimizer as its `apply` does, before `once_there_is_a_batch` is entered."""
     if not optimizer.built and variables is not None:
         with keras.name_scope(optimizer.name, caller=optimizer):
             optimizer.build(list(variables))
@@ -125,15 +128,24 @@ def _variables_of(optimizer, variables):
     return list(variables)
 
 
-def _apply_of(optimizer, reducer):
-    """What replaces the methods of an optimizer that updates at every step."""
+def _apply_replacements(optimizer, reducer):
+    """Returns the replacements of methods for an optimizer that updates at every step.
+
+    Args:
+        optimizer: A Keras optimizer.
+        reducer: The optimizer's `GradientReducer`.
+
+    Returns:
+        Dict of functions, by the names of the methods that they replace.
+    """
     original, original_stateless = optimizer.apply, optimizer.stateless_apply
     # Looked up at each call, so that tests can replace the method.
     mean = backends.require().uncompiled(lambda *args: reducer.mean(*args), wholly=True)
-    are_means = False  # because `stateless_apply` calls `apply`, as that of most optimizers does
+    # True while `stateless_apply` calls `apply`, as it does in most optimizers.
+    are_averaged = False
 
     def apply(grads, trainable_variables=None):
-        if are_means:
+        if are_averaged:
             return original(grads, trainable_variables)
         grads = list(grads)
         _build(optimizer, trainable_variables)
@@ -142,24 +154,32 @@ def _apply_of(optimizer, reducer):
             return original(mean(grads, variables), trainable_variables)
 
     def stateless_apply(optimizer_variables, grads, trainable_variables):
-        # Before it branches, as `LossScaleOptimizer` does: all ranks must come here.
-        nonlocal are_means
+        # Averages before the original branches, as that of `LossScaleOptimizer` does, because
+        # all ranks must take part.
+        nonlocal are_averaged
         means = mean(list(grads), _variables_of(optimizer, None)) if optimizer.built else grads
-        are_means = True
+        are_averaged = True
         try:
             with _applied(optimizer):
                 return original_stateless(optimizer_variables, means, trainable_variables)
         finally:
-            are_means = False
+            are_averaged = False
 
     return {"apply": apply, "stateless_apply": stateless_apply}
 
 
-def _update_of(optimizer, reducer):
-    """What replaces the methods of an optimizer that accumulates gradients.
+def _update_replacements(optimizer, reducer):
+    """Returns the replacements of methods for an optimizer that accumulates gradients.
 
-    The mean over ranks of a sum over steps is the sum over steps of the means. So one exchange per
-    update, between accumulation and clipping, serves all steps of the update.
+    The mean over ranks of a sum over steps equals the sum over steps of the means. Therefore one
+    reduction per update, between accumulation and clipping, is enough for all steps of the update.
+
+    Args:
+        optimizer: A Keras optimizer.
+        reducer: The optimizer's `GradientReducer`.
+
+    Returns:
+        Dict of functions, by the names of the methods that they replace.
     """
     original_apply, original_clip = optimizer.apply, keras_optimizer.clip_of(optimizer)
     uncompiled = functools.partial(backends.require().uncompiled, wholly=True)

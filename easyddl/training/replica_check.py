@@ -1,4 +1,4 @@
-"""Whether the ranks still hold the same model."""
+"""Checks whether all ranks hold the same model."""
 
 import numpy as np
 
@@ -8,45 +8,46 @@ from easyddl.training import layer_state, model_state
 
 
 def check(model, place):
-    """Raises the same error on all ranks unless they hold equal weights and optimizer states.
+    """Raises the same error on all ranks unless their weights and optimizer variables are equal.
 
-    Each rank computes a checksum of each variable (CRC-32 of its bytes); these travel, not the
-    variables. What differs by rank by its nature is left out: the moving statistics of
-    `BatchNormalization`, the states of stateful RNNs, what layers keep of their batches until an
-    epoch ends, and gradients that are gathered for the next update.
+    Each rank computes a checksum of each variable (CRC-32 of its bytes). The ranks exchange the
+    checksums, not the variables. Variables that are expected to differ are not compared: the moving
+    statistics of `BatchNormalization`, the states of stateful RNNs, state of layers that is
+    synchronized at the end of an epoch, and accumulated gradients.
 
     Args:
-        model: A built model in training.
-        place: String. When this is, for the error.
+        model: A built Keras model in training.
+        place: String. When the check happens, for the error message.
 
     Raises:
-        RuntimeError: On all ranks; it names the variables and the ranks.
+        RuntimeError: On all ranks. The message names the variables and the ranks.
     """
     found = differences(model)
     if found:
         raise RuntimeError(
-            f"The ranks' models differ {place}: {found}. Something changes them outside of the "
-            "optimizer on some ranks alone (a callback, for example), or draws random numbers that "
-            "differ by rank."
+            f"The ranks' models differ {place}: {found}. Something other than the optimizer "
+            "changes them on some ranks only (a callback, for example), or draws random numbers "
+            "that differ between ranks."
         )
 
 
 def differences(model):
-    """The variables that differ by rank, and the ranks, in words; `None` if none does.
-
-    All ranks must call it together.
+    """Describes the variables that differ between ranks. Collective.
 
     Args:
-        model: A built model in training.
+        model: A built Keras model in training.
+
+    Returns:
+        String that names the variables and the ranks; `None` if there are no differences.
     """
-    late = {id(variable) for variable in layer_state.taken_from_root(model)}
+    late = {id(variable) for variable in layer_state.synced_at_epoch_end(model)}
     compared = [each for each in model_state.shared_variables(model) if id(each) not in late]
     mine = np.array([checksum(variable) for variable in compared], np.int64)
-    everyones = arrays.allgather(mine[None])
-    differing = np.flatnonzero((everyones != everyones[0]).any(axis=0))
+    checksums = arrays.allgather(mine[None])
+    differing = np.flatnonzero((checksums != checksums[0]).any(axis=0))
     if len(differing) == 0:
         return None
-    shown = [_shown(compared[i], everyones[:, i]) for i in differing[:5]]
+    shown = [_shown(compared[i], checksums[:, i]) for i in differing[:5]]
     more = f", and {len(differing) - 5} more" if len(differing) > 5 else ""
     return "; ".join(shown) + more
 

@@ -1,7 +1,7 @@
-"""Losses that come as one number, of which nobody knows whether it is a mean or a sum.
+"""Losses that arrive as one number, so that easyddl cannot know whether it is a mean or a sum.
 
-A layer adds such a loss with `add_loss`, and a loss function of the user's own may return one. The
-mean over the ranks is right for means over samples. Sums must be multiplied by the number of ranks.
+A layer adds such a loss with `add_loss`, and a user's loss function may return one. The mean over
+the ranks is right for a mean over samples. A sum must be multiplied by the number of ranks.
 """
 
 import contextlib
@@ -15,12 +15,12 @@ KINDS = ("mean", "sum")
 
 
 @contextlib.contextmanager
-def added_scaled(model, kind):
-    """Has the losses that a model's layers have added count as a kind.
+def added_losses_scaled(model, kind):
+    """A context that scales the losses that a model's layers have added, according to their kind.
 
     Args:
-        model: A model that has been called.
-        kind: `"mean"`, `"sum"`, or `None` for means, with a warning.
+        model: A Keras model that has been called.
+        kind: `"mean"` or `"sum"`. `None` treats them as means and prints a warning.
     """
     losses = model.losses
     added = [_is_added(model, loss) for loss in losses]
@@ -28,7 +28,7 @@ def added_scaled(model, kind):
         yield
         return
     if kind is None:
-        warn_of_unknown("a layer adds a loss by add_loss()")
+        warn_of_unknown_kind("a layer adds a loss by add_loss()")
     if kind != "sum":
         yield
         return
@@ -39,10 +39,10 @@ def added_scaled(model, kind):
 
 
 def _is_added(model, loss):
-    """Whether a layer of the user's own has added a loss.
+    """Whether a user's layer has added a loss.
 
-    What Keras's layers add is divided by the batch's size: their `activity_regularizer`. The
-    regularizers of weights belong to no layer, and are the same on all ranks.
+    Keras's own layers add the loss of their `activity_regularizer`, which is already divided by the
+    batch size. The losses of weight regularizers belong to no layer and are equal on all ranks.
     """
     return any(
         keras_layer.has_added(layer, loss)
@@ -51,32 +51,41 @@ def _is_added(model, loss):
     )
 
 
-def warn_of_unknown(what):
-    """Says once that a loss is taken for a mean over the batch."""
+def warn_of_unknown_kind(source):
+    """Warns once that a loss is treated as a mean over the batch.
+
+    Args:
+        source: String. Which code produces the loss, as the beginning of a sentence.
+    """
     _warn(
-        f"{what}, which is taken for a mean over the samples of the batch. If it is one, pass "
-        'ddl.DDLCallback(scalar_losses="mean") to leave this warning out; if it is a sum, '
+        f"{source}, which is treated as a mean over the samples of the batch. If it is a mean, "
+        'pass ddl.DDLCallback(scalar_losses="mean") to suppress this warning. If it is a sum, pass '
         'ddl.DDLCallback(scalar_losses="sum").'
     )
 
 
-def has_none_of_samples(model):
-    """Whether a loss of a model is one of Keras's that are no means over samples: says so once."""
+def warn_of_batch_losses(model):
+    """Warns once if a loss of a model is one of Keras's losses that are not means over samples.
+
+    Returns:
+        Boolean: whether the model has such a loss.
+    """
     found = False
     for loss in keras.tree.flatten(getattr(model, "loss", None)):
-        name = _of_whole_batch(loss)
+        name = _name_of_batch_loss(loss)
         if name is not None:
             found = True
             _warn(
-                f"the loss {name} is one number of a whole batch, and no mean over its samples. So "
-                "the mean over the ranks is not what one process would compute with all their "
-                "samples. Pass an `axis` without 0, such as "
-                f"keras.losses.{name}(axis=(1, 2, 3)), to have one of each sample."
+                f"the loss {name} is computed from a whole batch and is not a mean over samples. "
+                "Therefore the mean over the ranks differs from the loss that one process would "
+                "compute with the samples of all ranks. Pass an `axis` without 0, for example "
+                f"keras.losses.{name}(axis=(1, 2, 3)), to compute a loss for each sample."
             )
     return found
 
 
-def _of_whole_batch(loss):
+def _name_of_batch_loss(loss):
+    """Returns the name of Keras's class if a loss is computed from a whole batch; else `None`."""
     if isinstance(loss, str):
         names = {"dice": "Dice", "tversky": "Tversky"}
         return names.get(loss.lower())

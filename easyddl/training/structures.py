@@ -1,7 +1,7 @@
-"""Nested structures, such as that of a batch, in a form that travels to other processes.
+"""Converts nested structures, such as that of a batch, to a form that other processes can load.
 
-A structure may hold objects of a class that cannot be pickled by its name: a namedtuple that is
-made inside of a function, for example.
+A structure may contain objects of a class that `pickle` cannot find by its name, for example a
+namedtuple that is defined inside a function.
 """
 
 import collections
@@ -9,8 +9,8 @@ import functools
 import importlib
 
 
-def described(structure):
-    """What `rebuilt` makes the structure of: tuples, lists and dicts of Python's own, and leaves.
+def describe(structure):
+    """Converts a structure to Python's own tuples, lists and dicts. `rebuild` reverses this.
 
     Args:
         structure: Nested dicts, lists, tuples and namedtuples of leaves that can be pickled.
@@ -18,37 +18,37 @@ def described(structure):
     if isinstance(structure, dict):
         is_ordered = isinstance(structure, collections.OrderedDict)
         kind = collections.OrderedDict if is_ordered else dict
-        return (kind, None, [(key, described(value)) for key, value in structure.items()])
+        return (kind, None, [(key, describe(value)) for key, value in structure.items()])
     if isinstance(structure, list | tuple):
         kind = list if isinstance(structure, list) else tuple
-        return (kind, _class(structure), [described(each) for each in structure])
+        return (kind, _name_of_class(structure), [describe(each) for each in structure])
     return (None, None, structure)
 
 
-def rebuilt(description):
-    """The structure that was described.
+def rebuild(description):
+    """Converts the result of `describe` back to the structure.
 
-    A namedtuple whose class cannot be found here becomes one of the same name and fields. Other
-    classes become Python's own.
+    A namedtuple whose class does not exist in this process becomes a namedtuple with the same name
+    and fields. Instances of other classes become Python's own tuples, lists and dicts.
     """
-    kind, name, parts = description
+    kind, name, children = description
     if kind is None:
-        return parts
+        return children
     if issubclass(kind, dict):
-        return kind((key, rebuilt(value)) for key, value in parts)
-    values = kind(map(rebuilt, parts))
+        return kind((key, rebuild(value)) for key, value in children)
+    values = kind(map(rebuild, children))
     return values if name is None else _namedtuple(*name)(*values)
 
 
-def _class(structure):
-    """How the class of a namedtuple is found again; `None` for a list or another tuple."""
+def _name_of_class(structure):
+    """Returns the arguments of `_namedtuple`; `None` for a list or a plain tuple."""
     kind, fields = type(structure), getattr(structure, "_fields", None)
     return None if fields is None else (kind.__module__, kind.__qualname__, fields)
 
 
 @functools.cache
 def _namedtuple(module, name, fields):
-    """The class of that name, or one like it."""
+    """Returns the class with this name and these fields, or creates an equivalent class."""
     try:
         found = importlib.import_module(module)
         for part in name.split("."):
@@ -56,5 +56,5 @@ def _namedtuple(module, name, fields):
         if getattr(found, "_fields", None) == fields:
             return found
     except (ImportError, AttributeError):
-        pass  # it was made inside of a function, or by a script that this process does not run
+        pass  # defined inside a function, or in a script that this process does not run
     return collections.namedtuple(name.rpartition(".")[-1], fields)

@@ -17,7 +17,7 @@ namespace easyddl {
 void add_bruck_all_gather(Schedule& schedule, MPI_Comm comm, int rank, int size, const void* mine,
                           size_t bytes);
 
-// The blocks, by rank, once the schedule is no more under way.
+// The blocks, by rank, once the schedule is no longer in progress.
 void copy_gathered(const Schedule& schedule, int rank, int size, void* all, size_t bytes);
 
 }  // namespace easyddl

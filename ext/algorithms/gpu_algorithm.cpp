@@ -9,8 +9,9 @@
 namespace easyddl {
 namespace {
 
-// Bytes a second, roughly: between hosts, both ways of 100 Gbit/s; between the GPUs of a host;
-// between a GPU and the host's memory; and through the cores, which copy and sum what crosses.
+// Bytes a second, roughly: between hosts, both directions of 100 Gbit/s; between the GPUs of a
+// host; between a GPU and the host's memory; and through the cores, which copy and sum what
+// crosses.
 constexpr double kWire = 12.5e9, kLink = 100e9, kBus = 20e9, kCore = 4e9;
 // Seconds: to launch work on a GPU and learn that it is done; for a message between hosts.
 constexpr double kLaunch = 20e-6, kMessage = 20e-6;
@@ -37,7 +38,7 @@ double cost(GpuAlgorithm algorithm, double bytes, const GpuTopology& p) {
       // All ranks of a host share its memory, and reduce a shard each.
       return 2 * kLaunch + across + 2 * bytes / kBus + 3 * bytes / kCore + between_hosts;
   }
-  throw Error("Unknown way.");
+  throw Error("Unknown algorithm.");
 }
 
 }  // namespace

@@ -51,7 +51,7 @@ double cost(InterHostAlgorithm algorithm, double bytes, int members) {
     case InterHostAlgorithm::ring:
       return 2 * others * (round + bytes / n);
   }
-  throw Error("Unknown route.");
+  throw Error("Unknown algorithm.");
 }
 
 // data[shard] += what came.

@@ -13,7 +13,7 @@ namespace easyddl {
 
 // A sequence of steps, each of which may start messages. The next step runs when the messages of
 // the one before have come. A schedule proceeds only when `advance` is called, so that several
-// schedules can be under way at a time and the network works while this rank does something else.
+// schedules can be in progress at a time and the network works while this rank does something else.
 class Schedule {
  public:
   using Step = std::function<void()>;

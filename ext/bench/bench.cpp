@@ -20,7 +20,7 @@ constexpr int kTag = 1;
 // MPI counts in int: longer data goes in segments of as many elements, or bytes.
 constexpr size_t kMost = size_t{1} << 30;
 
-// Long enough for a message's latency not to matter, and short enough for many to be under way.
+// Long enough for a message's latency not to matter, and short enough for many to be in progress.
 constexpr size_t kMessageBytes = size_t{4} << 20;
 
 struct Part {
@@ -33,7 +33,7 @@ Part part_of(size_t count, int index, int parts) {
   return {begin, count / n + (i < count % n ? 1 : 0)};
 }
 
-// Messages that are under way together.
+// Messages that are in progress together.
 class Messages {
  public:
   explicit Messages(MPI_Comm comm) : comm_(comm) {}
@@ -98,7 +98,7 @@ double Bench::time(const std::string& method, const BenchData& data, int calls) 
   if (method == "copy") return timed(calls, [&] { copy(data); });
   if (method == "wire_of_one") return timed(calls, [&] { stream(data, 1); });
   if (method == "wire_of_all") return timed(calls, [&] { stream(data, topology_.num_leaders); });
-  throw Error("There is no way " + method + " to time.");
+  throw Error("There is no method " + method + " to time.");
 }
 
 void Bench::allreduce(const BenchData& data) {

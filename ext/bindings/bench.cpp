@@ -15,13 +15,14 @@ namespace easyddl {
 
 void define_bench(py::module_& m) {
   using Floats = py::array_t<float, py::array::c_style>;
-  py::class_<Bench, Immortal<Bench>>(m, "Bench", "Times allreduce beside other ways to do it.")
+  py::class_<Bench, Immortal<Bench>>(m, "Bench", "Times allreduce beside other methods.")
       .def(py::init([](World& world, Communicator& communicator) {
              const WithoutPythonLock nogil;
              return Immortal<Bench>(new Bench(world, communicator));
            }),
-           py::arg("world"), py::arg("channel"), py::keep_alive<1, 2>(), py::keep_alive<1, 3>(),
-           "Collective. `channel` is the one that easyddl's own way takes.")
+           py::arg("world"), py::arg("communicator"), py::keep_alive<1, 2>(),
+           py::keep_alive<1, 3>(),
+           "Collective. `communicator` is the one that easyddl's own method uses.")
       .def(
           "time",
           [](Bench& bench, const std::string& algorithm, const Floats& input, Floats output,
@@ -35,9 +36,9 @@ void define_bench(py::module_& m) {
             const WithoutPythonLock nogil;
             return bench.time(algorithm, data, calls);
           },
-          py::arg("way"), py::arg("input").noconvert(), py::arg("output").noconvert(),
+          py::arg("name"), py::arg("input").noconvert(), py::arg("output").noconvert(),
           py::arg("scratch").noconvert(), py::arg("calls"),
-          "Collective. Goes one way `calls` times; the seconds that a call took on this rank.");
+          "Collective. Runs one method `calls` times: the seconds that a call took on this rank.");
 }
 
 }  // namespace easyddl

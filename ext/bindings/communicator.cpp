@@ -58,11 +58,11 @@ class Allocation {
 }  // namespace
 
 void define_communicator(py::module_& m) {
-  py::class_<Fingerprint>(m, "Signature", "What a rank asks of a collective, in words.")
+  py::class_<Fingerprint>(m, "Fingerprint", "What a rank asks of a collective, in words.")
       .def(py::init<std::string>(), py::arg("text"))
       .def_readonly("text", &Fingerprint::text);
   py::class_<Communicator, Immortal<Communicator>>(
-      m, "Channel", "One line of collectives, called in the same order by all ranks.")
+      m, "Communicator", "A sequence of collectives, which all ranks call in the same order.")
       .def(py::init([](World& world, bool watch_signals) {
              const WithoutPythonLock nogil;
              Immortal<Communicator> communicator(Communicator::open(world).release());
@@ -83,7 +83,7 @@ void define_communicator(py::module_& m) {
             communicator.allreduce(segments, type, function, fingerprint);
           },
           py::arg("inputs"), py::arg("outputs"), py::arg("dtype"), py::arg("op"),
-          py::arg("signature"), "Reduces a list of arrays over all ranks, element by element.")
+          py::arg("fingerprint"), "Reduces a list of arrays over all ranks, element by element.")
       .def(
           "broadcast",
           [](Communicator& communicator, const std::vector<Bytes>& inputs,
@@ -92,7 +92,7 @@ void define_communicator(py::module_& m) {
             const WithoutPythonLock nogil;
             communicator.broadcast(segments, root, fingerprint);
           },
-          py::arg("inputs"), py::arg("outputs"), py::arg("root"), py::arg("signature"),
+          py::arg("inputs"), py::arg("outputs"), py::arg("root"), py::arg("fingerprint"),
           "Writes the root's inputs to the outputs of all other ranks.")
       .def(
           "barrier",
@@ -100,14 +100,14 @@ void define_communicator(py::module_& m) {
             const WithoutPythonLock nogil;
             communicator.barrier(fingerprint);
           },
-          py::arg("signature"), "Returns once all ranks have called it.")
+          py::arg("fingerprint"), "Returns once all ranks have called it.")
       .def(
           "gather_values",
           [](Communicator& communicator, int64_t value, const Fingerprint& fingerprint) {
             const WithoutPythonLock nogil;
             return communicator.gather_values(value, fingerprint);
           },
-          py::arg("value"), py::arg("signature"), "The value of each rank, in their order.")
+          py::arg("value"), py::arg("fingerprint"), "The value of each rank, in their order.")
       .def(
           "all_gather",
           [](Communicator& communicator, const Bytes& input, int64_t count, size_t unit_bytes,
@@ -118,7 +118,7 @@ void define_communicator(py::module_& m) {
             communicator.all_gather(input.data(), count, unit_bytes, fingerprint,
                                     result.function());
           },
-          py::arg("input"), py::arg("count"), py::arg("unit_bytes"), py::arg("signature"),
+          py::arg("input"), py::arg("count"), py::arg("unit_bytes"), py::arg("fingerprint"),
           py::arg("allocate"),
           "Writes all ranks' units, `count` of this one, in their order. `allocate` is passed the "
           "counts of all ranks, and returns the array for the result.")
@@ -133,7 +133,7 @@ void define_communicator(py::module_& m) {
             communicator.all_to_all(input.data(), sends, unit_bytes, fingerprint,
                                     result.function());
           },
-          py::arg("input"), py::arg("sends"), py::arg("unit_bytes"), py::arg("signature"),
+          py::arg("input"), py::arg("sends"), py::arg("unit_bytes"), py::arg("fingerprint"),
           py::arg("allocate"),
           "Sends sends[r] units to each rank r. `allocate` is passed how many come from each, and "
           "returns the array for them.")
@@ -146,11 +146,12 @@ void define_communicator(py::module_& m) {
             communicator.broadcast_unknown(input.data(), input.nbytes(), root, fingerprint,
                                            result.function());
           },
-          py::arg("input"), py::arg("root"), py::arg("signature"), py::arg("allocate"),
+          py::arg("input"), py::arg("root"), py::arg("fingerprint"), py::arg("allocate"),
           "Writes the root's input, whose length the others do not know, to the arrays of all. "
           "`allocate` is passed a list of that length, and returns this rank's.")
       .def("give_up", &Communicator::give_up, py::arg("why"), py::call_guard<WithoutPythonLock>(),
-           "Breaks the channel on all ranks: this one gives up a collective that others may be in.")
+           "Breaks the communicator on all ranks: this one gives up a collective that others may "
+           "be in.")
       .def(
           "reduce_scatter",
           [](Communicator& communicator, const Bytes& input, Bytes output, size_t count, int size,
@@ -165,7 +166,7 @@ void define_communicator(py::module_& m) {
             communicator.reduce_scatter(input.data(), out, count, type, function, fingerprint);
           },
           py::arg("input"), py::arg("output"), py::arg("count"), py::arg("size"), py::arg("dtype"),
-          py::arg("op"), py::arg("signature"),
+          py::arg("op"), py::arg("fingerprint"),
           "Reduces part r of all ranks' inputs into the output of rank r.");
 }
 

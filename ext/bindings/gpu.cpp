@@ -10,7 +10,7 @@ namespace py = pybind11;
 namespace easyddl {
 
 void define_gpu(py::module_& m) {
-  m.def("look_for_nccl_in", &look_for_nccl_in, py::arg("folders"),
+  m.def("set_nccl_folders", &look_for_nccl_in, py::arg("folders"),
         "Where Python's packages keep NCCL. Nothing is opened before arrays lie on a GPU.");
   m.def("gpu_versions", &gpu_versions,
         "The CUDA driver, the GPUs and NCCL: pairs of a name and a text. Opens them.");

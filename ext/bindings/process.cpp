@@ -14,7 +14,7 @@ void define_process(py::module_& m) {
   m.def(
       "end_job", [](int status) { end_job(status); }, py::arg("status"),
       "Ends all ranks with this exit status. Does not return.");
-  m.def("watch_exit", &watch_exit, py::arg("world"), py::call_guard<WithoutPythonLock>(),
+  m.def("start_exit_protocol", &watch_exit, py::arg("world"), py::call_guard<WithoutPythonLock>(),
         "From now on this process parts from the others when it exits.");
   m.def("warn_at_end", &warn_at_end, py::arg("text"),
         "Prints the text on the root when the job ends, if all ranks have asked for it.");

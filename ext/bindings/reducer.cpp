@@ -12,6 +12,7 @@
 
 #include "bindings/definitions.h"
 #include "bindings/python_calls.h"
+#include "bindings/submission.h"
 #include "common/wait.h"
 #include "reducer/registry.h"
 #include "reducer/step_sum.h"
@@ -25,7 +26,7 @@ namespace {
 // What gradients' reducers and sums have in common.
 template <class T>
 py::class_<T, Immortal<T>> define_submittable(py::module_& m, const char* name, const char* doc) {
-  // Never destroyed: threads may be under way in it when the interpreter ends.
+  // Never destroyed: threads may be in progress in it when the interpreter ends.
   return py::class_<T, Immortal<T>>(m, name, doc)
       .def_property_readonly("number", &T::number)
       .def("join", &T::join, "From now on this rank has no batches: it adds nothing.")
@@ -46,17 +47,46 @@ py::class_<T, Immortal<T>> define_submittable(py::module_& m, const char* name, 
       .def("ask_to_stop", &T::ask_to_stop, py::arg("stop"),
            "Whether this rank asks all to stop, from its next step on.")
       .def_property_readonly(
-          "seen",
+          "join_state",
           [](T& target) {
             const JoinSummary join_summary = target.join_summary();
             return py::make_tuple(join_summary.missed, join_summary.uneven, join_summary.stop);
           },
-          "Since `forget`: how many steps others took while this rank had no batch; the first "
+          "Since `reset_join_state`: how many steps others took while this rank had no batch; the "
+          "first "
           "step, from 1, in which any rank had none in a step of others; the first in which any "
           "has asked all to stop. 0 for none.")
-      .def("forget", &T::forget, "Begins anew with what the steps tell.")
+      .def("reset_join_state", &T::forget, "Counts steps from 1 again, as an epoch begins.")
+      .def(
+          "submit",
+          [](T& target, size_t first, const Addresses& arrays, double weight, py::object keep) {
+            return submit(target.number(), first, arrays, weight, std::move(keep));
+          },
+          py::arg("first"), py::arg("arrays"), py::arg("weight"), py::arg("keep") = py::none(),
+          "Submits the arrays of whole buckets, from bucket `first` on: where each is read, where "
+          "its result goes, and its bytes. `keep` lives until the work is done, as this memory "
+          "must: a wait for the work may be interrupted.")
+      .def(
+          "submit_on_gpu",
+          [](T& target, size_t first, const Addresses& arrays, double weight, uintptr_t gpu_weight,
+             uintptr_t stream, py::object keep) {
+            submit_on_gpu(target.number(), first, arrays, weight, gpu_weight, stream,
+                          std::move(keep));
+          },
+          py::arg("first"), py::arg("arrays"), py::arg("weight"), py::arg("gpu_weight"),
+          py::arg("stream"), py::arg("keep") = py::none(),
+          "The same for arrays on a GPU. `gpu_weight` is the address of a float32, or 0 to take "
+          "`weight`. `stream` waits for the results. `keep` lives until they are there. It returns "
+          "once all ranks have begun the step, and the hosts have done their part of it.")
+      .def_property_readonly(
+          "only_queues_on_gpu", [](T& target) { return only_queues_on_gpu(target.number()); },
+          "Whether `submit_on_gpu` only queues work, and returns at once.")
+      .def(
+          "give_up", [](T& target, const std::string& why) { give_up(target.number(), why); },
+          py::arg("why"), py::call_guard<WithoutPythonLock>(),
+          "Breaks it on all ranks: this rank leaves a step that other ranks may be in.")
       .def("close", &T::close, py::call_guard<WithoutPythonLock>(),
-           "Ends it. Returns once nothing of it is under way.");
+           "Ends it. Returns once nothing of it is in progress.");
 }
 
 // Of each the name, the dtype, the rows and the bytes of a row.
@@ -71,7 +101,7 @@ std::vector<Table> to_tables(const Tables& tables) {
 }
 
 void define_reducer_class(py::module_& m) {
-  define_submittable<Reducer>(m, "Exchange", "A list of gradients, averaged step after step.")
+  define_submittable<Reducer>(m, "Reducer", "A list of gradients, averaged step after step.")
       .def(py::init([](World& world, const std::string& what,
                        const std::vector<std::pair<std::string, std::vector<size_t>>>& buckets,
                        const std::string& op, const Tables& tables) {
@@ -108,14 +138,9 @@ void define_step_sum(py::module_& m) {
 void define_reducer(py::module_& m) {
   define_reducer_class(m);
   define_step_sum(m);
-  m.def("only_queues_on_gpu", &only_queues_on_gpu, py::arg("exchange"),
-        "Whether handing in arrays on a GPU only queues them, and waits for nothing that they do.");
-  m.def("give_up", &give_up, py::arg("exchange"), py::arg("why"),
-        py::call_guard<WithoutPythonLock>(),
-        "Breaks an exchange or a sum on all ranks: this one leaves a step that others may be in.");
-  m.def("exchanged_steps", &reduced_steps, "How many steps of gradients were exchanged.");
+  m.def("reduced_steps", &reduced_steps, "How many steps of gradients were averaged.");
   m.def(
-      "exchange_door", [] { return reinterpret_cast<uintptr_t>(&reducer_entry_points()); },
+      "entry_points", [] { return reinterpret_cast<uintptr_t>(&reducer_entry_points()); },
       "The address of what leads frameworks' own libraries to the exchanges.");
 }
 

@@ -11,7 +11,7 @@ namespace py = pybind11;
 namespace easyddl {
 
 void define_startup_monitor(py::module_& m) {
-  py::class_<StartupMonitor>(m, "StartWatch", "Deadlines and Ctrl-C while easyddl starts.")
+  py::class_<StartupMonitor>(m, "StartupMonitor", "Deadlines and Ctrl-C while easyddl starts.")
       .def(py::init([](int rank, const std::string& host, double stall_warn, double stall_abort) {
              return std::make_unique<StartupMonitor>(rank, host,
                                                      Deadlines{stall_warn, stall_abort});

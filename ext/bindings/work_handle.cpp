@@ -11,6 +11,7 @@
 #include "bindings/definitions.h"
 #include "bindings/kept_objects.h"
 #include "bindings/python_calls.h"
+#include "bindings/submission.h"
 #include "common/check.h"
 #include "common/wait.h"
 #include "reducer/registry.h"
@@ -18,8 +19,6 @@
 namespace py = pybind11;
 
 namespace easyddl {
-
-namespace {
 
 WorkHandle submit(int64_t reducer, size_t first, const Addresses& arrays, double weight,
                   py::object keep) {
@@ -49,28 +48,14 @@ void submit_on_gpu(int64_t reducer, size_t first, const Addresses& arrays, doubl
   if (!refused.empty()) throw Error(refused);
 }
 
-}  // namespace
-
 void define_work_handle(py::module_& m) {
-  py::class_<WorkHandle>(m, "Ticket", "Arrays that have been handed in, to be waited for.")
+  py::class_<WorkHandle>(m, "WorkHandle", "Submitted arrays, to be waited for.")
       .def(
           "wait",
           [](const WorkHandle& work) {
             wait_with_signals([&] { return work.wait_for(kIdlePeriod); });
           },
           "Returns once the arrays hold the result; an error says why they do not.");
-  m.def("submit", &submit, py::arg("exchange"), py::arg("first"), py::arg("arrays"),
-        py::arg("weight"), py::arg("keep") = py::none(),
-        "Hands in arrays of whole buckets, from bucket `first` on: where each is read, where its "
-        "result goes, and its bytes. `keep` lives until the ticket is done, as this memory must: a "
-        "wait for the ticket may be interrupted.");
-  m.def(
-      "submit_on_gpu", &submit_on_gpu, py::arg("exchange"), py::arg("first"), py::arg("arrays"),
-      py::arg("weight"), py::arg("gpu_weight"), py::arg("stream"), py::arg("keep") = py::none(),
-      "The same for arrays on a GPU. `gpu_weight` is the address of a float32, or 0 where `weight` "
-      "tells it. `stream` waits for the results. `keep` lives until they are there. It waits until "
-      "all "
-      "ranks have begun the step, and for what the hosts do in it.");
 }
 
 }  // namespace easyddl

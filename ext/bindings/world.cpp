@@ -16,19 +16,19 @@ namespace easyddl {
 void define_world(py::module_& m) {
   py::class_<World, Immortal<World>>(m, "World", "All ranks of the job, and where they are.")
       .def(py::init([](const std::string& host, double stall_warn, double stall_abort,
-                       const std::string& racks, const std::string& route, const std::string& gpu,
-                       const std::string& cuda_aware) {
+                       const std::string& racks, const std::string& algorithm,
+                       const std::string& gpu, const std::string& cuda_aware) {
              const WithoutPythonLock nogil;
              return Immortal<World>(new World(host, {stall_warn, stall_abort},
-                                              NetworkOptions{racks, route, gpu, cuda_aware}));
+                                              NetworkOptions{racks, algorithm, gpu, cuda_aware}));
            }),
            py::arg("host"), py::arg("stall_warn"), py::arg("stall_abort"), py::arg("racks") = "",
-           py::arg("route") = "", py::arg("gpu") = "", py::arg("cuda_aware") = "",
+           py::arg("algorithm") = "", py::arg("gpu") = "", py::arg("cuda_aware") = "",
            "Collective over MPI_COMM_WORLD. `host` names this rank's host; deadlines in seconds. "
-           "`racks`, `route`, `gpu` and `cuda_aware` are those of rank 0: the rack of each host, "
-           "with "
-           "commas between; the way across hosts (whole, direct, halving or ring); that of arrays "
-           "on GPUs (nccl, hierarchical or host); and whether MPI takes these (0 or 1).")
+           "`racks`, `algorithm`, `gpu` and `cuda_aware` are those of rank 0: the rack of each "
+           "host, with commas between; the algorithm between hosts (whole, direct, halving or "
+           "ring); that of arrays on GPUs (nccl, hierarchical or host); and whether MPI accepts "
+           "addresses on a GPU (0 or 1).")
       .def(
           "set_stack",
           [](World& w, const py::function& stack) {

@@ -136,7 +136,7 @@ void Communicator::reduce_own_shard(const SegmentList& data, const Chunk& chunk,
 }
 
 // How the shards of a chunk cross the hosts: in one stage if they are all there is, else in three,
-// so that those of three chunks are under way at a time.
+// so that those of three chunks are in progress at a time.
 std::vector<Communicator::Stage> Communicator::inter_host_stages(const SegmentList& data,
                                                                  DType dtype, Op op) {
   const DType wide = accumulator_of(dtype);

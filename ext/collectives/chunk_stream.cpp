@@ -57,7 +57,7 @@ bool ChunkStream::start_next(size_t ready) {
   return true;
 }
 
-// Whether the oldest message under way has ended; a chunk that has come is copied out.
+// Whether the oldest message in progress has ended; a chunk that has come is copied out.
 bool ChunkStream::end_first() {
   Slot& slot = slots_[ended_ % kWindow];
   if (!have_ended(&slot.request, 1)) return false;

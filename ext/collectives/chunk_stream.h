@@ -30,7 +30,7 @@ class ChunkStream {
   ChunkStream(Direction direction, MPI_Comm comm, int tag)
       : direction_(direction), comm_(comm), tag_(tag) {}
 
-  // Begins with these arrays. The stream must not be under way.
+  // Begins with these arrays. The stream must not be in progress.
   void begin(std::vector<Array> arrays);
 
   // Takes in what has come, and starts the next messages: of the first `ready` bytes, where what is
@@ -46,7 +46,7 @@ class ChunkStream {
   void release();
 
  private:
-  // So many messages are under way at a time.
+  // So many messages are in progress at a time.
   static constexpr size_t kWindow = 4;
 
   struct Slot {

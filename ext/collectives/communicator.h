@@ -194,7 +194,7 @@ class Communicator {
   std::mutex mutex_;
   Idle user_idle_;
   Idle idle_;                                 // this communicator's `idle`, bound once
-  const Fingerprint* fingerprint_ = nullptr;  // of the collective under way, and its number
+  const Fingerprint* fingerprint_ = nullptr;  // of the collective in progress, and its number
   uint64_t number_ = 0;
   bool goes_elsewhere_ = false;  // it is one that `take_part` has begun
   uint64_t slow_ = 0;  // the last one in which this rank has waited for long, and since when
@@ -208,7 +208,7 @@ class Communicator {
   ChunkStream leaving_, coming_;
   mutable std::mutex failure_mutex_;
   std::string own_failure_;          // why this rank has broken the communicator
-  std::atomic<bool> broken_{false};  // a collective is under way, or one has ended half-way
+  std::atomic<bool> broken_{false};  // a collective is in progress, or one has ended half-way
 };
 
 }  // namespace easyddl

@@ -35,7 +35,7 @@ struct GpuLoad {
 };
 
 // There is one in a process, however many reducers there are: one communicator of NCCL among all
-// ranks and one among those of a host, two streams, and as many events as are under way. It lives
+// ranks and one among those of a host, two streams, and as many events as are in progress. It lives
 // as long as the world, because ending a communicator of NCCL in order takes all ranks, which close
 // reducers at different times.
 //

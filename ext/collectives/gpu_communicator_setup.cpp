@@ -177,10 +177,10 @@ void GpuCommunicator::warm_up(Communicator& communicator, const std::vector<GpuL
     most = std::max(most, padded);
     if (algorithm_of(load) != GpuAlgorithm::nccl) most_pinned = std::max(most_pinned, padded);
   }
-  watch_.drain();  // what is under way uses the memory that there is
+  watch_.drain();  // what is in progress uses the memory that there is
   scratch_.at_least(most);
   if (most_pinned > 0) pinned_.at_least(most_pinned);
-  const Fingerprint fingerprint("the rehearsal of an exchange on GPUs");
+  const Fingerprint fingerprint("the warm-up of a reducer on GPUs");
   communicator.take_part("rehearse on GPUs", 0, fingerprint, [&](const Idle& idle) {
     for (const GpuLoad& load : loads) {
       if (algorithm_of(load) == GpuAlgorithm::host) continue;

@@ -76,7 +76,7 @@ void Communicator::pipeline(size_t bytes, const Fingerprint& fingerprint,
   }
 }
 
-// Advances all schedules across the hosts. True if none is under way.
+// Advances all schedules across the hosts. True if none is in progress.
 bool Communicator::advance_schedules() {
   bool all_done = true;
   for (Schedule& schedule : schedules_) all_done = schedule.advance() && all_done;

@@ -41,13 +41,13 @@ class GpuCompletionMonitor {
 
   // Records an event on `stream`, the engine's own. `after` is called when the GPU has reached the
   // event, and the framework's stream, if there is one, waits for the event. If too many events are
-  // under way, this waits for the first. The GPU's context must be current.
+  // in progress, this waits for the first. The GPU's context must be current.
   void mark(CudaStream stream, std::optional<CudaStream> framework, Work work);
 
-  // Returns once no step of `owner` is under way; without an owner, no step at all.
+  // Returns once no step of `owner` is in progress; without an owner, no step at all.
   void drain(std::optional<int64_t> owner = std::nullopt);
 
-  // Destroys the events, which belong to a context. No step may be under way.
+  // Destroys the events, which belong to a context. No step may be in progress.
   void forget_gpu();
 
  private:

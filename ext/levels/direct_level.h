@@ -72,7 +72,7 @@ class DirectLevel {
   bool cores_are_shared_;
   std::vector<pid_t> processes_;
   bool is_possible_;
-  std::vector<PeerMemory> peers_;             // of the reduction under way, by member
+  std::vector<PeerMemory> peers_;             // of the reduction in progress, by member
   std::vector<const void*> sources_;          // likewise
   std::vector<std::vector<uint8_t>> copies_;  // of a block, by member
 };

@@ -34,7 +34,8 @@ class NcclLevel {
   // Collective over the ranks that are given the same id. The GPU's context is current, and
   // stays so on the thread that makes the calls. `idle` is called while it waits for the others.
   NcclLevel(const NcclId& id, int size, int rank, const Idle& idle);
-  // Ends what is under way: NCCL's own orderly way needs all ranks, which come at different times.
+  // Ends what is in progress: NCCL's own orderly way needs all ranks, which come at different
+  // times.
   ~NcclLevel();
   NcclLevel(const NcclLevel&) = delete;
   NcclLevel& operator=(const NcclLevel&) = delete;

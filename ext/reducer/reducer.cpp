@@ -291,7 +291,7 @@ void Reducer::close() {
     std::unique_lock<std::mutex> lock(mutex_);
     if (failure_.empty()) failure_ = "This is the end of " + what_ + ": nothing can follow it.";
     came_.notify_one();
-    // A collective that is under way may come to its end, if the other ranks are but late.
+    // A collective that is in progress may come to its end, if the other ranks are but late.
     undriven_.wait_for(lock, kPatience, [this] { return !is_driven_; });
     is_half_way = is_driven_ || next_ != 0;
   }

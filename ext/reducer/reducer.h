@@ -64,7 +64,7 @@ class Reducer : public Submittable {
 
   // Submits the arrays of one or more whole buckets, from bucket `first` on. Threads may come in
   // any order: buckets are reduced in theirs. `weight` is that of this rank's batch in the step, or
-  // kPlain; that of the first bucket counts.
+  // kUnweighted; that of the first bucket counts.
   void submit(size_t first, std::vector<Segment> arrays, double weight, Done done) override;
 
   // The same for arrays on a GPU: see ReducerEntryPoints. The thread that comes here takes the step
@@ -186,7 +186,7 @@ class Reducer : public Submittable {
   int want_to_drive_ = 0;
   std::condition_variable undriven_;
   GpuCommunicator* gpu_ = nullptr;  // the world's, if the arrays lie on GPUs
-  // Of the step under way, the thread's own.
+  // Of the step in progress, the thread's own.
   ControlWord mine_;
   double usual_weight_ = 0;       // all ranks' mean in the step before; 0 if there was none
   double share_ = 1;              // by what this rank's gradients are multiplied

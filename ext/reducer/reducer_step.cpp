@@ -28,7 +28,7 @@ void Reducer::begin_step(double weight, bool active) {
   if (op_ == Op::mean && usual_weight_ == 0) agree_on_usual_weight();
   share_ = 1;
   // Without a usual weight none of the ranks has any.
-  if (op_ == Op::mean && active && mine_.plain == 0) {
+  if (op_ == Op::mean && active && mine_.unweighted == 0) {
     share_ = usual_weight_ > 0 ? mine_.weight / usual_weight_ : 0;
   }
 }
@@ -138,7 +138,7 @@ void Reducer::take_in(const ControlWord& all) {
   if (!step_has_batches_) return all_joined_.notify_all();
   divisor_ = 1;
   if (op_ != Op::mean || all.weight <= 0) return;
-  if (!all.any_plain()) divisor_ = all.weight / communicator_.size() / usual_weight_;
+  if (!all.any_unweighted()) divisor_ = all.weight / communicator_.size() / usual_weight_;
   usual_weight_ = all.weight / all.active;
 }
 

@@ -12,7 +12,7 @@ namespace {
 struct Registry {
   std::mutex mutex;
   std::map<int64_t, Submittable*> open;
-  std::map<int64_t, int> visitors;  // calls that are under way, by number
+  std::map<int64_t, int> visitors;  // calls that are in progress, by number
   std::condition_variable visitor_left;
   int64_t last = 0;
 };

@@ -44,7 +44,7 @@ class Registration {
 
   int64_t number() const { return number_; }
 
-  // From now on nothing is submitted. Calls that have begun may still be under way.
+  // From now on nothing is submitted. Calls that have begun may still be in progress.
   void close();
   // Closes it, and returns once none is. Whoever they wait for must have let them go.
   void end();

@@ -124,7 +124,7 @@ void StepSum::close() {
   {
     const std::lock_guard<std::mutex> lock(all_.mutex());
     if (is_under_way() && failure_.empty()) {
-      fail(what_ + " was closed while a step of it was under way.", finished);
+      fail(what_ + " was closed while a step of it was in progress.", finished);
     }
     if (failure_.empty()) failure_ = "This is the end of " + what_ + ": nothing can follow it.";
   }

@@ -65,7 +65,7 @@ class StepSum : public Submittable {
   JoinSummary join_summary();
   void forget();
 
-  // Fails what is under way, on all ranks, and gives back the memory.
+  // Fails what is in progress, on all ranks, and gives back the memory.
   void close();
 
   // For StepSumThread, which holds its mutex.
@@ -76,10 +76,10 @@ class StepSum : public Submittable {
   // Goes as far as it can without waiting. True if it has got anywhere.
   bool advance(Finished& finished);
   bool is_under_way() const { return state_ != State::idle; }
-  // Whether it is under way without an array of this rank's.
+  // Whether it is in progress without an array of this rank's.
   bool has_joined_step() const { return is_under_way() && !current_ && failure_.empty(); }
   bool is_between_hosts() const { return state_ == State::between_hosts; }
-  // Fails if the other ranks cannot come. To be called now and then while it is under way.
+  // Fails if the other ranks cannot come. To be called now and then while it is in progress.
   void check(Finished& finished);
 
  private:
@@ -139,7 +139,7 @@ class StepSum : public Submittable {
   std::chrono::steady_clock::time_point since_;
   int64_t begin_ = 0;  // for the timeline
   bool is_watched_ = false;
-  // Of the step under way.
+  // Of the step in progress.
   State state_ = State::idle;
   std::optional<PendingArray> current_;  // none if this rank has no batch
   ControlWord mine_;

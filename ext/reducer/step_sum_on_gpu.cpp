@@ -52,7 +52,7 @@ std::string StepSumOnGpu::submit(StepSum& sum, size_t first, const std::vector<S
 }
 
 void StepSumOnGpu::close() {
-  // The last copy from it may be under way.
+  // The last copy from it may be in progress.
   if (copied_) poll([&] { return copied_->has_come(); }, true, kNothing);
   copied_.reset();
   pinned_.release();

@@ -224,8 +224,8 @@ void StepSum::check(Finished& finished) {
   }
 }
 
-// Nothing can follow, on any rank. What is under way stays as it is: other ranks may use the shared
-// memory.
+// Nothing can follow, on any rank. What is in progress stays as it is: other ranks may use the
+// shared memory.
 void StepSum::fail(const std::string& why, Finished& finished) {
   failure_ = why;
   if (is_under_way()) world_.exit_protocol().end(id_);

@@ -46,7 +46,7 @@ class ExitProtocol {
   // That collective has ended, well or not.
   void end(size_t communicator);
 
-  // Nobody waits on `communicator` any more, whose collectives may still be under way.
+  // Nobody waits on `communicator` any more, whose collectives may still be in progress.
   void forget(size_t communicator);
 
   // How many collectives this rank has begun on `communicator`. What is closed keeps its

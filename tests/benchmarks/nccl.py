@@ -100,11 +100,11 @@ def main():
     for size in options.sizes:
         array = Array(np.ones(int(size * 2**18), np.float32))
         buckets = [("float32", [array.nbytes])]
-        model = core.Exchange(world.engine().world, "a benchmark", buckets)
+        model = core.Reducer(world.engine().world, "a benchmark", buckets)
         pieces = [(array.address, array.address, array.nbytes)]
 
         def exchange(model=model, pieces=pieces):
-            core.submit_on_gpu(model.number, 0, pieces, 1, 0, stream.number)
+            model.submit_on_gpu(0, pieces, 1, 0, stream.number)
 
         theirs = least_microseconds(
             comm, lambda array=array: nccl.allreduce(array, stream), stream, options.rounds

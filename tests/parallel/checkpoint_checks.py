@@ -465,10 +465,10 @@ def check_a_loaded_model_goes_on_with_hooks_in_place(folder):
     fit(model, ddl.ModelCheckpoint(path), epochs=2)
     COMM.Barrier()
     loaded = keras.saving.load_model(path)
-    before = gradient_reducer.exchanged_steps()
+    before = gradient_reducer.reduced_steps()
     fit(loaded, epochs=2)
     fit(model, epochs=2)
-    assert gradient_reducer.exchanged_steps() - before == (0 if SIZE == 1 else 4 * STEPS)
+    assert gradient_reducer.reduced_steps() - before == (0 if SIZE == 1 else 4 * STEPS)
     assert int(loaded.optimizer.iterations.numpy()) == 4 * STEPS
     for value, expected in zip(loaded.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_array_equal(value, expected)

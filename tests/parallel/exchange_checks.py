@@ -185,7 +185,7 @@ def check_constant_gradients():
 
 
 def check_gradients_that_nobody_uses():
-    before = gradient_reducer.exchanged_steps()
+    before = gradient_reducer.reduced_steps()
     variables = new_variables([3, 4, 5])
     average = GradientReducer(bucket_bytes=1)
 
@@ -195,7 +195,7 @@ def check_gradients_that_nobody_uses():
 
     for _ in range(3):
         np.testing.assert_allclose(step(), mean_of(4))
-    assert gradient_reducer.exchanged_steps() - before == (3 if SIZE > 1 else 0)
+    assert gradient_reducer.reduced_steps() - before == (3 if SIZE > 1 else 0)
     average.close()
 
 
@@ -309,9 +309,9 @@ def check_two_optimizers_in_one_step():
     model.compile("sgd", run_eagerly=BACKEND == "jax")
     for part in (model.first, model.second):
         part.optimizer = ddl.DistributedOptimizer(keras.optimizers.Adam(0.01))
-    before = gradient_reducer.exchanged_steps()
+    before = gradient_reducer.reduced_steps()
     fit(model, steps=5)
-    assert gradient_reducer.exchanged_steps() - before == (10 if SIZE > 1 else 0)
+    assert gradient_reducer.reduced_steps() - before == (10 if SIZE > 1 else 0)
     assert_replicas_are_equal(model)
 
 
@@ -385,11 +385,11 @@ def check_accumulation_exchanges_once_an_update():
     # On JAX Keras computes an update in every step, and drops those that are not due.
     updates = 6 if BACKEND == "jax" else 2
     for steps_per_execution in (1,) if BACKEND == "torch" else (1, 3):
-        before = gradient_reducer.exchanged_steps()
+        before = gradient_reducer.reduced_steps()
         optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps=3)
         model = new_model(optimizer=optimizer, steps_per_execution=steps_per_execution)
         fit(model, steps=6)
-        assert gradient_reducer.exchanged_steps() - before == (updates if SIZE > 1 else 0)
+        assert gradient_reducer.reduced_steps() - before == (updates if SIZE > 1 else 0)
         assert_replicas_are_equal(model)
 
 

@@ -114,7 +114,7 @@ def no_thread_for_what_is_registered():
     engine = world.engine()
     core, ranks = engine.core, engine.world
     makers = (
-        lambda: core.Exchange(ranks, "gradients", [("float32", [12])], "mean"),
+        lambda: core.Reducer(ranks, "gradients", [("float32", [12])], "mean"),
         lambda: core.StepSum(ranks, "a sum", 3),
     )
     for make in makers:
@@ -128,7 +128,7 @@ def no_thread_for_what_is_registered():
         made = make()
         values = np.full(3, world.rank() + 1, "float32")
         address = values.ctypes.data
-        core.submit(made.number, 0, [(address, address, values.nbytes)], 1.0).wait()
+        made.submit(0, [(address, address, values.nbytes)], 1.0).wait()
         tell("sum" if values[0] == everyones_sum() else "mean", values[0])
         made.close()
 
@@ -140,7 +140,7 @@ def registration_is_given_up():
     if world.rank() == 0:
         return
     try:
-        engine.core.Exchange(engine.world, "gradients", [("float32", [12])], "mean")
+        engine.core.Reducer(engine.world, "gradients", [("float32", [12])], "mean")
     except engine.core.Error as error:
         tell("heard", error)
     try:

@@ -569,10 +569,10 @@ def check_run_eagerly_and_several_steps_per_execution():
         if BACKEND == "torch" and "steps_per_execution" in arguments:
             continue  # Keras refuses it
         keras.utils.set_random_seed(RANK)
-        before = gradient_reducer.exchanged_steps()
+        before = gradient_reducer.reduced_steps()
         model = new_model(**arguments)
         fit(model)
-        assert gradient_reducer.exchanged_steps() - before == (3 if SIZE > 1 else 0)
+        assert gradient_reducer.reduced_steps() - before == (3 if SIZE > 1 else 0)
         assert_replicas_are_equal(model)
 
 
@@ -636,10 +636,10 @@ def check_distributed_optimizer_takes_optimizers_only():
     assert ddl.DistributedOptimizer(optimizer) is optimizer
     assert ddl.DistributedOptimizer(optimizer) is optimizer
     model = new_model(optimizer=optimizer)
-    before = gradient_reducer.exchanged_steps()
+    before = gradient_reducer.reduced_steps()
     fit(model)
     if SIZE > 1:
-        assert gradient_reducer.exchanged_steps() - before == 3  # once a step, hooked twice or not
+        assert gradient_reducer.reduced_steps() - before == 3  # once a step, hooked twice or not
     assert optimizer_hook.is_hooked(optimizer)
 
 

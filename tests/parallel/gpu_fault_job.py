@@ -17,12 +17,12 @@ kept = []
 
 def open_model(what="a model"):
     engine = world.engine()
-    return engine.core.Exchange(engine.world, what, [("float32", [20])], "mean")
+    return engine.core.Reducer(engine.world, what, [("float32", [20])], "mean")
 
 
 def step(model, array, stream):
     pieces = [(array.address, array.address, 20)]
-    world.engine().core.submit_on_gpu(model.number, 0, pieces, 1, 0, stream.number)
+    model.submit_on_gpu(0, pieces, 1, 0, stream.number)
     stream.synchronize()
 
 
@@ -79,7 +79,7 @@ def ends_while_steps_are_queued():
     array = Array(np.ones(5, np.float32))
     pieces = [(array.address, array.address, 20)]
     for _ in range(40):
-        world.engine().core.submit_on_gpu(model.number, 0, pieces, 1, 0, stream.number)
+        model.submit_on_gpu(0, pieces, 1, 0, stream.number)
     kept.append((array, stream))  # what ends here would wait for the GPU
     print(f"rank {world.rank()} has trained", flush=True)
 

@@ -71,7 +71,7 @@ class Model:
             (dtype, [count * numpy_dtype(dtype).itemsize for count in counts])
             for dtype, counts in buckets
         ]
-        self.engine = CORE.Exchange(world.engine().world, "a model", sizes, op)
+        self.engine = CORE.Reducer(world.engine().world, "a model", sizes, op)
         self.stream = stream
         self.inputs = arrays_of(buckets)
         self.outputs = self.inputs
@@ -103,9 +103,8 @@ class Model:
 
     def hand_in(self, first, pieces, weight, gpu_weight, stream, keep=None):
         address = 0 if gpu_weight is None else gpu_weight.address
-        CORE.submit_on_gpu(
-            self.engine.number, first, pieces, weight, address, stream.number, keep or gpu_weight
-        )
+        kept = keep or gpu_weight
+        self.engine.submit_on_gpu(first, pieces, weight, address, stream.number, kept)
 
     def results(self):
         self.stream.synchronize()
@@ -303,11 +302,11 @@ def check_ranks_that_have_joined_take_part_with_zeros():
             np.testing.assert_allclose(arrays[0].astype(float), want, tolerance, tolerance)
     model.engine.join()
     model.engine.wait_for_all()
-    missed, uneven, _ = model.engine.seen
+    missed, uneven, _ = model.engine.join_state
     assert missed == steps[0] - steps[RANK]
     assert uneven == (SIZE > 1)
     # And all go on.
-    model.engine.forget()
+    model.engine.reset_join_state()
     model.put(3)
     for bucket in range(3):
         model.submit(bucket)
@@ -328,7 +327,7 @@ def check_ranks_that_have_joined_several_exchanges():
         for model in models:
             model.engine.wait_for_all()
         for model in models:
-            model.engine.forget()
+            model.engine.reset_join_state()
     STREAM.synchronize()
     for model in models:
         model.put(7)
@@ -401,7 +400,7 @@ def check_one_rank_asks_all_to_stop():
     for _ in range(2):
         model.submit(0)
     model.results()
-    assert model.engine.seen[2]
+    assert model.engine.join_state[2]
     model.close()
 
 

@@ -165,14 +165,14 @@ def check_stateless_apply_with_a_loss_scale():
     weights = [variable.value for variable in variables]
     state = [variable.value for variable in optimizer.variables]
     gradient = np.arange(3, dtype="float32") * (RANK + 1)
-    before = gradient_reducer.exchanged_steps()
+    before = gradient_reducer.reduced_steps()
     weights, state = step(state, gradient, weights)
     # A step that is not finite on one rank is left out on all of them.
     bad = np.full(3, np.inf if RANK == SIZE - 1 else 1.0, "float32")
     weights, state = step(state, bad, weights)
     want = -np.arange(3) * np.mean([rank + 1 for rank in range(SIZE)]) / 4
     np.testing.assert_allclose(np.asarray(weights[0]), want, rtol=1e-6)
-    assert gradient_reducer.exchanged_steps() - before == (2 if SIZE > 1 else 0)
+    assert gradient_reducer.reduced_steps() - before == (2 if SIZE > 1 else 0)
 
 
 def check_a_sum_in_a_jitted_step_has_gradients():

@@ -530,7 +530,7 @@ def check_a_train_step_that_returns_metrics_by_name():
         # Of the last step: parts are as large, so that the mean is that of one process.
         assert_alike(history, {key: expected[key] for key in expected if key != "what"})
         assert [logs["mae"] for logs in spy.seen] == history["mae"]
-        told = text.getvalue().count("'what' is no number")
+        told = text.getvalue().count("'what' is not a number")
         assert told == (1 if kind is More and RANK == 0 else 0) or SIZE == 1, text.getvalue()
         for values in history.values():
             assert_same_on_all(np.array(values))

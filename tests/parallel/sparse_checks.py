@@ -160,9 +160,9 @@ def check_a_model_of_an_embedding_alone():
         ]
 
     parts = [part[: 4 + rank] for rank, part in enumerate(parts_of([3] * SIZE, 8))]
-    before = gradient_reducer.exchanged_steps()
+    before = gradient_reducer.reduced_steps()
     assert_trains_as_one_process(lambda: new_model(squaring(), layers), parts)
-    assert gradient_reducer.exchanged_steps() - before == (max(map(len, parts)) if SIZE > 1 else 0)
+    assert gradient_reducer.reduced_steps() - before == (max(map(len, parts)) if SIZE > 1 else 0)
 
 
 def check_sums():

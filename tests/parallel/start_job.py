@@ -153,11 +153,11 @@ def pages():
     assert_all_pages_are_there()
     if COMM.rank == last:
         SYSTEM.fail_fallocate(errno.EINTR, 3)
-    engine.core.Channel(engine.world, watch_signals=False)
+    engine.core.Communicator(engine.world, watch_signals=False)
     if COMM.rank == last:
         SYSTEM.fail_fallocate(errno.ENOMEM, 1)
     try:
-        engine.core.Channel(engine.world, watch_signals=False)
+        engine.core.Communicator(engine.world, watch_signals=False)
     except engine.core.Error as error:
         host = os.uname().nodename
         assert str(error).startswith(f"Rank {last} on host {host} failed: posix_fallocate"), error

@@ -66,7 +66,7 @@ def test_all_spans_are_there(job):
         assert (ACROSS & names != set()) == (rank.rank in CARRIERS[hosts])
         assert len(named(spans, "step")) == 12
         assert len(named(spans, "bucket")) == 24
-        assert "main thread" in rank.lanes.values() and "exchange 1" in rank.lanes.values()
+        assert "main thread" in rank.threads.values() and "exchange 1" in rank.threads.values()
         big = [span for span in named(spans, "allreduce") if span.values["bytes"] == 12_000_000]
         assert len(big) == 1 and "(3000000,)" in big[0].values["what"]
         inside = [span for span in named(spans, "copy in") if is_inside(span, big[0])]
@@ -78,8 +78,8 @@ def test_all_spans_are_there(job):
 
 def test_spans_of_a_thread_nest(job):
     for rank, spans in job[2]:
-        for lane in rank.lanes:
-            mine = [span for span in spans if span.lane == lane and span.name != "bucket"]
+        for thread in rank.threads:
+            mine = [span for span in spans if span.thread == thread and span.name != "bucket"]
             open_ones = []
             for span in sorted(mine, key=lambda span: (span.begin, -span.end)):
                 while open_ones and open_ones[-1].end <= span.begin:
@@ -94,14 +94,16 @@ def test_stages_lie_in_a_collective_and_buckets_in_a_step(job):
         steps = named(spans, "step")
         for span in spans:
             if span.name in STAGES | ACROSS:
-                around = [c for c in collectives if c.lane == span.lane and is_inside(span, c)]
+                around = [c for c in collectives if c.thread == span.thread and is_inside(span, c)]
                 assert len(around) == 1, span
             elif span.name == "bucket":
                 assert sum(is_inside(span, step) for step in steps) == 1
                 begun = span.values["begun"]
                 assert span.begin <= begun <= span.end
                 own = [
-                    c for c in collectives if c.lane == span.lane and begun <= c.begin < span.end
+                    c
+                    for c in collectives
+                    if c.thread == span.thread and begun <= c.begin < span.end
                 ]
                 assert len(own) == 1 and is_inside(own[0], span)
                 number, count, step = (span.values[key] for key in ("bucket", "buckets", "step"))
@@ -147,7 +149,7 @@ def test_the_merged_file(job, capsys, tmp_path):
         complete = [event for event in mine if event["ph"] == "X"]
         assert len(complete) == sum(span.name != "bucket" for span in spans)
         assert all(event["ts"] >= 0 and event["dur"] >= 0 for event in complete)
-        assert {event["tid"] for event in complete} <= set(rank.lanes)
+        assert {event["tid"] for event in complete} <= set(rank.threads)
         assert_asynchronous_events_nest(mine)
 
 

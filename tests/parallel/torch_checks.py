@@ -61,8 +61,8 @@ def environment(**values):
 @contextlib.contextmanager
 def noted_departures():
     """Notes what is handed in while a backward pass is under way, and how many buckets in all."""
-    core = world.engine().core
-    submit, backward = core.submit, torch.Tensor.backward
+    reducer = world.engine().core.Reducer
+    submit, backward = reducer.submit, torch.Tensor.backward
     noted = {"ahead": 0, "all": 0}
     passes = []
 
@@ -78,11 +78,11 @@ def noted_departures():
         finally:
             passes.pop()
 
-    core.submit, torch.Tensor.backward = noting_submit, noting_backward
+    reducer.submit, torch.Tensor.backward = noting_submit, noting_backward
     try:
         yield noted
     finally:
-        core.submit, torch.Tensor.backward = submit, backward
+        reducer.submit, torch.Tensor.backward = submit, backward
 
 
 def weights_of(model):

@@ -64,7 +64,7 @@ def test_random_numbers_of_a_rank_that_was_not_there():
     model = model_with_dropout()
     captured = random_states.capture(model)
     own = random.getstate(), np.random.get_state()[1].tolist()
-    random_states.restore(model, random_states.of_another_rank(captured, 3))
+    random_states.restore(model, random_states.derive_for_rank(captured, 3))
     seed, count = captured["generators"][0]
     state = model.layers[0].seed_generator.state.numpy().tolist()
     assert state == [(seed + 3) % 2**32, count]

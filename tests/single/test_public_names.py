@@ -73,6 +73,58 @@ def test_parameters(name, parameters):
     assert {key: each.default for key, each in found.items()} == parameters
 
 
+def public_functions_of(thing):
+    """Returns a function, or the constructor and the public methods of a class, by name.
+
+    Methods that the class inherits from Keras are left out.
+    """
+    if not inspect.isclass(thing):
+        return {thing.__name__: thing}
+    found = {}
+    for name in dir(thing):
+        if name in ("__init__", "__call__") or not name.startswith("_"):
+            member = inspect.getattr_static(thing, name)
+            if isinstance(member, property):
+                member = member.fget
+            found[name] = inspect.unwrap(getattr(member, "__func__", member))
+    return {
+        name: each
+        for name, each in found.items()
+        if inspect.isfunction(each) and each.__module__.startswith("easyddl")
+    }
+
+
+def missing_annotations(function):
+    signature = inspect.signature(function)
+    for name, parameter in signature.parameters.items():
+        if name not in ("self", "cls") and parameter.annotation is parameter.empty:
+            yield name
+    if signature.return_annotation is signature.empty:
+        yield "return"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_is_annotated(name):
+    functions = public_functions_of(getattr(ddl, name))
+    missing = {key: list(missing_annotations(each)) for key, each in functions.items()}
+    assert functions and not any(missing.values()), missing
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="needs mypy")
+def test_mypy_accepts_a_script_and_refuses_misuse():
+    """Each misuse in the script has a `type: ignore`, and mypy reports those without an error."""
+    script = pathlib.Path(__file__).with_name("typed_script.py")
+    root = script.parents[2]
+    assert script.read_text().count("# type: ignore[") == 5
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--config-file", root / "pyproject.toml", script],
+        cwd=root,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_import_starts_nothing(backend, tmp_path):
     mpi.require(backend)

@@ -89,8 +89,8 @@ def test_length_of_a_union(intervals, length):
 
 def test_exposed_and_hidden(folder):
     ranks = timeline.read(folder)
-    found = overlap.expose(ranks[0].spans())
-    # From 1010 a bucket is under way, from 1013 the step waits, at 1020 all is back.
+    found = overlap.analyze(ranks[0].spans())
+    # A bucket communicates from 1010 on, the step waits from 1013 on, and both end at 1020.
     assert found.steps == 1
     assert (found.communication, found.exposed, found.hidden) == (10 * MS, 7 * MS, 3 * MS)
     assert found.step_time == 12 * MS
@@ -99,8 +99,8 @@ def test_exposed_and_hidden(folder):
 
 
 def test_the_last_rank_is_the_slowest(folder):
-    exposures = [overlap.expose(rank.spans()) for rank in timeline.read(folder)]
-    lags = overlap.lags(exposures)
+    analyses = [overlap.analyze(rank.spans()) for rank in timeline.read(folder)]
+    lags = overlap.lags(analyses)
     assert [(lag.last, lag.steps) for lag in lags] == [(0, 1), (1, 1)]
     assert lags[0].mean == 0 and lags[1].mean == pytest.approx(1.14 * MS)
 

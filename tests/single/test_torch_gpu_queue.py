@@ -1,7 +1,6 @@
 """In which order PyTorch's tensors and streams wait for each other, where there is no GPU."""
 
 import contextlib
-import types
 
 import pytest
 
@@ -23,7 +22,7 @@ class Stream:
 
 
 class Gpu:
-    """Stands in for torch.cuda and for the engine, and logs what is asked of them."""
+    """Stands in for torch.cuda and for the engine's reducer, and logs what is asked of them."""
 
     def __init__(self, monkeypatch):
         self.log = []
@@ -32,8 +31,6 @@ class Gpu:
         monkeypatch.setattr(torch.cuda, "Stream", lambda device: Stream(self.log, "beside"))
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self.current)
         monkeypatch.setattr(torch.cuda, "stream", self.made_current)
-        engine = types.SimpleNamespace(core=self)
-        monkeypatch.setattr(gpu_queue.world, "engine", lambda: engine)
 
     @contextlib.contextmanager
     def made_current(self, stream):
@@ -41,12 +38,13 @@ class Gpu:
         yield
         self.current = before
 
-    def submit_on_gpu(self, exchange, first, pieces, weight, gpu_weight, stream, keep):
+    def submit_on_gpu(self, first, pieces, weight, gpu_weight, stream, keep):
         sizes = [size for *_, size in pieces]
         self.log.append(f"{sizes} from bucket {first} on {stream}")
         assert gpu_weight == 0 and keep[-1] == weight
 
-    def only_queues_on_gpu(self, exchange):
+    @property
+    def only_queues_on_gpu(self):
         return self.only_queues
 
     def told(self):
@@ -57,19 +55,21 @@ class Gpu:
 
 @pytest.fixture
 def gpu(monkeypatch):
-    return Gpu(monkeypatch)
+    made = Gpu(monkeypatch)
+    monkeypatch.setattr(Step, "engine", made)
+    return made
 
 
 class Step:
     """A queue, and steps of gradients of 1, 2, 3 and so on numbers."""
 
+    engine = None  # `Gpu`
+
     def __init__(self, *buckets):
         self.buckets = buckets
         self.submitted = []  # in this step
         # Any device will do for one: the host's here.
-        self.queue = gpu_queue.GpuQueue(
-            types.SimpleNamespace(number=7), buckets, torch.device("cpu")
-        )
+        self.queue = gpu_queue.GpuQueue(self.engine, buckets, torch.device("cpu"))
         self.gradients = [torch.full([i + 1], float(i)) for i in range(sum(map(len, buckets)))]
 
     def leave(self, *numbers):

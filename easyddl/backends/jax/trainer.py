@@ -47,7 +47,7 @@ class JaxTrainer(Backend):
         Returns:
             Function that undoes it.
         """
-        undo = [deferred_build.put_off_without_batch(model)]
+        undo = [deferred_build.defer_without_batch(model)]
         undo += [_wrap_made(model, f"{kind}_function", _held) for kind in ("train", "test")]
 
         def undo_all():

@@ -7,7 +7,7 @@ class Rows:
     """The sparse gradients of a registration, whose rows all ranks gather at every step.
 
     Args:
-        engine: `_core.Exchange`.
+        engine: `_core.Reducer`.
         indices: List of integers. Which of the registered gradients are sparse.
         shapes: List of tuples. The shape of each registered gradient.
     """

@@ -196,7 +196,7 @@ def _library():
     library = tf.load_op_library(str(path))
     connect = ctypes.CDLL(str(path)).easyddl_connect
     connect.argtypes, connect.restype = [ctypes.c_void_p], ctypes.c_char_p
-    failure = connect(core.exchange_door())
+    failure = connect(core.entry_points())
     if failure is not None:
         raise RuntimeError(
             f"easyddl cannot add its operation to TensorFlow {tf.__version__}: {failure.decode()}. "

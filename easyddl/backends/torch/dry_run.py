@@ -18,7 +18,7 @@ def dry_run(model, preserved):
 
     Args:
         model: A Keras model.
-        preserved: `training.dry_run.Preserved`: its variables, and its random numbers.
+        preserved: `training.dry_run.PreservedState`: its variables, and its random numbers.
     """
     values = [(each.value, each.value.detach().clone()) for each in preserved.variables]
     values += [(buffer, buffer.detach().clone()) for buffer in model.buffers()]

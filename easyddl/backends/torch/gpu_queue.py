@@ -8,7 +8,6 @@ import torch
 from easyddl.backends.torch.overlap import ADVICE
 from easyddl.backends.torch.submit_queue import SubmitQueue
 from easyddl.backends.torch.tensor_buffer import TensorBuffer
-from easyddl.runtime import world
 
 # Queues of steps whose backward pass has begun and whose `reduce` has not been called.
 _in_backward = weakref.WeakSet()
@@ -72,7 +71,7 @@ class GpuQueue(SubmitQueue):
 
     def _returns_at_once(self):
         """Whether submitting a bucket queues work on streams, and waits for nothing else."""
-        return world.engine().core.only_queues_on_gpu(self._engine.number)
+        return self._engine.only_queues_on_gpu
 
     def _stream_beside(self):
         """The stream beside those that compute. It waits for what they have queued so far."""
@@ -101,8 +100,7 @@ class GpuQueue(SubmitQueue):
         if on_gpu:
             weight = weight.detach().to(self.device, torch.float32).contiguous()
         self._last_stream = torch.cuda.current_stream(self.device)
-        world.engine().core.submit_on_gpu(
-            self._engine.number,
+        self._engine.submit_on_gpu(
             first,
             [buffer.address for buffer in buffers.values()],
             1.0 if on_gpu else weight,

@@ -6,7 +6,6 @@ import torch
 
 from easyddl.backends.torch.submit_queue import SubmitQueue
 from easyddl.backends.torch.tensor_buffer import TensorBuffer
-from easyddl.runtime import world
 
 
 class HostQueue(SubmitQueue):
@@ -49,9 +48,8 @@ class HostQueue(SubmitQueue):
 
     def _submit_buckets(self, numbers, buffers, weight):
         addresses = [buffer.address for buffer in buffers.values()]
-        core = world.engine().core
         # The engine keeps the buffers until it is done: a wait may be interrupted.
-        work = core.submit(self._engine.number, numbers[0], addresses, weight, buffers)
+        work = self._engine.submit(numbers[0], addresses, weight, buffers)
         for number in numbers:
             self._pending[number] = work, {i: buffers[i] for i in self._buckets[number]}
 
@@ -66,7 +64,7 @@ class HostQueue(SubmitQueue):
         if self._pending or not isinstance(error, Exception):
             reason = f"A step's exchange was given up by a {type(error).__name__}"
             reason += f": {error}" if str(error) else "."
-            world.engine().core.give_up(self._engine.number, reason)
+            self._engine.give_up(reason)
         self._begin_step()
 
     def stop(self):

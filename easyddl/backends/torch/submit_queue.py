@@ -7,7 +7,7 @@ class SubmitQueue(abc.ABC):
     """Submits buckets of tensors to the engine, and returns the results of each step.
 
     Args:
-        engine: `_core.Exchange` or `_core.StepSum`.
+        engine: `_core.Reducer` or `_core.StepSum`.
         buckets: List of lists of indices. Which tensors travel together, in which order.
         device: `torch.device`. The device whose memory the engine uses.
     """

@@ -39,7 +39,7 @@ class TorchTrainer(Backend):
             )
 
     def begin_without_batch(self, model):
-        return deferred_build.put_off_without_batch(model)
+        return deferred_build.defer_without_batch(model)
 
     def on_first_batch(self, model, act):
         step = model.train_function

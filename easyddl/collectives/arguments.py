@@ -1,0 +1,159 @@
+"""The arguments of collectives on arrays: their checks, and their description for all ranks."""
+
+from __future__ import annotations
+
+import numbers
+from typing import get_args
+
+import numpy as np
+
+from easyddl import backends
+from easyddl.collectives.types import Op
+from easyddl.runtime import context, validators, world
+
+OPS = get_args(Op)
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+_INTEGERS = ("int8", "int16", "int32", "int64", "uint8")
+
+
+class ArrayArgument:
+    """An array argument, with the type of the user's object.
+
+    Attributes:
+        original: The user's object.
+        backend: The active backend if the object is one of its tensors, else `None`.
+        array: NumPy array. The elements.
+    """
+
+    def __init__(self, x):
+        self.original = x
+        self.backend = backends.backend_of(x)
+        if self.backend is not None:
+            self.array = self.backend.to_numpy(x)
+        elif isinstance(x, np.ndarray | np.generic | numbers.Number):
+            self.array = np.asarray(x)
+        else:
+            raise TypeError(
+                "`x` must be a NumPy array, a number, or a tensor of the active Keras backend "
+                f"({backends.name()}). For any other object use `broadcast_object` or "
+                f"`allgather_object`. Received: x of type {type(x).__name__}"
+            )
+        if not self.array.dtype.isnative:  # for example from a file in network byte order
+            self.array = self.array.astype(self.array.dtype.newbyteorder("="))
+        if self.array.dtype.hasobject or self.array.dtype.kind in "USmM":
+            raise TypeError(
+                "`x` must hold numbers; for other objects use `broadcast_object` or "
+                f"`allgather_object`. Received: x with dtype {self.array.dtype}"
+            )
+
+    @property
+    def dtype(self):
+        return self.array.dtype.name
+
+    def like(self, array):
+        """A result, converted from a NumPy array to the type of the user's object."""
+        if self.backend is not None:
+            return self.backend.from_numpy(array, self.original)
+        if isinstance(self.original, np.ndarray) or array.ndim > 0:
+            return array
+        return array[()] if isinstance(self.original, np.generic) else array.item()
+
+
+def to_python(value):
+    """Converts a NumPy scalar to a Python object, whose text is equal on all ranks."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def check_op(dtype, op):
+    """Raises an error unless a reduction is defined for a dtype.
+
+    Args:
+        dtype: String. The name of the dtype.
+        op: The user's argument.
+    """
+    if op not in OPS:
+        raise ValueError(f"`op` must be one of {OPS}. Received: op={op!r}")
+    if dtype not in (*_FLOATS, *_INTEGERS, "bool"):
+        raise TypeError(
+            f"Cannot compute with this dtype: cast `x` to one of {(*_FLOATS, *_INTEGERS)} "
+            f"first. Received: x with dtype {dtype}"
+        )
+    if op == "mean" and dtype not in _FLOATS:
+        raise TypeError(
+            'op="mean" needs a floating-point dtype, because integers have no integer mean. Cast '
+            f'`x`, or use op="sum" and divide. Received: x with dtype {dtype}'
+        )
+    if dtype == "bool" and op == "sum":
+        raise TypeError(
+            'op="sum" is not defined for bool: cast `x` to an integer to count, or use '
+            'op="max" (any) or op="min" (all).'
+        )
+
+
+def check_root(root_rank):
+    """Raises an error unless `root_rank` is the number of a rank."""
+    if not validators.is_integer(root_rank):
+        raise TypeError(f"`root_rank` must be an integer. Received: root_rank={root_rank!r}")
+    if not 0 <= root_rank < world.size():
+        raise ValueError(
+            f"`root_rank` must be a rank, from 0 to {world.size() - 1}. "
+            f"Received: root_rank={root_rank}"
+        )
+
+
+def collective(name, x, prepare, run, **arguments):
+    """Runs a collective, so that a bad argument on any rank is an error on all ranks.
+
+    If a rank with a bad argument raised at once, the other ranks would wait for it. So it first
+    tells the other ranks what is wrong. If the arguments of all ranks have the same error, each
+    rank raises it. Otherwise the error names what each rank called.
+
+    Args:
+        name: String. The function that the user called.
+        x: The user's array argument.
+        prepare: Function of an `ArrayArgument`. It checks the argument and returns a description
+            that is equal on all ranks if the arguments match.
+        run: Function of the `ArrayArgument` and of a string, the description of the call. It runs
+            the collective and returns its result.
+        **arguments: The user's other arguments, which must be equal on all ranks.
+    """
+    with world.taking_part(f"{name}()"):
+        context.require_all_ranks(f"{name}()")
+        shown = ", ".join(f"{key}={to_python(value)!r}" for key, value in arguments.items())
+        try:
+            argument = ArrayArgument(x)
+            what = ", ".join(part for part in (prepare(argument), shown) if part)
+        except Exception as problem:
+            world.agree(f"{name}({shown}) with a bad argument [{problem}]")
+            raise
+        return run(argument, f"{name}({what})")
+
+
+def describe_whole(argument):
+    """Describes an array whose shape must be equal on all ranks."""
+    return f"x: {argument.dtype} of shape {argument.array.shape}"
+
+
+def describe_rows(argument):
+    """Describes an array whose first dimension may differ by rank."""
+    if argument.array.ndim == 0:
+        raise ValueError(
+            "`x` must have at least one dimension, whose rows go to or come from the ranks. Pass "
+            "`x[None]` or `np.atleast_1d(x)`. Received: a 0-d array"
+        )
+    shape = ", ".join(["any", *map(str, argument.array.shape[1:])])
+    return f"x: {argument.dtype} of shape ({shape})"
+
+
+def check_divides(array, why):
+    """Raises an error unless the rows can be split evenly over the ranks.
+
+    Args:
+        array: NumPy array.
+        why: String. The reason, with which the error message begins.
+    """
+    if array.shape[0] % world.size() != 0:
+        raise ValueError(
+            f"{why}: the first dimension of `x` must be a multiple of the number of ranks, "
+            f"{world.size()}. Pad or cut it. Received: x of shape {array.shape}"
+        )
