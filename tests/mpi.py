@@ -21,7 +21,7 @@ EASYDDL_HOSTS) x MPI:
       some of it              jax:2 torch:2, tensorflow:3 a,a,b   jax:4, tensorflow:2 with XLA
     exchange                  tensorflow:3                        jax:2, tensorflow:3 a,b,b (some)
     uneven                    tensorflow:3, torch:3 a,b,b (some)  jax:2, tensorflow:2 with XLA
-    sync_batch_norm           tensorflow:2 torch:3                jax:3, tensorflow:2 with XLA
+    sync_batch_norm           tensorflow:2 torch:3                many layers, jax:3, with XLA
     metrics, keras, checkpoint  tensorflow:2                      jax:2
     sparse                    tensorflow:2, tensorflow:3 a,b,b    - (TensorFlow alone has it)
     progress, data_in_fit, global_batch  tensorflow:2

@@ -29,7 +29,10 @@ def test_checkpoints_of_one_rank(check):
     mpi.assert_check(1, SCRIPT, check, ALONE)
 
 
-@pytest.mark.parametrize(("ranks", "save_freq", "victim"), [(2, "epoch", "all"), (3, 3, 0)])
+@pytest.mark.parametrize(
+    ("ranks", "save_freq", "victim"),
+    [pytest.param(2, "epoch", "all", marks=pytest.mark.soak), (3, 3, 0)],
+)
 def test_a_killed_job_goes_on_bit_by_bit(ranks, save_freq, victim, tmp_path):
     options = {"env": mpi.ANY_BACKEND, "timeout": 120}
     killed = mpi.run(ranks, JOB, "killed", tmp_path, save_freq, victim, **options)
