@@ -270,7 +270,7 @@ def check_validation_split_that_leaves_a_rank_none():
     if SIZE > 1:
         x = column(10)
         text = fails(ValueError, lambda: recorded(x, x, validation_split=0.01))
-        assert "one to hold out" in text and f"of {10 * SIZE} samples of {SIZE} ranks" in text
+        assert "one to hold out" in text and f"with {10 * SIZE} samples on {SIZE} ranks" in text
 
 
 if __name__ == "__main__":
