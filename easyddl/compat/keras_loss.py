@@ -10,7 +10,13 @@ _REDUCE = Name(
     takes=("values", "sample_weight", "mask", "reduction", "dtype"),
 )
 
-NAMES = (_REDUCE,)
+_SAME_RANK = Name(
+    "keras.src.losses.loss",
+    "squeeze_or_expand_to_same_rank",
+    "masks and sample weights of one loss cannot be combined",
+)
+
+NAMES = (_REDUCE, _SAME_RANK)
 
 
 def reduction():
@@ -20,6 +26,11 @@ def reduction():
     knows their masks and weights.
     """
     return _REDUCE.get()
+
+
+def to_same_rank(x1, x2):
+    """Two tensors with as many dimensions, as Keras broadcasts masks, sample weights and losses."""
+    return _SAME_RANK.get()(x1, x2)
 
 
 def reduction_replaced(function):

@@ -198,9 +198,7 @@ def _denominator(values, sample_weight, mask, reduction):
         weights = ops.cast(sample_weight, "float32")
         if mask is None:
             return ops.sum(weights)
-        mask, weights = keras_loss.squeeze_or_expand_to_same_rank(
-            ops.cast(mask, "float32"), weights
-        )
+        mask, weights = keras_loss.to_same_rank(ops.cast(mask, "float32"), weights)
         return ops.sum(weights * mask)
     count = _count(values)
     if mask is None:

@@ -9,6 +9,7 @@ computed from what the engine is handed: of dense gradients 2 (n - 1) / n of the
 
 import argparse
 import functools
+import math
 import statistics
 
 import keras
@@ -16,7 +17,7 @@ import numpy as np
 from epoch_clock import EpochClock
 
 import easyddl as ddl
-from easyddl.reducer import ways
+from easyddl.reducer.gradient_list import GradientList
 
 EPOCHS = 3  # and one before, which does not count
 OPTIMIZERS = {
@@ -25,27 +26,29 @@ OPTIMIZERS = {
 }
 
 
-def noted_ways():
-    """A list of all ways that gradients take from now on, with the bytes of dense ones."""
-    noted, original = [], ways.Way.__init__
+def noted_lists():
+    """A list of all lists of gradients that are registered from now on."""
+    noted, original = [], GradientList.__init__
 
     @functools.wraps(original)
-    def init(self, what, plan, sizes, *rest, **options):
-        original(self, what, plan, sizes, *rest, **options)
-        noted.append((self, sum(sizes[i] for bucket in plan for i in bucket)))
+    def init(self, *arguments, **options):
+        original(self, *arguments, **options)
+        noted.append(self)
 
-    ways.Way.__init__ = init
+    GradientList.__init__ = init
     return noted
 
 
-def sent_bytes(way, dense_bytes):
+def sent_bytes(gradients):
     """What a rank has sent in a step, on average."""
     others = (ddl.size() - 1) / ddl.size()
-    steps, counts = way._engine.gathered
+    steps, counts = gradients._registration.engine.gathered
     rows = sum(
         count * (8 + row_bytes)
-        for count, (_, _, _, row_bytes) in zip(counts, way._tables, strict=True)
+        for count, (_, _, _, row_bytes) in zip(counts, gradients._tables, strict=True)
     )
+    dense = [shape for i, (_, shape) in enumerate(gradients._specs) if i not in gradients._sparse]
+    dense_bytes = sum(4 * math.prod(shape) for shape in dense)
     return others * (2 * dense_bytes + rows / steps)
 
 
@@ -71,7 +74,7 @@ def train(make, options, sparse_as_dense, noted):
         callbacks=[*callbacks, ddl.DDLGlobalVariablesCallback()],
     )  # fmt: skip
     seconds = statistics.median(clock.seconds[1:]) / options.steps
-    return seconds, sum(sent_bytes(*each) for each in noted)
+    return seconds, sum(map(sent_bytes, noted))
 
 
 def main():
@@ -82,14 +85,13 @@ def main():
     parser.add_argument("--words", type=int, default=20, help="of a sample")
     parser.add_argument("--steps", type=int, default=5, help="of an epoch")
     options = parser.parse_args()
-    noted = noted_ways()
+    noted = noted_lists()
     for name, make in OPTIMIZERS.items():
-        for way, sparse_as_dense in (("rows", False), ("dense", True)):
+        for kind, sparse_as_dense in (("rows", False), ("dense", True)):
             seconds, sent = train(make, options, sparse_as_dense, noted)
             if ddl.is_root():
-                print(
-                    f"{name:<5} {way:<6} {seconds * 1e3:9.1f} ms {sent / 1e6:10.3f} MB", flush=True
-                )
+                figures = f"{seconds * 1e3:9.1f} ms {sent / 1e6:10.3f} MB"
+                print(f"{name:<5} {kind:<6} {figures}", flush=True)
 
 
 if __name__ == "__main__":

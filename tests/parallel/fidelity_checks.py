@@ -75,7 +75,12 @@ def assert_alike(model, expected, rtol=1e-6):
 
 def assert_trains_alike(make, x, y, sample_weight=None, rtol=1e-6, **settings):
     """A training on all ranks is that of one process: weights, and the history."""
-    model, expected = make(), make()
+
+    def seeded():
+        keras.utils.set_random_seed(2)  # also for layers that are made before the model
+        return make()
+
+    model, expected = seeded(), seeded()
     history = together(model, x, y, sample_weight, **settings).history
     wanted = alone_on_the_root(expected, x, y, sample_weight).history
     assert_alike(model, expected, rtol)
@@ -539,16 +544,21 @@ def check_losses_with_weights_and_masks():
         each = keras.layers.Embedding(9, 3, mask_zero=True)(words)
         tokens = keras.layers.Dense(1, name="tokens")(each)
         whole = keras.layers.Dense(1, name="whole")(keras.layers.GlobalAveragePooling1D()(each))
-        model = keras.Model(words, {"tokens": tokens, "whole": whole})
-        losses = {"tokens": mean(), "whole": mean(reduction="mean_with_sample_weight")}
+        weighed = keras.layers.Dense(1, name="weighed")(each)
+        model = keras.Model(words, {"tokens": tokens, "weighed": weighed, "whole": whole})
+        by_weights = mean(reduction="mean_with_sample_weight")
+        losses = {"tokens": mean(), "weighed": by_weights, "whole": by_weights}
         model.compile(keras.optimizers.SGD(0.1), losses)
         return model
 
     random = np.random.default_rng(4)
     words = random.integers(1, 9, (COUNT, 6))
     words[np.arange(6) >= random.integers(1, 7, (COUNT, 1))] = 0
-    targets = {"tokens": random.random((COUNT, 6, 1)), "whole": random.random((COUNT, 1))}
-    sample_weight = {"tokens": np.ones((COUNT, 6)), "whole": weights + 0.1}
+    each = (COUNT, 6)
+    targets = {"tokens": random.random((*each, 1)), "whole": random.random((COUNT, 1))}
+    targets["weighed"] = random.random((*each, 1))
+    sample_weight = {"tokens": np.ones(each), "weighed": random.random(each)}
+    sample_weight["whole"] = weights + 0.1
     model, expected = two(), two()
     history = together(model, words, targets, sample_weight).history
     wanted = alone(expected, words, targets, sample_weight).history

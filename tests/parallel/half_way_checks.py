@@ -103,7 +103,7 @@ def check_a_handler_that_runs_between_the_halves():
             heard.append(str(error))
 
     before = signal.signal(signal.SIGUSR1, save_now)
-    make_room = arrays.gathering
+    make_room = arrays.row_allocator
 
     def interrupted(*arguments):
         result, allocate = make_room(*arguments)
@@ -115,12 +115,12 @@ def check_a_handler_that_runs_between_the_halves():
         return result, allocate_after_signal
 
     if RANK == 0:
-        arrays.gathering = interrupted
+        arrays.row_allocator = interrupted
     try:
         for call in (allgather, alltoall):
             call()
     finally:
-        arrays.gathering = make_room
+        arrays.row_allocator = make_room
         signal.signal(signal.SIGUSR1, before)
     assert len(heard) == (2 if RANK == 0 else 0), heard
     assert all("A handler must not call collectives" in text for text in heard), heard
