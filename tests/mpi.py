@@ -13,7 +13,7 @@ EASYDDL_HOSTS) x MPI:
 - Hosts matter below Python: the engine's own tests take all routes, and one script of each kind
   (collectives, gradients, uneven data, sparse rows) is run on several hosts.
 - What needs no Keras does without it: see `engine_only`, `without_keras` and `ANY_BACKEND`.
-- The soak holds the pairs that are left, larger jobs, and sanitizers. Every CI run has it.
+- The soak holds some of the pairs that are left, larger jobs, and sanitizers. Every CI run has it.
 
                               every run                           and in the soak
     fit, fidelity             tensorflow:3 jax:2 torch:2          fidelity tensorflow:1

@@ -195,7 +195,7 @@ class DDLCallback(keras.callbacks.Callback):
         if world.size() > 1:
             fit.on_success(lambda: self._end_fit(fit))
             fit.on_steps_end(lambda: self._end_steps(fit))
-            fit.at_end.callback(metrics_hook.hook(model))
+            fit.at_end.callback(metrics_hook.hook(model, fit))
             fit.wrap_train_step(
                 lambda train_step: layer_state.merging_train_step(train_step, model)
             )

@@ -1,10 +1,10 @@
 """Makes `fit` and `evaluate` report the metrics of all ranks' samples."""
 
 from easyddl.compat import keras_trainer
-from easyddl.training import evaluation_context, fit_context, metrics
+from easyddl.training import evaluation_context, metrics
 
 
-def hook(model):
+def hook(model, fit=None):
     """Makes a model report the metrics of all ranks' samples.
 
     Keras asks for the results of an epoch's training once, after the last step and before the
@@ -14,6 +14,8 @@ def hook(model):
 
     Args:
         model: A compiled Keras model.
+        fit: `FitContext` that the hook belongs to; `None` for an evaluation outside of a fit. A
+            plain fit of the same model, within a callback, goes on with this one's steps.
 
     Returns:
         Function that removes the hook.
@@ -21,7 +23,7 @@ def hook(model):
     original = keras_trainer.results_of(model)
 
     def results(logs):
-        evaluation, fit = evaluation_context.current(model), fit_context.current(model)
+        evaluation = evaluation_context.current(model)
         if evaluation is None and fit is not None:
             fit.end_steps()
             return metrics.shared_logs(model, logs, fit.has_samples)

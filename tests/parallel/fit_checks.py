@@ -449,6 +449,28 @@ def check_a_bad_root_rank():
         assert isinstance(error, kind) and "root_rank" in str(error), error
 
 
+class FitsAgain(keras.callbacks.Callback):
+    """Trains the same model after the first epoch, on unequal data, without easyddl's callbacks."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 0:
+            x = np.arange(32 * (2 if RANK == 0 else 1), dtype="float32").reshape(-1, 4) / 100
+            self.history = self.model.fit(x, x[:, :1], batch_size=8, verbose=0).history
+
+
+def check_a_plain_fit_of_the_same_model_within_a_fit():
+    keras.utils.set_random_seed(7)
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x = np.random.default_rng(RANK).random((16, 4))
+    again = FitsAgain()
+    callbacks = [ddl.DDLCallback(), again, ddl.DDLGlobalVariablesCallback()]
+    model.fit(x, x[:, :1], batch_size=8, epochs=2, verbose=0, callbacks=callbacks)
+    assert again.history["loss"][0] > 0
+    assert all(each == again.history for each in COMM.allgather(again.history))
+    assert_replicas_are_equal(model)
+
+
 def check_hook_ends_with_the_fit():
     model = new_model()
     plain = model.optimizer.apply

@@ -440,6 +440,20 @@ def check_collectives_inside_of_the_step():
         assert_equal_to_one_process(model, alone)
 
 
+def check_collectives_inside_of_a_function():
+    if BACKEND != "tensorflow":
+        return
+
+    @tf.function
+    def mean(x):
+        return ddl.allreduce(x)
+
+    for step in range(3):
+        result = mean(tf.constant([1.0 + RANK, RANK * step]))
+        wanted = [1.0 + (SIZE - 1) / 2, step * (SIZE - 1) / 2]
+        np.testing.assert_allclose(result, wanted, rtol=1e-6)
+
+
 def check_bad_collectives_inside_of_the_step():
     if BACKEND != "tensorflow":
         return  # it is tf.function that makes a step of them here

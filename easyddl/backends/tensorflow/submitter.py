@@ -3,6 +3,7 @@
 import ctypes
 import functools
 import pathlib
+import threading
 import warnings
 
 import tensorflow as tf
@@ -36,9 +37,7 @@ class TensorFlowSubmitter(Submitter):
         super().__init__(engine, buckets, shapes)
         self._rows = None
         self._has_warned_of_sparse = False
-        # `init_scope`, because a step that is being traced may make this object.
-        with tf.init_scope(), tf.device("CPU:0"):
-            self._step = tf.Variable(0, dtype=tf.int64, trainable=False, name="easyddl_step")
+        self._step = _new_counter()
 
     def gather_rows_of(self, indices):
         self._rows = rows.Rows(self._engine, indices, self._shapes)
@@ -186,6 +185,24 @@ def _warn_of_the_host():
             "of the host's memory, which is slow. Compile the model with jit_compile=True, or "
             'leave it at "auto": then they stay on the GPU.'
         )
+
+
+def _new_counter():
+    """A variable that counts steps, made outside of the graph that may be traced now.
+
+    `tf.function` lets its variables be made in its first call alone, and takes those that are made
+    in `tf.init_scope` for its own too. It knows of none that another thread makes.
+    """
+    made = []
+
+    def make():
+        with tf.device("CPU:0"):
+            made.append(tf.Variable(0, dtype=tf.int64, trainable=False, name="easyddl_step"))
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    thread.join()
+    return made[0]
 
 
 @functools.cache
