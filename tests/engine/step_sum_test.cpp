@@ -1,4 +1,4 @@
-// Sums inside of steps, of which ranks may have many under way, in any order.
+// Sums inside of steps, of which ranks may have many in progress, in any order.
 #include "reducer/step_sum.h"
 
 #include <algorithm>
@@ -160,7 +160,7 @@ TEST(what_was_not_registered_is_refused) {
   EXPECT_CONTAINS(outcome.wait(3)[2], "for a fit that has ended");
 }
 
-// What rank 1 had added by then is there: the sum under way may be right. The next cannot.
+// What rank 1 had added by then is there: the sum in progress may be right. The next cannot.
 TEST(a_sum_that_one_rank_closes_half_way_fails_on_all) {
   if (ranks::size() == 1) return;
   StepSum sum(ranks::world(), "a sum", 3);
@@ -176,7 +176,7 @@ TEST(a_sum_that_one_rank_closes_half_way_fails_on_all) {
     if (outcome.wait(1)[0].empty()) term.expect_sum(kAll);
     next.hand_in(sum);
     EXPECT_CONTAINS(outcome.wait(2)[1], "on rank 1 on host");
-    EXPECT_CONTAINS(outcome.wait(2)[1], "was closed while a step of it was under way");
+    EXPECT_CONTAINS(outcome.wait(2)[1], "was closed while a step of it was in progress");
   }
   more.hand_in(other);
   expect_no_errors(sound, 1);
