@@ -188,7 +188,7 @@ void ExitProtocol::answer(size_t communicator, uint64_t number, int gone) {
   if (found != waits_.end() && found->second.number == number) found->second.gone = gone;
 }
 
-bool ExitProtocol::leave(bool flag) {
+bool ExitProtocol::leave(bool flag, const std::function<void()>& others) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     leaves_ = true;
@@ -197,8 +197,8 @@ bool ExitProtocol::leave(bool flag) {
   }
   MPI_Request request;
   EASYDDL_MPI(MPI_Iallreduce, &flag_, &all_flags_, 1, MPI_INT, MPI_MIN, comm_.get(), &request);
-  complete(request, Clock::time_point::max());
-  wait_for_others_to_hear();
+  complete(request, Clock::time_point::max(), others);
+  wait_for_others_to_hear(others);
   wait_for_threads();
   return all_flags_ == 1;
 }
@@ -207,21 +207,23 @@ bool ExitProtocol::leave(bool flag) {
 // travels on only when this rank calls MPI, and MPI_Finalize may wait for the others without. So
 // this rank goes on until they have come here too. That they tell may be held up likewise, but
 // nothing depends on it.
-void ExitProtocol::wait_for_others_to_hear() {
+void ExitProtocol::wait_for_others_to_hear(const std::function<void()>& others) {
   // Static: where the limit is reached, MPI still has it.
   static MPI_Request request;
   EASYDDL_MPI(MPI_Ibarrier, comm_.get(), &request);
-  complete(request, Clock::now() + kUntilHeard);
+  complete(request, Clock::now() + kUntilHeard, others);
 }
 
 // Waits for a request, but not beyond `limit`.
-void ExitProtocol::complete(MPI_Request& request, Clock::time_point limit) {
-  // Nobody is woken by the others' end; and the lock is free, for the threads that still answer.
+void ExitProtocol::complete(MPI_Request& request, Clock::time_point limit,
+                            const std::function<void()>& others) {
+  // Nobody is woken by the others' end.
   std::chrono::microseconds nap{20};
   for (;;) {
     int done = 0;
     EASYDDL_MPI(MPI_Test, &request, &done, MPI_STATUS_IGNORE);
     if (done != 0 || Clock::now() > limit) return;
+    others();
     std::this_thread::sleep_for(nap);
     nap = std::min(nap * 2, std::chrono::microseconds(5000));
   }

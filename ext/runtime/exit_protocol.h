@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -58,12 +59,13 @@ class ExitProtocol {
   void check(size_t communicator, uint64_t number, const std::string& what,
              const Topology& topology);
 
-  // Sends and receives what is due. Called now and then by one thread, until the end.
+  // Sends and receives what is due. Called now and then, by one thread at a time, until the end.
   void serve();
 
   // Waits until all ranks have come here, and until no thread of this one is in a collective that
-  // could call MPI later. Returns whether all ranks passed `flag` true.
-  bool leave(bool flag);
+  // could call MPI later. Returns whether all ranks passed `flag` true. Meanwhile it calls `others`
+  // now and then, which answers ranks that have not come yet.
+  bool leave(bool flag, const std::function<void()>& others);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -93,8 +95,9 @@ class ExitProtocol {
   void answer(size_t communicator, uint64_t number, int gone);
   std::vector<Words> counts_if_due();
   std::vector<Words> questions_due();
-  void wait_for_others_to_hear();
-  static void complete(MPI_Request& request, Clock::time_point limit);
+  void wait_for_others_to_hear(const std::function<void()>& others);
+  static void complete(MPI_Request& request, Clock::time_point limit,
+                       const std::function<void()>& others);
   void wait_for_threads();
 
   MpiComm comm_;
@@ -107,7 +110,7 @@ class ExitProtocol {
   Clock::time_point leaves_since_;
   int flag_ = 0, all_flags_ = 0;
 
-  // Of the thread that calls `serve`.
+  // Of whoever calls `serve`.
   std::deque<Outgoing> outgoing_;
   std::unordered_map<size_t, Fewest> fewest_;  // on rank 0: by communicator
   Fewest fewest_communicators_;                // on rank 0: of communicators made

@@ -41,6 +41,10 @@ std::vector<int64_t> gather(const MpiComm& machine, int64_t mine) {
   return all;
 }
 
+[[noreturn]] void sleep_forever() {
+  for (;;) pause();
+}
+
 }  // namespace
 
 struct LivenessMonitor::SharedState {
@@ -90,8 +94,9 @@ void LivenessMonitor::start(const Topology& topology) {
 
 void LivenessMonitor::watch() {
   Seat& next = shared_state_->seats[next_];
-  if (pthread_mutex_lock(&next.held) != EOWNERDEAD) return;
-  if (next.announced.load() != 0) return;
+  // This thread holds its own mutex. If it ended, the kernel would take that mutex, and the process
+  // before this one would report this process, which lives, as dead.
+  if (pthread_mutex_lock(&next.held) != EOWNERDEAD || next.announced.load() != 0) sleep_forever();
   // The first to notice speaks for all: the launcher may be ending the others by now.
   if (shared_state_->reported.exchange(1) == 0) {
     write_line("easyddl: " + description_ +

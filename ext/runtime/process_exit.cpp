@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <exception>
+#include <utility>
 
 #include "common/check.h"
 #include "common/console.h"
@@ -22,26 +23,34 @@ std::atomic<World*> g_world{nullptr};
 std::atomic<pid_t> g_pid{0};
 std::string g_warning;  // written by the interpreter's thread, read after it has ended
 
-void part_from_the_others() {
-  World& world = *g_world;
+void leave_job(World& world) {
   world.finish();
-  const bool all_warn = world.exit_protocol().leave(!g_warning.empty());
+  // MPI may call this in MPI_Finalize, where no other thread may call MPI: MPICH takes no lock
+  // there. So this thread does the work of the one that it stops.
+  StallInspector& stall_inspector = world.stall_inspector();
+  stall_inspector.stop();
+  const bool all_warn =
+      world.exit_protocol().leave(!g_warning.empty(), [&] { stall_inspector.serve(); });
   if (all_warn && world.topology().rank == 0) write_line(g_warning);
   end_timeline(world.comm(), world.topology().cores_are_shared);
-  world.stall_inspector().stop();
   world.liveness().announce_end();
 }
 
-// MPI_Finalize deletes the attributes of MPI_COMM_SELF first, whoever calls it: this module,
-// or mpi4py where the script imported it before easyddl.
-int at_finalize(MPI_Comm, int, void*, void*) {
-  if (getpid() != g_pid) return MPI_SUCCESS;
+void part_from_the_others() {
+  static bool has_parted = false;
+  if (std::exchange(has_parted, true)) return;
   try {
-    part_from_the_others();
+    leave_job(*g_world);
   } catch (const std::exception& error) {
     write_line(std::string("easyddl: at exit: ") + error.what());
     end_job(1);
   }
+}
+
+// MPI_Finalize deletes the attributes of MPI_COMM_SELF first: where the script calls it, or mpi4py
+// that the script imported before easyddl.
+int at_finalize(MPI_Comm, int, void*, void*) {
+  if (getpid() == g_pid) part_from_the_others();
   return MPI_SUCCESS;
 }
 
@@ -57,6 +66,8 @@ void at_exit(int status, void*) {
                std::to_string(status) + ". Ending the job.");
     end_job(status);
   }
+  // Not in MPI_Finalize: threads of the script may still call MPI, which they may not do there.
+  part_from_the_others();
   MPI_Finalize();
 }
 

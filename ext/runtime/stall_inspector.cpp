@@ -78,6 +78,12 @@ void StallInspector::set_activity(std::string activity) {
 void StallInspector::stop() {
   const std::lock_guard<std::mutex> lock(mutex_);
   stopped_ = true;
+  stack_ = nullptr;  // the script is over, and the interpreter may be too
+}
+
+void StallInspector::serve() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  serve(lock);
 }
 
 void StallInspector::forget(size_t communicator) {
@@ -89,14 +95,18 @@ void StallInspector::forget(size_t communicator) {
 void StallInspector::run() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (!stopped_) {
-    receive_all();
-    exit_protocol_.serve();
-    spread_failures();
-    ask_all();
-    free_sent();
-    send_stacks(lock);
+    serve(lock);
     if (!stopped_) wake_.wait_for(lock, kPeriod);
   }
+}
+
+void StallInspector::serve(std::unique_lock<std::mutex>& lock) {
+  receive_all();
+  exit_protocol_.serve();
+  spread_failures();
+  ask_all();
+  free_sent();
+  send_stacks(lock);
 }
 
 void StallInspector::receive_all() {
@@ -241,13 +251,14 @@ void StallInspector::ask_all() {
 // Apart from the answers, because whoever holds Python's lock may do so for long.
 void StallInspector::send_stacks(std::unique_lock<std::mutex>& lock) {
   if (want_stack_.empty()) return;
-  const auto wanted = std::exchange(want_stack_, {});
-  const auto stack = stack_;
-  lock.unlock();
-  const std::string text = stack ? stack() : "";
-  lock.lock();
-  for (auto [rank, message] : wanted) {
-    if (stopped_) return;
+  std::string text;
+  if (const auto stack = stack_) {
+    lock.unlock();
+    text = stack();
+    lock.lock();
+    if (stopped_) return;  // whoever serves now sends the rest
+  }
+  for (auto [rank, message] : std::exchange(want_stack_, {})) {
     message.kind = StallMessage::Kind::stack;
     store(message.text, text, true);
     send(rank, std::make_shared<const StallMessage>(message));

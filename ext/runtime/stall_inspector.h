@@ -56,8 +56,11 @@ class StallInspector {
   // none. Without any it costs nothing.
   std::string failure_of(size_t communicator) const;
 
-  // No MPI call is made after this.
+  // The inspector's thread makes no call of MPI after this. Whoever calls it serves the others.
   void stop();
+
+  // Answers the other ranks, and passes on what is due. To be called now and then after `stop`.
+  void serve();
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -65,6 +68,7 @@ class StallInspector {
   struct Outgoing;
 
   void run();
+  void serve(std::unique_lock<std::mutex>& lock);
   void receive_all();
   void take(int from, const StallMessage& message);
   void send(int to, std::shared_ptr<const StallMessage> message);

@@ -179,8 +179,8 @@ TEST(a_rank_that_is_about_to_end_answers) {
     EXPECT_CONTAINS(error, "rank 1 on host b has not come");
     EXPECT(error.find("rank 0") == std::string::npos);
   }
-  EXPECT(!exit_protocol.leave(ranks::rank() != 1));
   stall_inspector.stop();
+  EXPECT(!exit_protocol.leave(ranks::rank() != 1, [&] { stall_inspector.serve(); }));
   ranks::meet();
 }
 
@@ -201,12 +201,12 @@ TEST(no_thread_stays_in_a_collective_when_all_have_left) {
     });
     exit_protocol.end(line);
   });
-  EXPECT(exit_protocol.leave(true));
+  stall_inspector.stop();
+  EXPECT(exit_protocol.leave(true, [&] { stall_inspector.serve(); }));
   EXPECT_CONTAINS(error, "All ranks have ended their scripts, while a thread of rank ");
   waiting.join();
   EXPECT_CONTAINS(trial::error_of([&] { exit_protocol.begin(line); }),
                   "easyddl has ended on this rank, because MPI_Finalize has been called");
-  stall_inspector.stop();
   ranks::meet();
 }
 

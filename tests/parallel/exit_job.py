@@ -100,6 +100,17 @@ def after_finalize():
         print("refused", error, flush=True)
 
 
+def end_one_by_one():
+    """Rank 0 comes to its end, or to MPI_Finalize, long before the others."""
+    add_up(1)
+    time.sleep(1.0 * (world.rank() > 0))
+    if sys.argv[2] == "finalize":
+        from mpi4py import MPI
+
+        MPI.Finalize()
+    print("has ended", flush=True)
+
+
 def no_thread_is_left():
     """A rank's system refuses it further threads (see `refuse_threads.c`)."""
     from mpi4py import MPI
@@ -177,6 +188,7 @@ HOW = {
         daemon_thread,
         daemon_thread_of_one,
         after_finalize,
+        end_one_by_one,
         no_thread_is_left,
         no_thread_for_what_is_registered,
         registration_is_given_up,

@@ -50,18 +50,30 @@ def test_a_collective_after_mpi_has_ended():
     assert done.stdout.count(refused) == 2, done.stdout
 
 
+def preloadable(folder, name, *compilers):
+    """Compiles a library that jobs are to load before all others."""
+    path = mpi.environment()["PATH"]
+    compiler = next(filter(None, (shutil.which(each, path=path) for each in compilers)), None)
+    if compiler is None:
+        pytest.skip(f"needs a C compiler: {', '.join(compilers)}")
+    library, source = folder / f"{name}.so", SCRIPT.with_name(f"{name}.c")
+    command = [compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"]
+    subprocess.run(command, check=True, timeout=60)
+    return str(library)
+
+
+@pytest.mark.parametrize("how", ["exit", "finalize"])
+def test_no_other_thread_calls_mpi_in_its_finalize(how, tmp_path):
+    library = preloadable(tmp_path, "watch_finalize", "mpicc")
+    done = run_job("end_one_by_one", "a,b", how, LD_PRELOAD=library)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("has ended") == 2, done.stdout
+
+
 @pytest.fixture(scope="module")
 def refusing(tmp_path_factory):
     """The library that lets the system refuse threads."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("needs a C compiler")
-    library = tmp_path_factory.mktemp("refuse") / "refuse_threads.so"
-    source = SCRIPT.with_name("refuse_threads.c")
-    subprocess.run(
-        [compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True, timeout=60
-    )
-    return str(library)
+    return preloadable(tmp_path_factory.mktemp("refuse"), "refuse_threads", "cc", "gcc")
 
 
 # The first is that of the start's deadlines; the second, which notices the end of processes, is
