@@ -4,7 +4,7 @@ import importlib
 
 import keras
 
-from easyddl.runtime import launcher
+from easyddl.runtime import affinity, launcher
 
 _CLASSES = {"tensorflow": "TensorFlowBackend", "jax": "JaxBackend", "torch": "TorchBackend"}
 
@@ -55,3 +55,13 @@ def pin_gpu_of(world):
     """
     if world.size > 1 and not launcher.knows_local_rank():
         require().pin_gpu(world.local_rank)
+
+
+def share_cores_of(world):
+    """Limits this rank's threads when MPI has started and the ranks know each other's CPUs.
+
+    Args:
+        world: `_core.World`.
+    """
+    if world.size > 1 and launcher.size() is not None and affinity.are_limited():
+        require().share_cores(affinity.compute_threads())

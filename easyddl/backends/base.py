@@ -1,9 +1,10 @@
-"""The contract of a Keras backend: `Backend` for its framework, `Submitter` for the engine."""
+"""The contract of a Keras backend, `Backend`; `submitter.py` has its contract with the engine."""
 
 import abc
 import contextlib
 
 import keras
+import numpy as np
 
 from easyddl.compat import keras_trainer
 
@@ -31,6 +32,16 @@ class Backend(abc.ABC):
 
         Args:
             local_rank: Integer. This rank's number on its host. More ranks than GPUs share GPUs.
+        """
+
+    @abc.abstractmethod
+    def share_cores(self, threads):
+        """Limits the framework's threads, unless the user has set a number or it is too late.
+
+        Called at import with an estimate, and again when the ranks know each other's CPUs.
+
+        Args:
+            threads: Integer. The number of threads that this rank should start.
         """
 
     # Tensors.
@@ -275,6 +286,22 @@ class Backend(abc.ABC):
         """
         return None
 
+    def draw_seed(self):
+        """A random number below 2**31, of the generator that Keras shuffles arrays by."""
+        return int(np.random.randint(2**31))
+
+    def replacing_shuffle(self, order, samples):
+        """A context in which a dataset of TensorFlow that shuffles arrays gets another order.
+
+        Args:
+            order: `training.array_order.ArrayOrder`.
+            samples: Integer. The number of samples.
+
+        Returns:
+            Context manager. It yields the function of a tensor that replaces the shuffling.
+        """
+        raise NotImplementedError("Only Keras on TensorFlow makes a tf.data.Dataset of arrays.")
+
     # Gradients.
 
     @abc.abstractmethod
@@ -286,65 +313,3 @@ class Backend(abc.ABC):
             buckets: List of lists of indices: the tensors of each bucket, in the order of buckets.
             shapes: List of tuples. The shape of each tensor.
         """
-
-
-class Submitter(abc.ABC):
-    """Submits the tensors of one registration to the engine at every step, and returns the results.
-
-    Args:
-        engine: `_core.Reducer` or `_core.StepSum`. The reducer.
-        buckets: List of lists of indices: the tensors of each bucket, in the order of buckets.
-        shapes: List of tuples. The shape of each tensor.
-    """
-
-    def __init__(self, engine, buckets, shapes):
-        self._engine = engine
-        self._buckets = buckets
-        self._shapes = shapes
-
-    @abc.abstractmethod
-    def reduce(self, tensors, weight=None):
-        """The mean of each tensor over all ranks, or its sum if the reducer is a `StepSum`.
-
-        Args:
-            tensors: List of tensors, in the order of registration.
-            weight: Scalar tensor or number. The weight of this rank's batch. `None` counts as 1.
-
-        Returns:
-            List of tensors of the same length. In a step that is being traced, these are symbolic.
-        """
-
-    def zeros(self, dtype, shape):
-        """The tensor that a rank submits for a gradient that it does not have."""
-        return keras.ops.zeros(shape, dtype)
-
-    def gather_rows_of(self, indices):
-        """Registers the sparse tensors. They are in no bucket; their rows are gathered."""
-        raise NotImplementedError(f"This backend has dense gradients only. Received: {indices}")
-
-    def no_rows(self, dtype, shape):
-        """The sparse tensor without rows that a rank submits for a gradient it does not have."""
-        raise NotImplementedError("This backend has dense gradients only.")
-
-    def watch(self, variables, weight):
-        """Submits each bucket when its gradients are computed, before `reduce` is called.
-
-        Compiled steps need no implementation: they submit each bucket when it is computed.
-
-        Args:
-            variables: List of the variables that the gradients belong to.
-            weight: Function without arguments that returns the weight of this rank's batch.
-        """
-        return None
-
-    def unwatch(self):
-        """Ends the effect of `watch`: only `reduce` submits gradients."""
-        return None
-
-    def stop(self):
-        """Waits for the results of submitted buckets. Called before the reducer is closed."""
-        return None
-
-    def close(self):
-        """Frees buffers. Called after the reducer is closed and no longer uses them."""
-        return None

@@ -3,6 +3,7 @@
 import warnings
 
 from easyddl.compat import (
+    keras_arrays,
     keras_callback,
     keras_data,
     keras_jax_trainer,
@@ -21,6 +22,7 @@ NAMES = (
     *keras_trainer.NAMES,
     *keras_jax_trainer.NAMES,
     *keras_data.NAMES,
+    *keras_arrays.NAMES,
     *keras_optimizer.NAMES,
     *keras_metric.NAMES,
     *keras_loss.NAMES,

@@ -8,6 +8,7 @@ import keras
 from easyddl import backends
 from easyddl.collectives import objects
 from easyddl.compat import keras_trainer, patches
+from easyddl.data import set_epoch
 from easyddl.reducer import gradient_reducer
 from easyddl.runtime import context, world
 from easyddl.training import dry_run, epoch_data, structures
@@ -32,11 +33,13 @@ class FitContext(context.Context):
         steps: Integer. The number of calls of the train function on this rank in this epoch.
         has_restored_metrics: Boolean. Whether this epoch continues with the metrics of a backup.
         data: `EpochData`.
+        array_order: `ArrayOrder`; `None` if the fit does not shuffle arrays.
     """
 
     def __init__(self, model, arguments):
         super().__init__(model)
         self.data = epoch_data.EpochData()
+        self.array_order = None
         self.arguments = arguments
         self.callbacks = callbacks_of(arguments.get("callbacks"))
         self.random_states = None
@@ -166,8 +169,11 @@ class FitContext(context.Context):
         """Whether this thread runs the steps. Keras may call callbacks in other threads."""
         return threading.get_ident() == self._thread
 
-    def begin_epoch(self):
-        """Resets the counts of an epoch."""
+    def begin_epoch(self, epoch):
+        """Resets the counts of an epoch, and sets the order of its data."""
+        set_epoch.begin(self.arguments.get("x"), epoch)
+        if self.array_order is not None:
+            self.array_order.change(epoch=epoch)
         self.steps = 0
         self.has_restored_metrics = False
         self._wait = lambda: None

@@ -14,6 +14,7 @@ from easyddl.compat import patches
 from easyddl.data import set_epoch, validation_split
 from easyddl.data.kinds import is_a
 from easyddl.runtime import context, job_exit, launcher, world
+from easyddl.training import array_order, device_distribution
 from easyddl.training.evaluation_context import EvaluationContext
 from easyddl.training.fit_context import FitContext, callbacks_of
 
@@ -42,10 +43,10 @@ def _attach(callbacks, model, **params):
             callback.set_params({**(callback.params or {}), **params})
 
 
-def _is_shared(callbacks):
-    """Whether the job has several ranks and one of the callbacks is a `DDLCallback`."""
+def _has_ddl_callback(callbacks):
+    """Whether one of the callbacks is a `DDLCallback`."""
     names = [cls.__name__ for callback in callbacks for cls in type(callback).__mro__]
-    return "DDLCallback" in names and world.size() > 1
+    return "DDLCallback" in names
 
 
 def install():
@@ -65,7 +66,10 @@ def _fit(original):
             return original(self, *args, **kwargs)  # raises Keras's own error
         del arguments["self"]
         arguments = set_epoch.keep_order(arguments)
-        is_shared = _is_shared(callbacks_of(arguments.get("callbacks")))
+        is_ours = _has_ddl_callback(callbacks_of(arguments.get("callbacks")))
+        if is_ours:
+            device_distribution.refuse(self, "fit")
+        is_shared = is_ours and world.size() > 1
         if is_shared:
             arguments = validation_split.to_rank_fraction(arguments)
         with job_exit.bounded_end() as has_failed, FitContext(self, arguments) as active:
@@ -73,6 +77,8 @@ def _fit(original):
                 if is_shared:
                     active.at_end.callback(backends.require().begin_without_batch(self))
                     active.at_end.callback(active.data.watch(self))
+                if is_ours:
+                    active.array_order = array_order.begin(active)
                 callbacks = arguments.get("callbacks")
                 _attach(callbacks, self, epochs=arguments.get("epochs", 1))
                 history = original(self, **arguments)
@@ -95,8 +101,10 @@ def _evaluate(original):
         with EvaluationContext(self):
             # Within a fit, Keras passes the fit's own list, which is already attached.
             if context.of(self, FitContext) is None:
-                arguments = signature.bind_partial(self, *args, **kwargs).arguments
-                _attach(arguments.get("callbacks"), self)
+                callbacks = signature.bind_partial(self, *args, **kwargs).arguments.get("callbacks")
+                if _has_ddl_callback(callbacks_of(callbacks)):
+                    device_distribution.refuse(self, "evaluate")
+                _attach(callbacks, self)
             return original(self, *args, **kwargs)
 
     return evaluate

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import functools
 import io
 import os
 import pathlib
@@ -668,6 +669,103 @@ def check_distributed_optimizer_takes_optimizers_only():
 def check_broadcast_variables_takes_variables_only():
     assert isinstance(fails(lambda: ddl.broadcast_variables([np.ones(2)])), TypeError)
     assert isinstance(fails(lambda: ddl.broadcast_variables([], root_rank=SIZE)), ValueError)
+
+
+def recorded_order(seed, *callbacks, **arguments):
+    """The samples of each epoch in the order of a fit, and the model."""
+    keras.utils.set_random_seed(seed + RANK)
+    epochs = []
+
+    class Recorder(keras.Model):
+        def train_step(self, *arguments):
+            x = keras.ops.convert_to_numpy(arguments[-1][0])
+            epochs[-1].extend(x[:, 0].astype(int).tolist())
+            return super().train_step(*arguments)
+
+    inputs = keras.Input((1,))
+    model = Recorder(inputs, keras.layers.Dense(1)(inputs))
+    model.compile(keras.optimizers.SGD(1e-6, momentum=0.9), "mse", run_eagerly=True)
+    model.set_weights([np.ones((1, 1)), np.zeros(1)])
+    x = np.arange(22, dtype="float32")[:, None]
+    begin = keras.callbacks.LambdaCallback(on_epoch_begin=lambda *_: epochs.append([]))
+    arguments = {"epochs": 4, "batch_size": 4, "verbose": 0, **arguments}
+    try:
+        model.fit(x, x, callbacks=both(begin, *callbacks), **arguments)
+    except KeyError:
+        assert callbacks
+    return epochs, model
+
+
+def check_shuffled_arrays_have_an_order_by_seed_epoch_and_rank():
+    epochs, _ = recorded_order(3)
+    for epoch in epochs:
+        assert sorted(epoch) == list(range(22))
+    everyones = COMM.allgather(epochs)
+    orders = [tuple(epoch) for each in everyones for epoch in each]
+    assert len(set(orders)) == 4 * SIZE, orders
+    assert recorded_order(3)[0] == epochs
+    assert recorded_order(4)[0] != epochs
+    part, _ = recorded_order(3, validation_split=0.25)
+    assert sorted(part[0]) == sorted(part[1]) and len(part[0]) < 18
+    assert part[0] != part[1] != sorted(part[0])
+    # A pass may take several epochs.
+    steps, _ = recorded_order(3, epochs=3, steps_per_epoch=2)
+    assert [sample for epoch in steps for sample in epoch] == epochs[0]
+    plain, _ = recorded_order(3, shuffle=False)
+    assert plain == [list(range(22))] * 4
+    blocks, _ = recorded_order(3, shuffle="batch")
+    assert [sorted(blocks[0][i : i + 4])[0] % 4 for i in range(0, 20, 4)] == [0] * 5
+
+
+def check_a_resumed_fit_shuffles_arrays_as_the_interrupted_one():
+    class Interrupt(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            if (len(self.model.history.epoch), batch) == (2, 3):
+                raise KeyError("interrupted")
+
+    whole, want = recorded_order(3)
+    folder = COMM.bcast(tempfile.mkdtemp() if RANK == 0 else None)
+    try:
+        for save_freq, skipped in (("epoch", 0), (5, 12)):
+            backup = functools.partial(
+                ddl.BackupAndRestore, os.path.join(folder, str(save_freq)), save_freq
+            )
+            before, _ = recorded_order(3, backup(), Interrupt())
+            assert before[:2] == whole[:2] and before[2] == whole[2][:12], before
+            # The seed of the script does not matter, nor what it has drawn.
+            after, model = recorded_order(50, backup())
+            assert after == [whole[2][skipped:], whole[3]], (save_freq, after, whole)
+            for mine, other in zip(model.get_weights(), want.get_weights(), strict=True):
+                assert mine.tobytes() == other.tobytes(), save_freq
+    finally:
+        COMM.barrier()
+        if RANK == 0:
+            shutil.rmtree(folder)
+
+
+def check_a_distribution_of_keras_is_refused():
+    model = new_model()
+    x, y = data()
+    devices = keras.distribution.list_devices() if BACKEND == "jax" else ["cpu:0"]
+    try:
+        distribution = keras.distribution.DataParallel(devices=devices)
+    except AttributeError:
+        assert BACKEND != "jax"  # Keras 3.5 has none on TensorFlow
+        return
+    keras.distribution.set_distribution(distribution)
+    try:
+        errors = {
+            "before fit": fails(lambda: fit(model)),
+            "before evaluate": fails(
+                lambda: model.evaluate(x, y, verbose=0, callbacks=[ddl.DDLCallback()])
+            ),
+        }
+    finally:
+        keras.distribution.set_distribution(None)
+    for text, error in errors.items():
+        assert isinstance(error, ValueError), error
+        assert "set_distribution(None)" in str(error) and text in str(error), error
+    fit(model)
 
 
 def check_compute_threads_are_shared():

@@ -216,15 +216,5 @@ def check_a_gradient_that_is_sparse():
     np.testing.assert_allclose(before - layer.get_weights()[0], want, rtol=1e-5, atol=1e-6)
 
 
-def check_what_cannot_be_is_refused():
-    devices = keras.distribution.list_devices()
-    keras.distribution.set_distribution(keras.distribution.DataParallel(devices=devices))
-    try:
-        error = fails(lambda: fit(new_model()))
-    finally:
-        keras.distribution.set_distribution(None)
-    assert isinstance(error, ValueError) and "set_distribution" in str(error), error
-
-
 if __name__ == "__main__":
     run_checks(globals())

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from keras.src.losses import loss
 from keras.src.trainers import epoch_iterator
-from keras.src.trainers.data_adapters import py_dataset_adapter
+from keras.src.trainers.data_adapters import array_data_adapter, py_dataset_adapter
 
 import easyddl
 import easyddl as ddl
@@ -128,6 +128,9 @@ def instances():
             keras.optimizers.SGD()
         ),
         "keras.src.trainers.epoch_iterator.EpochIterator": iterator,
+        f"{array_data_adapter.__name__}.ArrayDataAdapter": array_data_adapter.ArrayDataAdapter(
+            np.ones((2, 3))
+        ),
         f"{py_dataset_adapter.__name__}.PyDatasetAdapter": iterator.data_adapter,
         f"{py_dataset_adapter.__name__}.PyDatasetEnqueuer": py_dataset_adapter.OrderedEnqueuer(
             Batches()

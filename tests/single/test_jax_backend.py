@@ -30,7 +30,7 @@ def run(code, **env):
 
 
 def test_no_other_framework_is_imported():
-    loaded = run("import easyddl; print(*sys.modules)")
+    loaded = run("import easyddl; easyddl.split_data; print(*sys.modules)")
     assert "jax" in loaded
     assert not {"tensorflow", "torch", "tf_keras"} & set(loaded)
 

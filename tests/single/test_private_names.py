@@ -24,6 +24,7 @@ OF_OTHERS = {
     "_fields": "named tuples, documented",
     "_replace": "named tuples, documented",
     "_current_frames": "sys, documented",
+    "_run_exitfuncs": "atexit, which multiprocessing calls too",
     "_add_control_input": "TensorFlow's operations",
     "_functions": "TensorFlow's datasets",
     "_inputs": "TensorFlow's datasets",

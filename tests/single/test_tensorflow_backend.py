@@ -1,10 +1,14 @@
-import os
-
 import pytest
 import tensorflow as tf
 
 from easyddl.backends.tensorflow import TensorFlowBackend, devices
-from easyddl.runtime import affinity, launcher
+from easyddl.runtime import launchers
+
+
+def variables(kind):
+    """The variables by which launchers tell one thing."""
+    return [getattr(row, kind) for row in launchers.LAUNCHERS if getattr(row, kind)]
+
 
 BACKEND = TensorFlowBackend()
 
@@ -34,14 +38,14 @@ def test_a_gpu_is_pinned_by_local_rank(monkeypatch, gpus, local_rank, mine):
 
 
 def test_without_a_launcher_gpus_are_left_alone(monkeypatch, gpus):
-    for name in launcher._SIZE:
+    for name in variables("size"):
         monkeypatch.delenv(name, raising=False)
     BACKEND.configure()
     assert gpus == {}
 
 
 def test_a_gpu_that_only_mpi_can_tell(monkeypatch, gpus):
-    for name in launcher._LOCAL_RANK:
+    for name in variables("local_rank"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PMI_SIZE", "5")
     BACKEND.configure()
@@ -57,7 +61,7 @@ def test_what_the_user_set_stays(monkeypatch):
     monkeypatch.setattr(tf.config.threading, "get_inter_op_parallelism_threads", lambda: 3)
     monkeypatch.setattr(tf.config.threading, "set_intra_op_parallelism_threads", asked.append)
     monkeypatch.setattr(tf.config.threading, "set_inter_op_parallelism_threads", asked.append)
-    devices.share_cores()
+    BACKEND.share_cores(2)
     assert asked == []
 
 
@@ -73,10 +77,20 @@ def test_importing_after_tensorflow_has_begun_warns(monkeypatch):
         BACKEND.configure()
 
 
-def test_cores_are_shared_unless_the_launcher_has_done_it(monkeypatch):
-    monkeypatch.setenv("MPI_LOCALNRANKS", "4")
-    own, launchers = set(range(8)), set(range(8))
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: own if pid == 0 else launchers)
-    assert affinity.compute_threads() == 2
-    own = {0, 1, 2}  # bound
-    assert affinity.compute_threads() == 3
+def test_threads_are_set_again_when_the_ranks_know_each_other(monkeypatch):
+    state = {"intra": 0, "inter": 0}
+    monkeypatch.setattr(devices, "_own", {})
+    monkeypatch.delenv("TF_NUM_INTRAOP_THREADS", raising=False)
+    for kind in state:
+        name = f"{kind}_op_parallelism_threads"
+        monkeypatch.setattr(tf.config.threading, f"get_{name}", lambda k=kind: state[k])
+        monkeypatch.setattr(
+            tf.config.threading, f"set_{name}", lambda count, k=kind: state.update({k: count})
+        )
+    BACKEND.share_cores(1)
+    assert state == {"intra": 1, "inter": 2}
+    BACKEND.share_cores(4)
+    assert state == {"intra": 4, "inter": 4}
+    state["intra"] = 7  # the user's
+    BACKEND.share_cores(2)
+    assert state == {"intra": 7, "inter": 2}

@@ -9,11 +9,17 @@ import numpy as np
 import pytest
 
 from easyddl import backends
-from easyddl.runtime import launcher
+from easyddl.runtime import launchers
 
 torch = pytest.importorskip("torch")
 
-from easyddl.backends.torch import TorchBackend, devices, overlap, trainer  # noqa: E402
+from easyddl.backends.torch import TorchBackend, overlap, trainer  # noqa: E402
+
+
+def variables(kind):
+    """The variables by which launchers tell one thing."""
+    return [getattr(row, kind) for row in launchers.LAUNCHERS if getattr(row, kind)]
+
 
 BACKEND = TorchBackend()
 
@@ -50,7 +56,7 @@ def test_a_gpu_is_pinned_by_local_rank(monkeypatch, gpus, local_rank, mine):
 
 
 def test_without_a_launcher_gpus_are_left_alone(monkeypatch, gpus):
-    for name in launcher._SIZE:
+    for name in variables("size"):
         monkeypatch.delenv(name, raising=False)
     BACKEND.configure()
     assert gpus == []
@@ -58,7 +64,7 @@ def test_without_a_launcher_gpus_are_left_alone(monkeypatch, gpus):
 
 def test_a_gpu_that_only_mpi_can_tell(monkeypatch, gpus):
     monkeypatch.setattr(backends, "require", lambda: BACKEND)
-    for name in launcher._LOCAL_RANK:
+    for name in variables("local_rank"):
         monkeypatch.delenv(name, raising=False)
     for size in ("", "5"):
         monkeypatch.setenv("PMI_SIZE", size)
@@ -99,14 +105,14 @@ def threads(monkeypatch):
 @pytest.mark.parametrize(("before", "after"), [(8, 2), (4, 2), (3, 3), (1, 1)])
 def test_cores_are_shared_unless_the_user_has_set_threads(threads, before, after):
     threads.now = before
-    devices.share_cores()
+    TorchBackend().share_cores(2)
     assert threads.now == after
 
 
 @pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "MKL_NUM_THREADS"])
 def test_what_the_environment_says_of_threads_stays(monkeypatch, threads, name):
     monkeypatch.setenv(name, "8")
-    devices.share_cores()
+    TorchBackend().share_cores(2)
     assert threads.now == 8
 
 
@@ -228,6 +234,17 @@ def test_a_model_that_reduces_by_itself(monkeypatch):
 def test_importing_it_imports_no_other_framework():
     count = "print(sorted({'tensorflow', 'jax', 'torch'} & set(sys.modules)))"
     keras_alone = python("import sys, keras", count)
-    done = python("import sys, easyddl", "easyddl.backends.require()", count)
+    done = python("import sys, easyddl.backends", "easyddl.backends.require()", count)
     assert "torch" in done.stdout and "tensorflow" not in done.stdout, done
     assert done.stdout == keras_alone.stdout, (done, keras_alone)
+
+
+def test_threads_are_set_again_when_the_ranks_know_each_other(threads):
+    backend = TorchBackend()
+    backend.share_cores(1)
+    assert threads.now == 1
+    backend.share_cores(4)
+    assert threads.now == 4
+    threads.now = 3  # the user's
+    backend.share_cores(2)
+    assert threads.now == 3

@@ -16,6 +16,8 @@ _VISIBLE, _ALL = "jax_cuda_visible_devices", "all"
 class JaxDevices(Backend):
     """Devices of a `JaxBackend`."""
 
+    _own_threads = None  # the value of NPROC that easyddl has set
+
     def configure(self):
         if launcher.size() is None:
             return
@@ -28,8 +30,8 @@ class JaxDevices(Backend):
             return
         if launcher.knows_local_rank():
             _pin_gpu(launcher.local_rank())
-        if launcher.local_size() > 1:
-            _share_cores()
+        if affinity.are_limited():
+            self.share_cores(affinity.compute_threads())
 
     def pin_gpu(self, local_rank):
         if not private.backends_are_initialized():
@@ -41,6 +43,16 @@ class JaxDevices(Backend):
                 "`easyddl.init()` first.",
                 stacklevel=2,
             )
+
+    def share_cores(self, threads):
+        # XLA makes a pool of NPROC threads, or of one a core, when it runs its first operation. One
+        # of its flags decides whether an operation uses several of them. Where the user has set
+        # either, it stays.
+        if os.environ.get("NPROC") not in (None, self._own_threads):
+            return
+        if "xla_cpu_multi_thread_eigen" in os.environ.get("XLA_FLAGS", ""):
+            return
+        os.environ["NPROC"] = self._own_threads = str(threads)
 
 
 def _pin_gpu(local_rank):
@@ -59,11 +71,3 @@ def _visible_gpus():
     if named is not None:
         return len([each for each in named.split(",") if each.strip()])
     return len(list(pathlib.Path("/dev").glob("nvidia[0-9]*")))
-
-
-def _share_cores():
-    # XLA makes a pool of NPROC threads, or of one a core. One of its flags decides whether an
-    # operation uses several of them. Where the user has set either, it stays.
-    if "NPROC" in os.environ or "xla_cpu_multi_thread_eigen" in os.environ.get("XLA_FLAGS", ""):
-        return
-    os.environ["NPROC"] = str(affinity.compute_threads())

@@ -22,12 +22,6 @@ class JaxTrainer(Backend):
     """How Keras trains on a `JaxBackend`."""
 
     def check_model(self, model):
-        if keras.distribution.distribution() is not None:
-            raise ValueError(
-                "keras.distribution shares a step out to several devices, and easyddl to several "
-                "ranks of one device each. Leave keras.distribution.set_distribution out. "
-                f"Received: model {model.name!r} in {keras.distribution.distribution()}"
-            )
         if getattr(keras.config, "is_nnx_enabled", lambda: False)():
             raise NotImplementedError(
                 "easyddl does not know the variables of Flax's NNX. Leave KERAS_NNX_ENABLED out. "

@@ -1,5 +1,6 @@
 """This rank's share of the machine's GPUs and cores, on TensorFlow."""
 
+import contextlib
 import os
 import warnings
 
@@ -7,6 +8,8 @@ import tensorflow as tf
 
 from easyddl.backends.base import Backend
 from easyddl.runtime import affinity, launcher
+
+_own = {}  # the numbers of threads that easyddl has set
 
 
 class TensorFlowDevices(Backend):
@@ -18,8 +21,8 @@ class TensorFlowDevices(Backend):
         try:
             if launcher.knows_local_rank():
                 _pin_gpu(launcher.local_rank())
-            if launcher.local_size() > 1:
-                share_cores()
+            if affinity.are_limited():
+                _share_cores(affinity.compute_threads())
         except RuntimeError:  # TensorFlow has run operations, and its devices are fixed
             warnings.warn(
                 "TensorFlow ran operations before easyddl was imported, so each rank may use all "
@@ -38,6 +41,11 @@ class TensorFlowDevices(Backend):
                 stacklevel=2,
             )
 
+    def share_cores(self, threads):
+        # TensorFlow's threads are fixed once it has run operations.
+        with contextlib.suppress(RuntimeError):
+            _share_cores(threads)
+
 
 def _pin_gpu(local_rank):
     gpus = tf.config.get_visible_devices("GPU")
@@ -48,12 +56,14 @@ def _pin_gpu(local_rank):
     tf.config.experimental.set_memory_growth(mine, True)
 
 
-def share_cores():
-    """Limits TensorFlow's threads to this rank's cores, where the user has set no number."""
-    if "TF_NUM_INTRAOP_THREADS" not in os.environ:
-        threads = affinity.compute_threads()
-        if tf.config.threading.get_intra_op_parallelism_threads() == 0:
-            tf.config.threading.set_intra_op_parallelism_threads(threads)
-        if tf.config.threading.get_inter_op_parallelism_threads() == 0:
-            # Two at least: one may wait in an exchange while the other computes.
-            tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
+def _share_cores(threads):
+    """Sets TensorFlow's numbers of threads that the user has not set."""
+    if "TF_NUM_INTRAOP_THREADS" in os.environ:
+        return
+    settings = tf.config.threading
+    # Two at least: one may wait in an exchange while the other computes.
+    for kind, count in (("intra", threads), ("inter", max(2, threads))):
+        now = getattr(settings, f"get_{kind}_op_parallelism_threads")()
+        if now in (0, _own.get(kind)):
+            getattr(settings, f"set_{kind}_op_parallelism_threads")(count)
+            _own[kind] = count

@@ -9,7 +9,8 @@ import warnings
 import tensorflow as tf
 
 from easyddl.backends import xla
-from easyddl.backends.base import Backend, Submitter
+from easyddl.backends.base import Backend
+from easyddl.backends.submitter import Submitter
 from easyddl.backends.tensorflow import private, rows
 from easyddl.backends.tensorflow.step import batch_operations, is_compiled_by_xla
 from easyddl.backends.tensorflow.tensors import to_dense

@@ -11,13 +11,16 @@ from easyddl.runtime import affinity, launcher
 class TorchDevices(Backend):
     """Devices of a `TorchBackend`."""
 
+    _own_threads = None  # the number that easyddl has set
+    _most_threads = None  # the number that PyTorch takes when left to itself
+
     def configure(self):
         if launcher.size() is None:
             return
         if launcher.knows_local_rank():
             self.pin_gpu(launcher.local_rank())
-        if launcher.local_size() > 1:
-            share_cores()
+        if affinity.are_limited():
+            self.share_cores(affinity.compute_threads())
 
     def pin_gpu(self, local_rank):
         # Keras's "cuda" is PyTorch's current device. One that was set before is the user's choice.
@@ -27,12 +30,13 @@ class TorchDevices(Backend):
             return
         torch.cuda.set_device(local_rank % torch.cuda.device_count())
 
-
-def share_cores():
-    """Limits PyTorch's threads to this rank's cores, where the user has set no number."""
-    if {"OMP_NUM_THREADS", "MKL_NUM_THREADS"} & set(os.environ):
-        return
-    # Left to itself PyTorch takes every core, or one thread of each where there are two.
-    every = len(os.sched_getaffinity(0))
-    if torch.get_num_threads() in (every, every // 2):
-        torch.set_num_threads(min(affinity.compute_threads(), torch.get_num_threads()))
+    def share_cores(self, threads):
+        if {"OMP_NUM_THREADS", "MKL_NUM_THREADS"} & set(os.environ):
+            return
+        # Left to itself PyTorch takes every core, or one thread of each where there are two.
+        every = len(os.sched_getaffinity(0))
+        now = torch.get_num_threads()
+        if now == self._own_threads or now in (every, every // 2):
+            most = self._most_threads = self._most_threads or now
+            self._own_threads = min(threads, most)
+            torch.set_num_threads(self._own_threads)

@@ -33,6 +33,9 @@ class TorchRandomStates(Backend):
         generators = {name: torch.Generator(device=name).manual_seed(seed) for name in captured}
         return _encoded({name: each.get_state() for name, each in generators.items()})
 
+    def draw_seed(self):
+        return int(torch.randint(2**31, ()))
+
 
 def _encoded(states):
     return {name: base64.b64encode(s.numpy().tobytes()).decode() for name, s in states.items()}

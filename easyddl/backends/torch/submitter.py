@@ -4,7 +4,8 @@ import warnings
 
 import torch
 
-from easyddl.backends.base import Backend, Submitter
+from easyddl.backends.base import Backend
+from easyddl.backends.submitter import Submitter
 from easyddl.backends.torch import dry_run
 from easyddl.backends.torch.gpu_queue import GpuQueue
 from easyddl.backends.torch.host_queue import HostQueue

@@ -1,0 +1,67 @@
+"""The contract of a Keras backend towards the engine: `Submitter`."""
+
+import abc
+
+import keras
+
+
+class Submitter(abc.ABC):
+    """Submits the tensors of one registration to the engine at every step, and returns the results.
+
+    Args:
+        engine: `_core.Reducer` or `_core.StepSum`. The reducer.
+        buckets: List of lists of indices: the tensors of each bucket, in the order of buckets.
+        shapes: List of tuples. The shape of each tensor.
+    """
+
+    def __init__(self, engine, buckets, shapes):
+        self._engine = engine
+        self._buckets = buckets
+        self._shapes = shapes
+
+    @abc.abstractmethod
+    def reduce(self, tensors, weight=None):
+        """The mean of each tensor over all ranks, or its sum if the reducer is a `StepSum`.
+
+        Args:
+            tensors: List of tensors, in the order of registration.
+            weight: Scalar tensor or number. The weight of this rank's batch. `None` counts as 1.
+
+        Returns:
+            List of tensors of the same length. In a step that is being traced, these are symbolic.
+        """
+
+    def zeros(self, dtype, shape):
+        """The tensor that a rank submits for a gradient that it does not have."""
+        return keras.ops.zeros(shape, dtype)
+
+    def gather_rows_of(self, indices):
+        """Registers the sparse tensors. They are in no bucket; their rows are gathered."""
+        raise NotImplementedError(f"This backend has dense gradients only. Received: {indices}")
+
+    def no_rows(self, dtype, shape):
+        """The sparse tensor without rows that a rank submits for a gradient it does not have."""
+        raise NotImplementedError("This backend has dense gradients only.")
+
+    def watch(self, variables, weight):
+        """Submits each bucket when its gradients are computed, before `reduce` is called.
+
+        Compiled steps need no implementation: they submit each bucket when it is computed.
+
+        Args:
+            variables: List of the variables that the gradients belong to.
+            weight: Function without arguments that returns the weight of this rank's batch.
+        """
+        return None
+
+    def unwatch(self):
+        """Ends the effect of `watch`: only `reduce` submits gradients."""
+        return None
+
+    def stop(self):
+        """Waits for the results of submitted buckets. Called before the reducer is closed."""
+        return None
+
+    def close(self):
+        """Frees buffers. Called after the reducer is closed and no longer uses them."""
+        return None
