@@ -1,11 +1,25 @@
 """Messages to the person at the terminal."""
 
 import os
-import pathlib
 import stat
 import sys
 
-_LAUNCHERS = ("mpirun", "mpiexec", "prterun", "orterun", "srun")
+from easyddl.runtime import launchers, processes
+
+_COMMANDS = tuple(name for launcher in launchers.LAUNCHERS for name in launcher.commands)
+
+
+_declared = False
+
+
+def declare_watched(watched):
+    """Tells whether a person watches standard error, where this process cannot know it.
+
+    Args:
+        watched: Boolean.
+    """
+    global _declared
+    _declared = watched
 
 
 def say(message):
@@ -17,30 +31,22 @@ def is_watched():
     """Whether a person watches this process's standard error.
 
     This is true if standard error is a terminal, or a pipe to a launcher on this host whose own
-    standard error is a terminal. MPICH's mpirun gives pipes to its ranks.
+    standard error is a terminal. MPICH's mpirun gives pipes to its ranks. It is also true if
+    `declare_watched` says so.
     """
     try:
-        if sys.stderr.isatty():
+        if _declared or sys.stderr.isatty():
             return True
         is_pipe = stat.S_ISFIFO(os.fstat(sys.stderr.fileno()).st_mode)
-        return is_pipe and _is_terminal_of(_launcher())
+        return is_pipe and _is_terminal_of_launcher()
     except (AttributeError, OSError, ValueError):  # there is no standard error, or it is not a file
         return False
 
 
-def _launcher():
-    """The id of the launcher that is an ancestor of this process; `None` if there is none."""
-    process = os.getppid()
-    while process > 1:
-        status = pathlib.Path(f"/proc/{process}/stat").read_text()
-        name, rest = status[status.index("(") + 1 :].rsplit(") ", 1)
-        if name.startswith(_LAUNCHERS):
-            return process
-        process = int(rest.split()[1])
-    return None
-
-
-def _is_terminal_of(process):
-    return process is not None and os.readlink(f"/proc/{process}/fd/2").startswith(
-        ("/dev/pts/", "/dev/tty")
-    )
+def _is_terminal_of_launcher():
+    """Whether the nearest launcher that is an ancestor writes its standard error to a terminal."""
+    found = (each.id for each in processes.ancestors() if each.name in _COMMANDS)
+    launcher = next(found, None)
+    if launcher is None:
+        return False
+    return os.readlink(f"/proc/{launcher}/fd/2").startswith(("/dev/pts/", "/dev/tty"))

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from easyddl.runtime import launcher
+from easyddl.runtime import entry_point, launcher
 from easyddl.runtime.start import Engine, start
 
 _engine: Engine | None = None
@@ -58,6 +58,9 @@ def _start_once():
         raise RuntimeError("A signal handler cannot use easyddl while easyddl starts.")
     _is_starting = True
     try:
+        # A rank of an unknown launcher may have imported easyddl without Keras, whose backend
+        # registers what the start must do.
+        entry_point.load_for_script()
         started = start()
         for act in _at_start:
             act(started.world)

@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import functools
 import os
 import signal
 import sys
@@ -9,6 +10,8 @@ import threading
 import time
 
 from easyddl.runtime import deadlines, launcher, mpi_library, world
+
+_all_end_together = False  # whether `end_together` has been called
 
 
 def _flush():
@@ -55,6 +58,16 @@ def _end_before_start(kind, error):
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+def end_together():
+    """Makes this rank's exit with a status other than 0 an orderly end of the job.
+
+    All ranks must call it, and exit soon. Otherwise such an exit aborts the job, because the other
+    ranks may wait for this one.
+    """
+    global _all_end_together
+    _all_end_together = True
+
+
 def _finish_at_exit():
     """Starts easyddl on a rank that has not used it, because the others wait in their start."""
     if launcher.is_rank_of_several() and not world.is_started():
@@ -67,6 +80,8 @@ def _finish_at_exit():
         world.stop_signals()
         # The GPU driver may shut down before MPI is finalized, so this cannot wait until then.
         world.finish()
+        if _all_end_together:
+            mpi_library.finalize()
 
 
 @contextlib.contextmanager
@@ -96,6 +111,7 @@ def bounded_end():
             timer.cancel()
 
 
+@functools.cache
 def install():
     """Makes an exception that nobody catches print its traceback and end all ranks."""
     previous = sys.excepthook
@@ -112,3 +128,8 @@ def install():
 
     sys.excepthook = hook
     atexit.register(_finish_at_exit)
+
+
+def uninstall():
+    """Leaves out the end of the job at exit. For a rank for which no other rank waits."""
+    atexit.unregister(_finish_at_exit)

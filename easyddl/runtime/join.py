@@ -162,10 +162,14 @@ class Join:
             self._ends = self._ends or any(0 < step <= number for step in steps)
         return self._ends
 
+    def ask_to_stop(self):
+        """Asks all ranks to stop, by the control word of the next step."""
+        for reducer in self._reducers.values():
+            reducer.ask_to_stop(True)
+
     def _ask_to_stop(self, stop):
         if stop and not self._ends:
-            for reducer in self._reducers.values():
-                reducer.ask_to_stop(True)
+            self.ask_to_stop()
 
     def join_others(self, stop):
         """Takes part in the steps of the other ranks, with zeros, until no rank has a batch.

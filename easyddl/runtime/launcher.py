@@ -1,32 +1,13 @@
 """The rank and the number of ranks that the launcher (mpirun, srun) set in the environment."""
 
 import os
-import pathlib
 
-# The first variable that is set counts: an mpirun inside a Slurm job sets its own variables too.
-_SIZE = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
-_RANK = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
-_LOCAL_SIZE = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_STEP_TASKS_PER_NODE")
-_LOCAL_RANK = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
+from easyddl.runtime import launchers, processes
 
-# Variables that identify a launch. MPICH's launcher sets none of them.
-_LAUNCH = (
-    "PMIX_NAMESPACE",
-    "OMPI_MCA_ess_base_jobid",
-    "SLURM_JOB_ID",
-    "SLURM_STEP_ID",
-    "PALS_APID",
-)
+_LAUNCH = tuple(name for launcher in launchers.LAUNCHERS for name in launcher.launch)
 
-# The names of launchers, and of the programs that they run on each machine to start its ranks. The
-# kernel keeps 15 bytes of a name.
-_LAUNCHERS = frozenset(
-    {
-        *("mpirun", "mpiexec", "mpiexec.hydra", "mpiexec.gforker"),
-        *("hydra_pmi_proxy", "hydra_bstrap_pr", "pmi_proxy"),
-        *("orterun", "orted", "prterun", "prun", "prted", "prte"),
-        *("srun", "slurmstepd", "aprun", "palsd", "jsrun"),
-    }
+_PROGRAMS = frozenset(
+    name for launcher in launchers.LAUNCHERS for name in (*launcher.commands, *launcher.agents)
 )
 
 # The environment variable by which descendants of a rank recognize that they are workers. It holds
@@ -34,17 +15,9 @@ _LAUNCHERS = frozenset(
 _PROCESS = "_EASYDDL_PROCESS"
 
 
-def _first_integer(names, default):
-    for name in names:
-        digits = os.environ.get(name, "")
-        if digits.isdigit():
-            return int(digits)
-    return default
-
-
 def size():
     """The number of ranks that the launcher started; `None` without a launcher."""
-    return _first_integer(_SIZE, None)
+    return launchers.first_integer("size")
 
 
 def is_open_mpi():
@@ -54,22 +27,22 @@ def is_open_mpi():
 
 def rank():
     """This process's rank; 0 without a launcher."""
-    return _first_integer(_RANK, 0)
+    return launchers.first_integer("rank") or 0
 
 
 def local_size():
     """The number of ranks on this machine; 1 if no launcher set it."""
-    return max(1, _first_integer(_LOCAL_SIZE, 1))
+    return max(1, launchers.first_integer("local_size") or 1)
 
 
 def local_rank():
     """This process's number among the ranks of its machine; 0 if no launcher set it."""
-    return _first_integer(_LOCAL_RANK, 0)
+    return launchers.first_integer("local_rank") or 0
 
 
 def knows_local_rank():
     """Whether a launcher set this process's number among the ranks of its machine."""
-    return _first_integer(_LOCAL_RANK, None) is not None
+    return launchers.first_integer("local_rank") is not None
 
 
 def is_worker():
@@ -87,14 +60,14 @@ def is_worker():
     launch = (os.environ.get(name, "") for name in _LAUNCH)
     variables = " ".join([str(size()), str(rank()), *launch])
     process, marked, its_launchers = (os.environ.get(_PROCESS, "") + "||").split("|")[:3]
-    if marked == variables:
-        if process == str(os.getpid()):
-            return False
-        nearest = _launchers()[:1]
-        # A process has not been launched if its ancestors have ended or cannot be seen.
-        if not nearest or nearest[0] in its_launchers.split():
-            return True
-    os.environ[_PROCESS] = f"{os.getpid()}|{variables}|{' '.join(_launchers())}"
+    is_marked = marked == variables
+    if is_marked and process == str(os.getpid()):
+        return False
+    found = _launchers()
+    # A process has not been launched if its ancestors have ended or cannot be seen.
+    if is_marked and (not found or found[0] in its_launchers.split()):
+        return True
+    os.environ[_PROCESS] = f"{os.getpid()}|{variables}|{' '.join(found)}"
     return False
 
 
@@ -104,19 +77,8 @@ def _launchers():
     Returns:
         List of strings: the process id and the start time, because process ids are reused.
     """
-    found, process = [], os.getppid()
-    while process > 0:
-        try:
-            text = pathlib.Path(f"/proc/{process}/stat").read_text(errors="replace")
-        except OSError:
-            break
-        # A name may contain spaces and parentheses. proc_pid_stat(5) explains the fields.
-        name, _, fields = text.partition("(")[2].rpartition(")")
-        fields = fields.split()
-        if name in _LAUNCHERS:
-            found.append(f"{process}:{fields[19]}")
-        process = int(fields[1])
-    return found
+    found = (each for each in processes.ancestors() if each.name in _PROGRAMS)
+    return [f"{each.id}:{each.start}" for each in found]
 
 
 def is_rank_of_several():

@@ -8,7 +8,7 @@ import importlib.util
 import os
 import sys
 
-from easyddl.runtime import launcher
+from easyddl.runtime import launcher, launchers
 
 _REINSTALL = (
     "Install easyddl again in this environment, so that it is built with the MPI that is used "
@@ -120,6 +120,14 @@ def check_launcher(mpi):
 
 def _wrong_launcher(mpi, found):
     version = mpi.Get_library_version().strip("\0 \n").splitlines()[0]
+    by = launchers.of_rank()
+    if by is not None and "srun" in by.commands:
+        plugin = "pmix" if "Open MPI" in version else "pmi2"
+        return RuntimeError(
+            f"srun started {launcher.size()} ranks, but {found}: this MPI ({version}) was not told "
+            f"of the others, so that each process would train alone. Pass `srun --mpi={plugin}`, "
+            "another one of `srun --mpi=list`, or start the job with `easyddl run`."
+        )
     return RuntimeError(
         f"The launcher started {launcher.size()} ranks, but {found}: the mpirun belongs to "
         f"another MPI than the library in use ({version}), so that each process would train "
@@ -136,6 +144,13 @@ def nccl_folders():
         return []
     folders = spec.submodule_search_locations if spec else None
     return [os.path.join(folder, "lib") for folder in folders or []]
+
+
+def finalize():
+    """Finalizes MPI, and waits for all ranks to do so, if it is initialized in this process."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
+        mpi.Finalize()
 
 
 def abort(status):

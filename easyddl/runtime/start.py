@@ -10,7 +10,15 @@ import traceback
 from typing import Any
 
 from easyddl.profiling import trace_file
-from easyddl.runtime import deadlines, launcher, mpi_library
+from easyddl.runtime import (
+    affinity,
+    asked_hosts,
+    console,
+    deadlines,
+    launcher,
+    mpi_library,
+    topology_report,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,15 +75,18 @@ def _start_monitored(mpi, core, monitor, seconds, problem):
         mpi.Init_thread(mpi.THREAD_MULTIPLE)
     comm = mpi.COMM_WORLD
     monitor.enter("the comparison of the ranks' settings", True)
-    host = _agreed_host_name(mpi, problem)
+    place = _agreed_place(mpi, problem)
+    affinity.compare(comm, place)
     timeline = trace_file.open_file(comm)
     monitor.enter("the search for ranks that share a machine", True)
-    world = _world(core, host, seconds)
+    world = _world(core, place.host, seconds)
     if timeline is not None:
         monitor.enter("the comparison of the ranks' clocks", True)
         with _agreement(comm):
             timeline.begin(world.size, world.hosts[world.rank])
         core.start_timeline(world, timeline.descriptor)
+    monitor.enter("the report of the topology", True)
+    topology_report.print_topology(comm, world)
     monitor.enter("the making of the first communicator", True)
     return Engine(core, world, core.Communicator(world, watch_signals=True), os.getpid())
 
@@ -96,19 +107,24 @@ def _world(core, host, seconds):
     return world
 
 
-def _agreed_host_name(mpi, problem):
-    """The name of this rank's host, after all ranks have checked their settings.
+def _agreed_place(mpi, problem):
+    """This rank's host and CPUs, after all ranks have checked their settings.
 
     Args:
         mpi: The module `mpi4py.MPI`, initialized.
         problem: The error that this rank already found in its settings, or `None`.
+
+    Returns:
+        `affinity.RankCpus`.
     """
     comm = mpi.COMM_WORLD
+    hosts = comm.allgather(os.uname().nodename)
     with _agreement(comm):
         mpi_library.check_launcher(mpi)
+        _check_hosts(comm.rank, hosts)
         if problem is not None:
             raise problem
-        return _host_name(comm.rank, comm.size)
+        return affinity.of_this_process(_host_name(comm.rank, comm.size))
 
 
 @contextlib.contextmanager
@@ -131,6 +147,22 @@ def _agreement(comm):
     if any(failure != gathered[0][0] for failure, _ in gathered):
         text = f"{text} (on rank {failed[0]} on host {host})"
     raise (kind if kind in (OSError, ValueError) else RuntimeError)(text) from None
+
+
+def _check_hosts(rank, hosts):
+    """Raises an error, or warns, if the ranks run on fewer hosts than were asked for.
+
+    Args:
+        rank: Integer. This rank.
+        hosts: List with the host of each rank, as its kernel names it.
+    """
+    found = asked_hosts.problem(os.environ, len(hosts), hosts)
+    if found is None:
+        return
+    if asked_hosts.is_certain(os.environ):
+        raise RuntimeError(found)
+    if rank == 0:
+        console.say(found)
 
 
 def _host_name(rank, size):

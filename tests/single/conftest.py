@@ -1,4 +1,4 @@
-"""Ranks that one process plays one after the other."""
+"""Ranks that one process plays one after the other, and files that stand for the kernel's."""
 
 import inspect
 
@@ -36,3 +36,17 @@ def split(at):
         return parts
 
     return split
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """Returns a function that writes files below a made-up root, and returns that root."""
+
+    def write(files):
+        for name, text in files.items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return tmp_path
+
+    return write

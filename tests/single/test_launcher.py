@@ -3,15 +3,19 @@ import pathlib
 
 import pytest
 
-from easyddl.runtime import launcher, startup_logs
+from easyddl.runtime import launcher, launchers, startup_logs
 
-NAMES = [*launcher._SIZE, *launcher._RANK, *launcher._LOCAL_SIZE, *launcher._LOCAL_RANK,
-         *launcher._LAUNCH]  # fmt: skip
+NAMES = {
+    name
+    for row in launchers.LAUNCHERS
+    for name in (row.size, row.rank, row.local_size, row.local_rank, *row.launch)
+    if name
+}
 
 
 @pytest.fixture(autouse=True)
 def no_launcher(monkeypatch):
-    for name in (*NAMES, launcher._PROCESS):
+    for name in (*NAMES, *launchers.HOSTFILES, "SLURM_NODEID", launcher._PROCESS):
         # Set first: what a test leaves there is then taken back, too.
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
@@ -128,7 +132,7 @@ def test_a_launcher_among_the_ancestors_tells_a_rank_of_another_job(name, monkey
         pathlib.Path("/proc/self/comm").write_text(name)
         return in_a_child(launcher.is_worker)
 
-    is_launcher = name in launcher._LAUNCHERS
+    is_launcher = name in launcher._PROGRAMS
     assert in_a_child(lambda: below(name)) is not is_launcher
 
 
@@ -139,8 +143,8 @@ def test_a_process_that_outlives_its_rank_is_a_worker(monkeypatch):
     assert not launcher.is_worker()
     monkeypatch.setattr(os, "getpid", lambda: 99)
     # Its ancestors are gone, or it is now the child of what started its rank.
-    for launchers, is_worker in (([], True), (["12:1"], True), (["12:2"], False)):
-        monkeypatch.setattr(launcher, "_launchers", lambda found=launchers: found)
+    for ancestors, is_worker in (([], True), (["12:1"], True), (["12:2"], False)):
+        monkeypatch.setattr(launcher, "_launchers", lambda found=ancestors: found)
         assert launcher.is_worker() is is_worker
 
 

@@ -1,0 +1,118 @@
+"""Lists of hosts, as users, schedulers and their environment variables write them."""
+
+import dataclasses
+import re
+
+
+@dataclasses.dataclass(frozen=True)
+class HostSlots:
+    """A host and the number of ranks that it may run.
+
+    Attributes:
+        name: String. A host name or an IPv4 address.
+        slots: Positive integer, or `None` if the list does not say.
+    """
+
+    name: str
+    slots: int | None = None
+
+    def __str__(self):
+        return self.name if self.slots is None else f"{self.name}:{self.slots}"
+
+
+_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\Z")
+
+
+def parse(text, argument="-H"):
+    """Reads a list such as `h1:4,h2:4`, or `h1,h2` without slots.
+
+    Args:
+        text: String.
+        argument: String. The name of the argument, for the error.
+
+    Returns:
+        List of `HostSlots`, in the order of the text.
+
+    Raises:
+        ValueError: If the text is not such a list, or names a host twice.
+    """
+    return unique([_host(part.strip(), text, argument) for part in text.split(",")], argument)
+
+
+def _host(part, text, argument):
+    name, colon, slots = part.partition(":")
+    check_name(name, argument, text)
+    if not colon:
+        return HostSlots(name)
+    if not re.fullmatch(r"[1-9][0-9]*", slots):
+        raise ValueError(
+            f"`{argument}`: the slots of host {name} must be a positive integer, as in "
+            f"`h1:4,h2:4`. Received: {part!r} in {text!r}"
+        )
+    return HostSlots(name, int(slots))
+
+
+def check_name(name, argument, text):
+    """Raises an error unless a name can be that of a host."""
+    if not _NAME.match(name):
+        raise ValueError(
+            f"`{argument}` must be a list of hosts, as in `h1:4,h2:4`: {name!r} is no name of a "
+            f"host. Received: {text!r}"
+        )
+
+
+def unique(hosts, argument):
+    """Returns a list of hosts, if it names none of them twice."""
+    names = [host.name for host in hosts]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(
+                f"`{argument}` names the host {name} {names.count(name)} times. Name each host "
+                f"once, with all its slots. Received: {','.join(map(str, hosts))}"
+            )
+    return hosts
+
+
+def merged(names):
+    """The hosts of a list that repeats a host once for each of its slots."""
+    return [HostSlots(name, names.count(name)) for name in dict.fromkeys(names)]
+
+
+def expand_names(text):
+    """Expands Slurm's notation of host names: `n[1-3,07],m1` names n1, n2, n3, n07 and m1.
+
+    Raises:
+        ValueError: If the brackets do not match.
+    """
+    if text.count("[") != text.count("]"):
+        raise ValueError(f"A list of hosts must close its brackets. Received: {text!r}")
+    parts = re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text)
+    return [name for part in parts for name in _expand(part.strip())]
+
+
+def _expand(part):
+    found = re.search(r"\[([^\]]*)\]", part)
+    if not found:
+        return [part]
+    before, after = part[: found.start()], part[found.end() :]
+    names = []
+    for item in found[1].split(","):
+        first, dash, last = item.partition("-")
+        numbers = range(int(first), int(last if dash else first) + 1)
+        names += [f"{before}{number:0{len(first)}}" for number in numbers]
+    return [name for start in names for name in _expand(start + after)]
+
+
+def expand_counts(text):
+    """Expands Slurm's notation of counts: `4(x2),3` is 4, 4, 3.
+
+    Returns:
+        List of integers; empty if the text is not of this form.
+    """
+    counts = []
+    for part in text.split(","):
+        found = re.fullmatch(r"\s*([0-9]+)(?:\(x([0-9]+)\))?\s*", part)
+        if not found:
+            return []
+        counts += [int(found[1])] * int(found[2] or 1)
+    return counts

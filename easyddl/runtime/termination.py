@@ -1,0 +1,80 @@
+"""Signals that ask this process to end, such as those of a scheduler that preempts a job."""
+
+import os
+import signal
+import threading
+import time
+
+# Seconds. A scheduler and a launcher may both forward one request to end. A process then receives
+# the same signal several times at once. A signal that comes later is a second request.
+_ONE_REQUEST = 3.0
+
+_DEFAULT_HANDLERS = (signal.SIG_DFL, signal.default_int_handler)
+
+
+def numbers_of(names):
+    """The numbers of signals.
+
+    Args:
+        names: Sequence of names of signals, such as `("SIGTERM", "SIGUSR1")`.
+
+    Raises:
+        ValueError: If a name is not that of a signal that a process can handle.
+    """
+    refused = {signal.SIGKILL, signal.SIGSTOP}
+    known = {each.name: each for each in signal.Signals if each not in refused}
+    is_list = isinstance(names, list | tuple)
+    if not is_list or not all(isinstance(name, str) and name in known for name in names):
+        raise ValueError(
+            "`signals` must be a tuple of names of signals that a process can handle, such as "
+            f'("SIGTERM", "SIGUSR1"), or () for none. Received: signals={names!r}'
+        )
+    return [known[name] for name in names]
+
+
+class TerminationSignals:
+    """Records signals instead of obeying them, while it watches.
+
+    A second request ends the process at once: it has the effect that it has without this class.
+
+    Args:
+        numbers: List of `signal.Signals`.
+
+    Attributes:
+        received: Integer. The first signal that was received; 0 if none was.
+    """
+
+    def __init__(self, numbers):
+        self._numbers = numbers
+        self._watched = []
+        self._time = 0.0
+        self.received = 0
+
+    def watch(self):
+        """Begins to record the signals.
+
+        Leaves a signal alone if the script has a handler for it. Does nothing outside of the main
+        thread, because only that thread can set handlers.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in self._numbers:
+            previous = signal.getsignal(number)
+            if previous in _DEFAULT_HANDLERS:
+                self._watched.append((number, previous))
+                signal.signal(number, self._record)
+
+    def stop_watching(self):
+        """Restores the handlers. Call it in the thread that called `watch`."""
+        while self._watched:
+            number, previous = self._watched.pop()
+            if signal.getsignal(number) == self._record:  # the script has not replaced it
+                signal.signal(number, previous)
+
+    def _record(self, number, frame):
+        now = time.monotonic()
+        if not self.received:
+            self.received, self._time = int(number), now
+        elif now - self._time > _ONE_REQUEST:
+            self.stop_watching()
+            os.kill(os.getpid(), number)

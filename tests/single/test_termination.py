@@ -1,0 +1,83 @@
+"""Signals that ask a process to end: which are recorded, and which are left alone."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from easyddl.runtime import termination
+
+TERM = termination.numbers_of(["SIGTERM"])
+
+
+@pytest.mark.parametrize("names", ["SIGTERM", ("SIGKILL",), ("TERM",), (15,), None])
+def test_names(names):
+    with pytest.raises(ValueError, match="`signals` must be a tuple of names") as caught:
+        termination.numbers_of(names)
+    assert f"signals={names!r}" in str(caught.value)
+
+
+def test_a_signal_is_recorded_until_watching_ends():
+    watched = termination.TerminationSignals(termination.numbers_of(("SIGTERM", "SIGUSR1")))
+    watched.watch()
+    try:
+        assert watched.received == 0
+        os.kill(os.getpid(), signal.SIGUSR1)
+        os.kill(os.getpid(), signal.SIGTERM)  # the same request
+        assert watched.received == signal.SIGUSR1
+    finally:
+        watched.stop_watching()
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *_: None])
+def test_a_handler_of_the_script_is_left_alone(handler):
+    previous = signal.signal(signal.SIGTERM, handler)
+    try:
+        watched = termination.TerminationSignals(TERM)
+        watched.watch()
+        assert signal.getsignal(signal.SIGTERM) == handler
+        watched.stop_watching()
+        assert signal.getsignal(signal.SIGTERM) == handler
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def test_a_handler_that_the_script_sets_later_stays():
+    watched = termination.TerminationSignals(TERM)
+    watched.watch()
+    previous = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        watched.stop_watching()
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+    finally:
+        assert callable(previous)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def test_another_thread_sets_no_handler():
+    watched = termination.TerminationSignals(TERM)
+    thread = threading.Thread(target=watched.watch)
+    thread.start()
+    thread.join()
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_second_request_ends_the_process():
+    code = (
+        "import os, signal\n"
+        "from easyddl.runtime import termination\n"
+        "termination._ONE_REQUEST = 0\n"
+        "watched = termination.TerminationSignals([signal.SIGTERM])\n"
+        "watched.watch()\n"
+        "os.kill(os.getpid(), signal.SIGTERM)\n"
+        "print('goes on', flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGTERM)\n"
+        "print('never', flush=True)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, timeout=120)
+    assert (done.returncode, done.stdout) == (-signal.SIGTERM, b"goes on\n")
