@@ -11,32 +11,11 @@ model.fit(..., callbacks=[ddl.DDLCallback(), *mine,              # 4
     mpirun -np 8 python train.py
 """
 
-from easyddl.runtime import startup_logs as _quiet  # noqa: F401 - must be imported before any framework
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-# isort: split
-from easyddl import backends as _backends
-from easyddl.callbacks import (
-    BackupAndRestore,
-    DDLCallback,
-    DDLGlobalVariablesCallback,
-    LearningRateScheduleCallback,
-    LearningRateWarmupCallback,
-    ModelCheckpoint,
-    ProgressCallback,
-    RankZero,
-)
-from easyddl.collectives.arrays import allgather, alltoall, broadcast, reduce_scatter
-from easyddl.collectives.objects import allgather_object, broadcast_object, root_first
-from easyddl.collectives.variables import broadcast_variables
-from easyddl.data.split_data import split_data
-from easyddl.layers.sync_batch_normalization import SyncBatchNormalization, sync_batch_norm
-from easyddl.optimizers.distributed_optimizer import DistributedOptimizer
-from easyddl.optimizers.scale_lr import scale_lr
-from easyddl.optimizers.warmup import LearningRateWarmup
-from easyddl.reducer.allreduce import allreduce
-from easyddl.runtime import job_exit as _job_exit
-from easyddl.runtime import launcher as _launcher
-from easyddl.runtime import world as _world
+from easyddl.launch.rank_error import RankError
+from easyddl.launch.ranks import Ranks, run
+from easyddl.runtime import entry_point as _entry_point
 from easyddl.runtime.world import (
     barrier,
     init,
@@ -48,9 +27,46 @@ from easyddl.runtime.world import (
     rank,
     size,
 )
-from easyddl.training import model_methods as _model_methods
-from easyddl.training.layer_state import register_layer
-from easyddl.training.metrics import register_metric
+
+if not _entry_point.is_light():
+    from easyddl.runtime import startup_logs as _quiet  # noqa: F401 - must be imported before any framework
+
+    # isort: split
+    from easyddl import backends as _backends
+    from easyddl.callbacks import (
+        BackupAndRestore,
+        DDLCallback,
+        DDLGlobalVariablesCallback,
+        LearningRateScheduleCallback,
+        LearningRateWarmupCallback,
+        ModelCheckpoint,
+        ProgressCallback,
+        RankZero,
+    )
+    from easyddl.collectives.arrays import allgather, alltoall, broadcast, reduce_scatter
+    from easyddl.collectives.objects import allgather_object, broadcast_object, root_first
+    from easyddl.collectives.variables import broadcast_variables
+    from easyddl.data.split_data import split_data
+    from easyddl.layers.sync_batch_normalization import SyncBatchNormalization, sync_batch_norm
+    from easyddl.optimizers.distributed_optimizer import DistributedOptimizer
+    from easyddl.optimizers.scale_lr import scale_lr
+    from easyddl.optimizers.warmup import LearningRateWarmup
+    from easyddl.reducer.allreduce import allreduce
+    from easyddl.runtime import job_exit as _job_exit
+    from easyddl.runtime import launcher as _launcher
+    from easyddl.runtime import world as _world
+    from easyddl.training.layer_state import register_layer
+    from easyddl.training.metrics import register_metric
+
+    _job_exit.install()
+    if not _launcher.is_worker() and _backends.find() is not None:
+        _backends.find().configure()
+        _world.at_start(_backends.pin_gpu_of)
+        _world.at_start(_backends.share_cores_of)
+elif not _entry_point.is_command():
+    from easyddl.runtime import job_exit as _job_exit
+
+    _job_exit.install()
 
 __all__ = [
     "BackupAndRestore",
@@ -62,7 +78,9 @@ __all__ = [
     "LearningRateWarmupCallback",
     "ModelCheckpoint",
     "ProgressCallback",
+    "RankError",
     "RankZero",
+    "Ranks",
     "SyncBatchNormalization",
     "allgather",
     "allgather_object",
@@ -83,6 +101,7 @@ __all__ = [
     "register_layer",
     "register_metric",
     "root_first",
+    "run",
     "scale_lr",
     "size",
     "split_data",
@@ -90,12 +109,18 @@ __all__ = [
 ]
 
 
+_FOLDERS = ("callbacks", "layers", "optimizers")
+
+
 def __dir__() -> list[str]:
-    return [*__all__, "callbacks", "layers", "optimizers"]
+    return [*__all__, *_FOLDERS]
 
 
-_job_exit.install()
-_model_methods.install()
-if not _launcher.is_worker() and _backends.find() is not None:
-    _backends.find().configure()
-    _world.at_start(_backends.pin_gpu_of)
+if not _TYPE_CHECKING:
+
+    def __getattr__(name):
+        """Imports Keras and the other public names when the first of them is used."""
+        if _entry_point.is_light() and (name in __all__ or name in _FOLDERS):
+            _entry_point.load_whole_package()
+            return globals()[name]
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

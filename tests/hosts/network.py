@@ -6,16 +6,21 @@ bridges in a namespace of their own, so that nothing of the machine's own networ
 """
 
 import contextlib
+import itertools
 import json
 import os
 import pathlib
 import shutil
+import signal
 import stat
 import subprocess
 import sys
 import tempfile
+import time
 
 import mpi
+
+_LISTEN = "0A"  # the state of a socket in /proc/net/tcp
 
 
 def missing():
@@ -25,14 +30,15 @@ def missing():
     for tool in ("ip", "tc", "unshare"):
         if shutil.which(tool) is None:
             return f"needs {tool} (Debian's package iproute2 or util-linux)"
-    if mpi.is_open_mpi():
-        return "needs MPICH's mpirun"
     probe = f"easyddl-{os.getpid()}-probe"
     made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True)
     if made.returncode != 0:
         return f"cannot make a network namespace: {made.stderr.strip()}"
     subprocess.run(["ip", "netns", "del", probe], check=True)
     return None
+
+
+_numbers = itertools.count()  # of the networks that this process makes
 
 
 class Network:
@@ -47,7 +53,7 @@ class Network:
     """
 
     def __init__(self, hosts, mbit=None, racks=None):
-        self._prefix = f"easyddl-{os.getpid()}"
+        self._prefix = f"easyddl-{os.getpid()}-{next(_numbers)}"
         self.hosts = [f"h{i + 1}" for i in range(hosts)]
         self._racks = racks.split(",") if racks else ["one"] * hosts
         self._mbit = mbit
@@ -127,6 +133,19 @@ class Network:
         )
         self._rsh.chmod(self._rsh.stat().st_mode | stat.S_IXUSR)
 
+    @property
+    def rsh(self):
+        """The path of a program that starts a command on a host."""
+        return str(self._rsh)
+
+    def namespace(self, host):
+        """The name of a host's network namespace."""
+        return self._namespace(host)
+
+    def address(self, host):
+        """The address of a host."""
+        return _address(self.hosts.index(host) + 1)
+
     def on(self, host, command):
         """The command line that runs a command on a host."""
         return [str(self._rsh), host, *map(_quoted, command)]
@@ -140,6 +159,35 @@ class Network:
             [mpi.mpirun(), "-launcher", "rsh", "-launcher-exec", self._rsh, "-hosts", hosts,
              "-np", size, sys.executable, *arguments],
         )  # fmt: skip
+
+    def processes(self, host):
+        """The ids of the processes that run on a host."""
+        return [int(pid) for pid in _run("ip", "netns", "pids", self._namespace(host)).split()]
+
+    def end_processes(self, host):
+        """Kills all processes of a host, as if it had lost its power."""
+        limit = time.monotonic() + 10
+        while pids := self.processes(host):
+            if time.monotonic() > limit:
+                raise RuntimeError(f"processes {pids} of {host} outlive SIGKILL")
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
+
+    def cut_off(self, host):
+        """Takes down a host's connection to the network."""
+        _run("ip", "-n", self._namespace(host), "link", "set", "eth0", "down")
+
+    def listens(self, host, port):
+        """Whether a process listens on a TCP port of a host."""
+        table = _run("ip", "netns", "exec", self._namespace(host), "cat", "/proc/net/tcp")
+        rows = [line.split() for line in table.splitlines()[1:]]
+        return any(int(row[1][-4:], 16) == port and row[3] == _LISTEN for row in rows)
+
+    def addresses(self):
+        """The address of each host, by its name."""
+        return {host: _address(number) for number, host in enumerate(self.hosts, 1)}
 
     def uplinks(self):
         """For each rack, the arguments of `bytes_sent` that count what leaves it."""

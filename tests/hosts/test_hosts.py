@@ -14,7 +14,7 @@ SCRIPT = pathlib.Path(__file__).with_name("hosts_checks.py")
 FAULTY = SCRIPT.parents[1] / "parallel" / "faulty_job.py"
 TIMEOUT = 240
 
-REASON = network.missing()
+REASON = network.missing() or ("needs MPICH's mpirun" if mpi.is_open_mpi() else None)
 pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 
 

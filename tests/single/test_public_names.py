@@ -18,7 +18,8 @@ TRAINING = (
     "LearningRateScheduleCallback ProgressCallback ModelCheckpoint BackupAndRestore "
     "SyncBatchNormalization sync_batch_norm register_metric register_layer"
 )
-NAMES = " ".join((WORLD, COLLECTIVES, OBJECTS, TRAINING)).split()
+LAUNCH = "run Ranks RankError"
+NAMES = " ".join((WORLD, COLLECTIVES, OBJECTS, TRAINING, LAUNCH)).split()
 
 
 def python(*lines, tmp_path, **env):
@@ -115,7 +116,7 @@ def test_mypy_accepts_a_script_and_refuses_misuse():
     """Each misuse in the script has a `type: ignore`, and mypy reports those without an error."""
     script = pathlib.Path(__file__).with_name("typed_script.py")
     root = script.parents[2]
-    assert script.read_text().count("# type: ignore[") == 5
+    assert script.read_text().count("# type: ignore[") == 6
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--config-file", root / "pyproject.toml", script],
         cwd=root,
@@ -125,6 +126,37 @@ def test_mypy_accepts_a_script_and_refuses_misuse():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_keras_is_imported_at_the_first_use_of_a_name_that_needs_it(tmp_path):
+    done = python(
+        "import sys",
+        "import easyddl as ddl",
+        "assert callable(ddl.run) and callable(ddl.rank) and not hasattr(ddl, 'nothing')",
+        "assert not {'keras', 'jax', 'tensorflow', 'torch'} & set(sys.modules)",
+        "from easyddl import DDLCallback",
+        "assert 'keras' in sys.modules and ddl.callbacks.DDLCallback is DDLCallback",
+        "import keras",
+        "assert keras.Model.fit.__module__ == keras.Model.fit.__wrapped__.__module__",
+        "assert ddl.size() == 1",
+        tmp_path=tmp_path,
+        **mpi.ANY_BACKEND,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_rank_imports_keras_at_once(tmp_path):
+    done = python(
+        "import sys",
+        "import easyddl",
+        "assert 'keras' in sys.modules",
+        "import os; os._exit(0)  # would look for the other ranks",
+        tmp_path=tmp_path,
+        PMI_RANK="1",
+        PMI_SIZE="2",
+        **mpi.ANY_BACKEND,
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_import_starts_nothing(backend, tmp_path):
     mpi.require(backend)
@@ -132,7 +164,7 @@ def test_import_starts_nothing(backend, tmp_path):
         "import sys",
         "import keras",
         "before = set(sys.modules)  # Keras and TensorFlow import JAX where it is installed",
-        "import easyddl",
+        "from easyddl import split_data",
         "assert 'mpi4py.MPI' not in sys.modules",
         "assert 'easyddl._core' not in sys.modules",
         f"others = {{'tensorflow', 'jax', 'torch'}} - {{'{backend}'}}",

@@ -36,11 +36,18 @@ def train(x: np.ndarray, y: np.ndarray) -> dict[str, list[float]]:
     return history
 
 
+def on_ranks(x: np.ndarray, y: np.ndarray) -> list[dict[str, list[float]]]:
+    with ddl.Ranks(np=4, env={"KERAS_BACKEND": "jax"}, start_timeout=30) as ranks:
+        ranks.run(train, (x, y), timeout=60)
+    return ddl.run(train, args=(x, y), np=4, hosts="h1:2,h2:2")
+
+
 def misuse() -> None:
     """Each line is an error. mypy also reports a `type: ignore` that is not needed."""
     ddl.DDLCallback(uneven="wait")  # type: ignore[arg-type]
     ddl.ModelCheckpoint()  # type: ignore[call-arg]
     ddl.register_metric(merge="median")  # type: ignore[call-overload]
     ddl.split_data([1], remainder=True)  # type: ignore[arg-type]
+    ddl.Ranks(hosts=["h1"])  # type: ignore[arg-type]
     text: str = ddl.scale_lr(0.1)  # type: ignore[assignment]
     print(text)

@@ -1,0 +1,1 @@
+"""Starts jobs: `easyddl run`, and functions of a notebook on many ranks."""

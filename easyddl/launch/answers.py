@@ -1,0 +1,165 @@
+"""The answer of a rank to a call: a result or an error, as a message of a link."""
+
+import contextlib
+import dataclasses
+import json
+import sys
+import traceback
+
+from easyddl.launch import pickling
+from easyddl.launch.rank_error import RankError
+
+RESULT, ERROR = b"result", b"error"
+
+# An exception of these packages is not restored in a caller that has not imported them.
+_HEAVY = {"jax", "jaxlib", "keras", "tensorflow", "torch"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """Why a rank has no result.
+
+    Attributes:
+        rank: Integer.
+        host: String.
+        text: String. The error in one line.
+        remote_traceback: String. Empty if there is none.
+        cause: The exception of the rank, or `None` if it cannot be restored here.
+    """
+
+    rank: int
+    host: str
+    text: str
+    remote_traceback: str = ""
+    cause: BaseException | None = None
+
+    @property
+    def line(self):
+        return f"rank {self.rank} on host {self.host}: {self.text}"
+
+
+def of_result(result, facts):
+    """The message for a result. All of this module's `of_...` functions run on the rank.
+
+    Args:
+        result: What the function returned.
+        facts: Dictionary. What the caller should know about the rank, for JSON.
+    """
+    try:
+        return [RESULT, json.dumps(facts).encode(), *pickling.dumps(result)]
+    except Exception as error:
+        kind = f"{type(result).__module__}.{type(result).__qualname__}"
+        text = (
+            f"the result of the function, of type {kind}, cannot be sent to the caller "
+            f"({_summary(error)}). Return numbers, strings, NumPy arrays, or containers of these."
+        )
+        return [ERROR, json.dumps({**facts, "text": text, "traceback": ""}).encode(), b""]
+
+
+def of_error(error, facts, frames=1):
+    """The message for an exception.
+
+    Args:
+        error: The exception.
+        facts: Dictionary, as above.
+        frames: Integer. The number of outermost calls that the traceback leaves out.
+    """
+    trace = error.__traceback__
+    for _ in range(frames):
+        trace = trace.tb_next if trace is not None else None
+    lines = traceback.format_exception(type(error), error, trace)
+    facts = {
+        **facts,
+        "text": _summary(error),
+        "traceback": "".join(lines),
+        "module": type(error).__module__,
+    }
+    data = [b""]
+    with contextlib.suppress(Exception):  # the traceback is enough
+        data = pickling.dumps(error.with_traceback(None))
+    return [ERROR, json.dumps(facts).encode(), *data]
+
+
+def _summary(error):
+    """An exception in one line."""
+    with contextlib.suppress(Exception):
+        return traceback.format_exception_only(type(error), error)[-1].strip()
+    return type(error).__name__
+
+
+def facts(message):
+    """What a rank reports about itself in an answer.
+
+    Args:
+        message: List of buffers.
+    """
+    return json.loads(bytes(message[1]))
+
+
+def is_error(message):
+    """Whether an answer reports an error.
+
+    Args:
+        message: List of buffers.
+    """
+    return bytes(message[0]) == ERROR
+
+
+def failure(message, rank, host):
+    """Reads the answer of a rank that reports an error.
+
+    Args:
+        message: List of buffers.
+        rank: Integer.
+        host: String.
+    """
+    found = facts(message)
+    package = found.get("module", "").partition(".")[0]
+    cause = None
+    if len(message[2]) and (package not in _HEAVY or package in sys.modules):
+        with contextlib.suppress(Exception):
+            cause = pickling.loads(message[2:])
+    if not isinstance(cause, BaseException):
+        cause = None
+    return Failure(rank, host, found["text"], found["traceback"], cause)
+
+
+def result(message, rank, host):
+    """Reads the answer of a rank that reports a result.
+
+    Args:
+        message: List of buffers.
+        rank: Integer.
+        host: String.
+
+    Raises:
+        RankError: If the result cannot be restored in this process.
+    """
+    try:
+        return pickling.loads(message[2:])
+    except Exception as error:
+        text = f"its result cannot be restored in this process ({_summary(error)})"
+        raise rank_error([Failure(rank, host, text, "", error)]) from error
+
+
+def rank_error(failures, note=""):
+    """The error for ranks that failed.
+
+    Args:
+        failures: List of `Failure`, the one to describe first.
+        note: String. What became of the other ranks.
+    """
+    first, *others = failures
+    paragraphs = [f"{first.line[0].upper()}{first.line[1:]}"]
+    if others:
+        paragraphs.append("\n".join(["Also failed:", *(f"  {each.line}" for each in others)]))
+    if note:
+        paragraphs.append(note)
+    if first.remote_traceback:
+        paragraphs.append(f"On rank {first.rank}:\n{first.remote_traceback.rstrip()}")
+    failed = tuple(sorted(each.rank for each in failures))
+    error = RankError(
+        "\n\n".join(paragraphs), first.rank, first.host, first.remote_traceback, failed
+    )
+    error.__cause__ = first.cause
+    return error

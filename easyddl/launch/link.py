@@ -1,0 +1,198 @@
+"""The TCP connection between a caller and a rank: the proof of the token, and messages.
+
+Each side proves that it knows the token before the other side reads a message from it. The token
+itself is never sent. A connection begins with these bytes:
+
+1. The caller sends a nonce.
+2. The rank sends its kind of connection, its rank, a nonce of its own, and the proof.
+3. The caller sends its proof.
+
+A message is a list of byte strings: their number, the length of each, and the strings themselves.
+"""
+
+import collections
+import hmac
+import secrets
+import socket
+import struct
+
+CONTROL, STDOUT, STDERR = range(3)  # the kinds of connection: messages, and the two outputs
+
+NONCE = PROOF = 32  # bytes
+_REPLY = struct.Struct(f"!BI{NONCE}s{PROOF}s")
+REPLY = _REPLY.size
+_CALLER, _RANK = b"caller", b"rank"  # so that a proof cannot be sent back to its sender
+
+TOKEN = "_EASYDDL_RANKS_TOKEN"  # the environment variable that holds the token
+
+_HANDSHAKE = 30.0  # seconds that a rank gives the caller
+
+
+def _proof(token, side, *fields):
+    return hmac.new(token.encode(), b"".join([side, *fields]), "sha256").digest()
+
+
+def nonce():
+    """Random bytes that no proof has answered before."""
+    return secrets.token_bytes(NONCE)
+
+
+def verify_reply(token, sent, reply):
+    """Checks the reply of a process that has connected to the caller.
+
+    Args:
+        token: String.
+        sent: The nonce that the process received.
+        reply: Bytes, `REPLY` of them.
+
+    Returns:
+        Tuple: the kind of connection, the rank, and the caller's proof. `None` if the process does
+        not know the token.
+    """
+    kind, rank, own, proof = _REPLY.unpack(reply)
+    fields = struct.pack("!BI", kind, rank)
+    if not hmac.compare_digest(proof, _proof(token, _RANK, fields, own, sent)):
+        return None
+    return kind, rank, _proof(token, _CALLER, own, sent)
+
+
+def connect(address, token, kind, rank):
+    """Connects a rank to its caller.
+
+    Args:
+        address: Pair of the host's address and the port.
+        token: String.
+        kind: `CONTROL`, `STDOUT` or `STDERR`.
+        rank: Integer.
+
+    Returns:
+        A blocking socket, whose other end has proved that it knows the token.
+
+    Raises:
+        OSError: If there is no caller at this address.
+        ConnectionError: If the process at this address does not know the token.
+    """
+    sock = socket.create_connection(address, timeout=_HANDSHAKE)
+    try:
+        sent, own = _read_exactly(sock, NONCE), nonce()
+        proof = _proof(token, _RANK, struct.pack("!BI", kind, rank), own, sent)
+        sock.sendall(_REPLY.pack(kind, rank, own, proof))
+        if not hmac.compare_digest(_read_exactly(sock, PROOF), _proof(token, _CALLER, own, sent)):
+            raise ConnectionError(
+                f"The process at {address[0]} port {address[1]} is not the one that started the "
+                "ranks: it does not know their token."
+            )
+        configure(sock)
+        sock.settimeout(None)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _read_exactly(sock, size):
+    data = b""
+    while len(data) < size:
+        read = sock.recv(size - len(data))
+        if not read:
+            raise ConnectionError("The process that started the ranks closed the connection.")
+        data += read
+    return data
+
+
+def configure(sock):
+    """Sends small messages at once, and notices within a minute that the other host is gone."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
+        sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def pack(parts):
+    """The buffers to send for a message.
+
+    Args:
+        parts: List of byte strings or other buffers of bytes, at least one.
+    """
+    header = struct.pack(f"!I{len(parts)}Q", len(parts), *(len(part) for part in parts))
+    return [header, *(part for part in parts if len(part))]
+
+
+class Outbox:
+    """Messages that wait to be sent through a non-blocking socket."""
+
+    def __init__(self):
+        self._buffers = collections.deque()
+
+    def __bool__(self):
+        return bool(self._buffers)
+
+    def put(self, parts):
+        """Appends a message."""
+        self._buffers.extend(memoryview(each) for each in pack(parts))
+
+    def send(self, sock):
+        """Sends as much as the socket takes at once."""
+        while self._buffers:
+            first = self._buffers[0]
+            sent = sock.send(first)
+            if sent < len(first):
+                self._buffers[0] = first[sent:]
+                return
+            self._buffers.popleft()
+
+
+class Inbox:
+    """Assembles messages that come through a socket."""
+
+    def __init__(self):
+        self._steps = self._assemble()
+        self._target = next(self._steps)
+
+    def receive(self, sock):
+        """Reads once from a socket.
+
+        Args:
+            sock: A blocking or non-blocking socket.
+
+        Returns:
+            The message that is now complete, a list of `bytearray`; or `None`.
+
+        Raises:
+            EOFError: If the other side has closed the connection.
+        """
+        size = sock.recv_into(self._target)
+        if size == 0:
+            raise EOFError("The connection was closed.")
+        self._target = self._target[size:]
+        if self._target:
+            return None
+        following = next(self._steps)
+        if isinstance(following, list):
+            self._target = next(self._steps)
+            return following
+        self._target = following
+        return None
+
+    def wait(self, sock):
+        """Reads from a blocking socket until a message is complete.
+
+        Args:
+            sock: A blocking socket.
+        """
+        while (message := self.receive(sock)) is None:
+            pass
+        return message
+
+    def _assemble(self):
+        """Yields the memory to fill next, and each message when it is complete."""
+        while True:
+            count = bytearray(4)
+            yield memoryview(count)
+            sizes = bytearray(8 * int.from_bytes(count, "big"))
+            yield memoryview(sizes)
+            parts = [bytearray(size) for (size,) in struct.iter_unpack("!Q", sizes)]
+            for part in parts:
+                if part:
+                    yield memoryview(part)
+            yield parts

@@ -1,0 +1,108 @@
+"""How many ranks each host runs."""
+
+import dataclasses
+import socket
+
+from easyddl.runtime import hardware, launchers
+from easyddl.runtime.hosts import HostSlots
+
+
+@dataclasses.dataclass(frozen=True)
+class Placement:
+    """The hosts of a job, in the order of the ranks.
+
+    Attributes:
+        hosts: List of `HostSlots`. `slots` is the number of ranks on that host.
+        source: String. Where the hosts come from, for messages.
+        scheduler: The row of `launchers.LAUNCHERS` of an allocation, else `None`.
+        local: Boolean. Whether all ranks run on this machine, without any host being named.
+    """
+
+    hosts: list[HostSlots]
+    source: str
+    scheduler: launchers.Launcher | None = None
+    local: bool = False
+
+    @property
+    def size(self):
+        """The number of ranks."""
+        return sum(host.slots for host in self.hosts)
+
+    def host_of(self, rank):
+        """The name of the host that a rank is to run on."""
+        for host in self.hosts:
+            if rank < host.slots:
+                return host.name
+            rank -= host.slots
+        raise IndexError(rank)
+
+    def __str__(self):
+        ranks = f"{self.size} rank{'s' * (self.size > 1)}"
+        if self.local:
+            return f"{ranks} on this machine"
+        return f"{ranks} on {', '.join(map(str, self.hosts))} (from {self.source})"
+
+
+def place(request, environment):
+    """Decides how many ranks each host runs.
+
+    Args:
+        request: `Request`.
+        environment: Mapping. The environment variables, which tell of an allocation.
+
+    Returns:
+        `Placement`.
+
+    Raises:
+        ValueError: If the hosts have too few slots, or their number is not known.
+    """
+    if request.hosts is not None:
+        return Placement(_fill(request.hosts, request.np, request.source), request.source)
+    allocation = launchers.allocated(environment)
+    if allocation is None:
+        host = HostSlots(socket.gethostname(), request.np or default_size())
+        return Placement([host], "this machine", local=True)
+    scheduler, hosts = allocation
+    source = f"the allocation of {scheduler.name}" if scheduler.launch else scheduler.name
+    return Placement(_fill(hosts, request.np, source), source, scheduler)
+
+
+def default_size():
+    """The number of ranks on this machine: as many as GPUs, else as physical cores."""
+    return hardware.gpu_count() or hardware.usable_physical_cores()
+
+
+def _fill(hosts, size, source):
+    """Gives the hosts their ranks, in their order."""
+    if any(host.slots is None for host in hosts):
+        return _spread(hosts, size, source)
+    slots = sum(host.slots for host in hosts)
+    if size is None:
+        return hosts
+    if size > slots:
+        raise ValueError(
+            f"`-np {size}` asks for more ranks than there are slots: {source} has {slots} "
+            f"({', '.join(map(str, hosts))}). Ask for fewer ranks, or give the hosts more slots."
+        )
+    filled, left = [], size
+    for host in hosts:
+        filled.append(HostSlots(host.name, min(host.slots, left)))
+        left -= filled[-1].slots
+    return [host for host in filled if host.slots]
+
+
+def _spread(hosts, size, source):
+    """Spreads ranks evenly over hosts whose slots are not known."""
+    if size is None:
+        raise ValueError(
+            f"The number of ranks is not known: {source} names hosts without slots. Add `-np N`, "
+            f"or slots, as in `{hosts[0].name}:4`. Received: {', '.join(map(str, hosts))}"
+        )
+    if any(host.slots is not None for host in hosts):
+        raise ValueError(
+            f"{source} must give either all hosts slots or none. "
+            f"Received: {', '.join(map(str, hosts))}"
+        )
+    each, more = divmod(size, len(hosts))
+    spread = [HostSlots(host.name, each + (i < more)) for i, host in enumerate(hosts)]
+    return [host for host in spread if host.slots]

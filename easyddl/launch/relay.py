@@ -1,0 +1,178 @@
+"""Shows the output of the ranks in the caller's streams, line by line, with the rank in front.
+
+A notebook and a terminal also show the line that rank 0 has not completed, such as a progress bar.
+Such a line is rewritten in place, at most five times per second however often the rank writes it.
+The relay writes in the thread that calls it, so a notebook shows the output below the right cell.
+"""
+
+import re
+import time
+
+from easyddl.launch import startup_lines
+
+REFRESH = 0.2  # seconds between two versions of an incomplete line
+
+_CONTROLS = re.compile("(\r*\n|\r|\b+)")
+_COLORS = re.compile("\x1b\\[[0-9;]*[A-Za-z]")
+_LONGEST = 1 << 16  # characters; a longer line is cut
+
+
+class Line:
+    """The line that a rank writes at present, as a terminal shows it."""
+
+    def __init__(self):
+        self.text = ""
+        self._back = 0  # backspaces and a carriage return take effect when text follows
+        self._return = False
+
+    def write(self, text):
+        """Adds text.
+
+        Args:
+            text: String.
+
+        Returns:
+            List of strings. The lines that the text completed.
+        """
+        complete = []
+        for piece in _CONTROLS.split(text):
+            if piece.endswith("\n"):
+                complete.append(self.end())
+            elif piece == "\r":
+                self._return = True
+            elif piece.startswith("\b"):
+                self._back += len(piece)
+            elif piece:
+                self._add(piece)
+        if len(self.text) > _LONGEST:
+            complete.append(self.end())
+        return complete
+
+    def end(self):
+        """Begins a new line, and returns the text of the old one."""
+        text = self.text
+        self.__init__()
+        return text
+
+    def _add(self, piece):
+        if self._return:
+            self.text = ""
+        elif self._back:
+            self.text = self.text[: -self._back]
+        self.text += piece
+        self._back, self._return = 0, False
+
+
+class _Display:
+    """One of the caller's streams."""
+
+    def __init__(self, stream):
+        self._stream = stream
+        self._in_notebook = type(stream).__module__.startswith("ipykernel")
+        self.is_live = self._in_notebook or _is_terminal(stream)
+        self._shown = ""  # the incomplete line at the bottom
+
+    def print(self, lines):
+        """Prints complete lines. The incomplete line disappears."""
+        text = ""
+        for line in lines:
+            text += f"{self._in_place(line)}\n"
+            self._shown = ""
+        self._write(text)
+
+    def show(self, line):
+        """Shows a new version of the incomplete line at the bottom."""
+        if line != self._shown:
+            self._write(self._in_place(line))
+            self._shown = line
+
+    def flush(self):
+        # A notebook's stream sends what it has five times per second.
+        if not self._in_notebook and hasattr(self._stream, "flush"):
+            self._stream.flush()
+
+    def _in_place(self, line):
+        """What to write so that a line takes the place of the incomplete one."""
+        if line.startswith(self._shown):
+            return line[len(self._shown) :]
+        blank = f"\r{' ' * _width(self._shown)}" if _width(self._shown) > _width(line) else ""
+        return f"{blank}\r{line}"
+
+    def _write(self, text):
+        if not text or self._stream is None:
+            return
+        try:
+            self._stream.write(text)
+        except UnicodeEncodeError as error:
+            self._stream.write(text.encode(error.encoding, "replace").decode(error.encoding))
+
+
+def _is_terminal(stream):
+    try:
+        return stream.isatty()
+    except (AttributeError, ValueError):
+        return False
+
+
+def _is_information(line):
+    """Whether a line is what a framework prints on all ranks when it is imported."""
+    return startup_lines.is_information(line[:500].encode(errors="replace"))
+
+
+def _width(line):
+    return len(_COLORS.sub("", line))
+
+
+class Relay:
+    """Shows what the ranks write during one call.
+
+    Args:
+        size: Integer. The number of ranks. The output of a single rank has no prefix.
+        streams: Pair. The caller's standard output and standard error.
+    """
+
+    def __init__(self, size, streams):
+        self._prefixed = size > 1
+        self._displays = [_Display(stream) for stream in streams]
+        self._lines = [[Line() for _ in range(size)] for _ in streams]
+        self._refreshed = 0.0
+        self._stale = False
+
+    @property
+    def is_live(self):
+        """Whether somebody watches incomplete lines."""
+        return any(display.is_live for display in self._displays)
+
+    def write(self, rank, stream, text):
+        """Takes output of a rank.
+
+        Args:
+            rank: Integer.
+            stream: Integer. 0 for standard output, 1 for standard error.
+            text: String.
+        """
+        complete = self._lines[stream][rank].write(text)
+        if rank and stream:
+            complete = [each for each in complete if not _is_information(each)]
+        self._displays[stream].print([self._line(rank, each) for each in complete])
+        self._stale = True
+
+    def refresh(self):
+        """Shows rank 0's incomplete line if it is time. Call it often."""
+        now = time.monotonic()
+        if self._stale and now - self._refreshed >= REFRESH:
+            self._refreshed, self._stale = now, False
+            for display, lines in zip(self._displays, self._lines, strict=True):
+                if display.is_live and lines[0].text:
+                    display.show(self._line(0, lines[0].text))
+                display.flush()
+
+    def finish(self):
+        """Prints the lines that are still incomplete, at the end of the call."""
+        for display, lines in zip(self._displays, self._lines, strict=True):
+            rest = [(rank, line.end()) for rank, line in enumerate(lines)]
+            display.print([self._line(rank, text) for rank, text in rest if text])
+            display.flush()
+
+    def _line(self, rank, text):
+        return f"[{rank}] {text}" if self._prefixed else text

@@ -1,0 +1,47 @@
+"""Writes the output of all ranks to this process's standard output and standard error."""
+
+import os
+import sys
+
+
+class Screen:
+    """Standard output and standard error of `easyddl run`.
+
+    Args:
+        size: Integer. The number of ranks.
+        prefix: Boolean. Whether each line begins with its rank.
+    """
+
+    def __init__(self, size, prefix):
+        self._width = len(str(size - 1))
+        self._prefix = prefix
+        self._descriptors = {"out": sys.stdout.fileno(), "err": sys.stderr.fileno()}
+        # The rank whose unfinished line is at the end of each stream.
+        self._unfinished = {}
+
+    def write(self, rank, stream, text):
+        """Writes a line of a rank, or a part of it."""
+        data = text.encode("utf-8", "surrogateescape")
+        if self._prefix:
+            data = self._prefixed(rank, stream, data)
+        self._write(self._descriptors[stream], data)
+
+    def _prefixed(self, rank, stream, data):
+        begin = f"[{rank:{self._width}}] ".encode()
+        before = self._unfinished.pop(stream, None)
+        if not data.endswith((b"\n", b"\r")):
+            self._unfinished[stream] = rank
+        if before is None:
+            return begin + data
+        # Another rank's line is at the end of the screen; this rank's own one goes on.
+        return data if before == rank else b"\n" + begin + data
+
+    def finish(self):
+        """Ends unfinished lines."""
+        for stream in list(self._unfinished):
+            del self._unfinished[stream]
+            self._write(self._descriptors[stream], b"\n")
+
+    def _write(self, descriptor, data):
+        while data:
+            data = data[os.write(descriptor, data) :]

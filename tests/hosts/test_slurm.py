@@ -1,0 +1,205 @@
+"""Jobs under a real Slurm, on three nodes of one machine."""
+
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import time
+
+import mpi
+import network
+import pytest
+import slurm
+
+HERE = pathlib.Path(__file__).parent
+JOB = HERE / "slurm_job.py"
+ROOT = HERE.parents[1]
+DIGITS = ROOT / "tutorials" / "digits.py"
+SBATCH = ROOT / "tutorials" / "clusters" / "slurm.sbatch"
+PREEMPTED = HERE.parent / "parallel" / "preemption_job.py"
+EASYDDL_RUN = [sys.executable, "-m", "easyddl", "run", "--no-prefix"]
+MPI = "--mpi=pmix" if mpi.is_open_mpi() else "--mpi=pmi2"
+BY_MPIRUN = "openmpi" if mpi.is_open_mpi() else "hydra"
+MPIRUN = [mpi.mpirun(), *(["--allow-run-as-root"] if mpi.is_open_mpi() else [])]
+TIMEOUT = 300
+
+REASON = slurm.missing()
+pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with network.Network(3) as net, slurm.Cluster(net, cpus=4) as three:
+        yield three
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(cluster):
+    yield
+    cluster.wait_until_idle()
+    cluster.wait_until(lambda: not cluster.leftovers(), f"no processes: {cluster.leftovers()}")
+
+
+def environment(shown=()):
+    env = mpi.environment(mpi.ANY_BACKEND, shown)
+    path = [str(HERE), str(HERE.parent / "parallel"), env["PYTHONPATH"]]
+    return {**env, "PYTHONPATH": ":".join(path)}
+
+
+def python(cluster, launcher, *arguments, shown=(), timeout=TIMEOUT):
+    """Runs a Python script on the first host, by a launcher and its arguments."""
+    command = [*launcher, sys.executable, *arguments]
+    return cluster.run(command, environment(shown), timeout)
+
+
+def test_digits_by_srun(cluster):
+    launcher = ["srun", MPI, "-N2", "-n4"]
+    done = python(cluster, launcher, DIGITS, "--epochs", 1, shown=("sklearn",))
+    assert done.returncode == 0, done.stdout
+    assert "with 4 rank(s)" in done.stdout, done.stdout
+
+
+@pytest.mark.soak
+def test_digits_by_easyddl_run(cluster):
+    launcher = ["salloc", "-N2", "-n4", *EASYDDL_RUN]
+    done = python(cluster, launcher, DIGITS, "--epochs", 1, shown=("sklearn",))
+    assert done.returncode == 0, done.stdout
+    assert "with 4 rank(s)" in done.stdout, done.stdout
+
+
+def sbatch(cluster, folder, *arguments):
+    """Submits the tutorial's file; returns the path of what the job prints."""
+    options = ["--parsable", "-N2", "--ntasks-per-node=2"]
+    bin_first = f"{pathlib.Path(sys.executable).parent}:{environment()['PATH']}"
+    env = {**environment(), "PATH": bin_first}
+    done = cluster.run(["sbatch", *options, SBATCH, *arguments], env, cwd=folder)
+    assert done.returncode == 0, done.stdout
+    return folder / f"train-{done.stdout.strip()}.log"
+
+
+def test_the_file_for_sbatch(cluster, tmp_path):
+    log = sbatch(cluster, tmp_path, JOB, "layout")
+    cluster.wait_until(lambda: not cluster.jobs(), "the job has ended", TIMEOUT)
+    said = log.read_text()
+    assert sorted(re.findall(r'"host": "(h\d)"', said)) == ["h1", "h1", "h2", "h2"], said
+    assert "requeue" not in said, said
+
+
+@pytest.mark.soak
+def test_a_preempted_job_goes_on_when_it_is_requeued(cluster, tmp_path):
+    log = sbatch(cluster, tmp_path, PREEMPTED, "requeued", tmp_path, "epoch")
+    is_ready = lambda: len(list(tmp_path.glob("ready-*"))) == 4  # noqa: E731
+    cluster.wait_until(is_ready, "the second epoch", TIMEOUT)
+    urgent = ["srun", "-p", "high", "-N3", "-n3", "--exclusive", "hostname"]
+    done = cluster.run(urgent, timeout=TIMEOUT)
+    assert done.returncode == 0 and "h3" in done.stdout, done.stdout
+    assert cluster.jobs(), log.read_text()  # the preempted one waits or runs again
+    cluster.wait_until(lambda: not cluster.jobs(), "the job has ended", TIMEOUT)
+    said = log.read_text()
+    assert "received SIGTERM on rank 0, 1, 2, 3. Saved epoch 2, step " in said, said
+    assert said.count("the same bits") == 4, said
+
+
+def places(done):
+    """What the ranks of `slurm_job.py layout` have printed, in the order of the ranks."""
+    assert done.returncode == 0, done.stdout
+    found = [json.loads(line) for line in re.findall(r"\{.*\}", done.stdout)]
+    return sorted(found, key=lambda place: place["rank"])
+
+
+@pytest.mark.parametrize(
+    ("launcher", "counts"),
+    [
+        (["srun", MPI, "-N3", "-n11", "-m", "block"], [4, 4, 3]),
+        (["srun", MPI, "-N2", "-n3", "-m", "cyclic"], [2, 1]),
+        (["salloc", "-N2", "-n4", "--ntasks-per-node=2", *MPIRUN], [2, 2]),
+        (["salloc", "-N3", "-n7", *EASYDDL_RUN], [4, 2, 1]),
+        pytest.param(
+            ["salloc", "-N2", "-n3", *EASYDDL_RUN, "--launcher", BY_MPIRUN],
+            [2, 1],
+            marks=pytest.mark.soak,
+        ),
+    ],
+)
+def test_each_rank_knows_its_place(cluster, launcher, counts):
+    found = places(python(cluster, launcher, JOB, "layout"))
+    hosts = {f"h{i + 1}": count for i, count in enumerate(counts)}
+    assert [place["rank"] for place in found] == list(range(sum(counts)))
+    for place in found:
+        assert place["host"] == place["hostname"]
+        assert place["size"] == sum(counts) and place["nodes"] == len(counts)
+        assert place["local_size"] == hosts[place["host"]]
+        names = ("rank", "size", "local_rank", "local_size")
+        assert place["told"] == [place[name] for name in names], place
+    for host, count in hosts.items():
+        here = [place["local_rank"] for place in found if place["host"] == host]
+        assert here == list(range(count))
+
+
+def test_srun_without_mpi_is_refused(cluster):
+    begun = time.monotonic()
+    done = python(cluster, ["srun", "-N2", "-n4"], JOB, "layout", timeout=60)
+    assert done.returncode != 0, done.stdout
+    assert "srun started 4 ranks, but MPI counts 1" in done.stdout, done.stdout
+    assert f"Pass `srun {MPI}`" in done.stdout, done.stdout
+    assert time.monotonic() - begun < 30
+
+
+@pytest.fixture
+def endless(cluster, tmp_path):
+    """Starts jobs that end only if they are ended; waits until they run."""
+    started = []
+
+    def start(*launcher):
+        path = tmp_path / f"output-{len(started)}"
+        command = [*launcher, sys.executable, JOB, "endless"]
+        with open(path, "wb") as output:
+            process = subprocess.Popen(
+                cluster.command(command),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=cluster.environment(environment()),
+                start_new_session=True,
+            )
+        started.append(process)
+
+        def runs():
+            assert process.poll() is None, path.read_text()
+            return "all ranks are here" in path.read_text()
+
+        cluster.wait_until(runs, "the job runs", TIMEOUT)
+        return process, path
+
+    yield start
+    for process in started:
+        mpi.stop_session(process)
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        ["srun", MPI, "-N3", "-n5"],
+        ["salloc", "-N2", "-n4", "--ntasks-per-node=2", mpi.mpirun()],
+    ],
+)
+def test_scancel_leaves_nothing_behind(cluster, endless, launcher):
+    process, path = endless(*launcher)
+    (job,) = cluster.jobs()
+    assert cluster.leftovers()
+    cluster.ask("scancel", str(job))
+    assert process.wait(30) != 0, path.read_text()
+    cluster.wait_until_idle()
+    cluster.wait_until(lambda: not cluster.leftovers(), "no processes")
+
+
+def test_a_node_that_goes_down_ends_the_job(cluster, endless):
+    process, path = endless("srun", MPI, "-N3", "-n3")
+    cluster.end_node("h3")
+    try:
+        assert process.wait(60) != 0
+        said = path.read_text()
+        assert "h3" in said, said
+    finally:
+        cluster.start_node("h3")

@@ -1,0 +1,138 @@
+"""A rank of a job of `easyddl run`, without Keras: it tells what it got, then does as asked."""
+
+import json
+import os
+import signal
+import sys
+import time
+
+
+def rank():
+    names = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+    return int(next(os.environ[name] for name in names if name in os.environ))
+
+
+def tell(arguments):
+    """Prints this rank's facts as one line of JSON."""
+    facts = {
+        "rank": rank(),
+        "arguments": arguments,
+        "directory": os.getcwd(),
+        "cpus": sorted(os.sched_getaffinity(0)),
+        "host": os.uname().nodename,
+        "environment": dict(os.environ),
+    }
+    print(json.dumps(facts), flush=True)
+
+
+def add_up():
+    """Adds up the ranks' numbers by MPI, so that a world of one is noticed."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    print(f"size {world.size} sum {world.allreduce(world.rank + 1)}", flush=True)
+
+
+def print_startup_lines():
+    """Prints what TensorFlow prints when it is loaded, one warning, and one line of our own."""
+    for line in (
+        "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
+        "I0000 00:00:1795402497.820340    6560 port.cc:153] oneDNN custom operations are on.",
+        "W0000 00:00:1795402497.820340    6560 port.cc:153] a warning",
+        f"own line {rank()}",
+    ):
+        print(line, file=sys.stderr, flush=True)
+
+
+def read():
+    print(f"read {sys.stdin.read()!r}", flush=True)
+
+
+def draw_bar():
+    for step in range(1, 4):
+        print(f"step {step}/3", end="\r" if step < 3 else "\n", flush=True)
+
+
+def ask():
+    """Prints a line that it does not end, and waits until the test has seen it."""
+    print("question? ", end="", flush=True)
+    time.sleep(60)
+
+
+def ignore_signals():
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    sleep()
+
+
+def sleep():
+    print(f"pid {os.getpid()}", flush=True)
+    time.sleep(600)
+
+
+def fail(how):
+    """Ends rank 1 in some way, while the others sleep."""
+    if rank() != 1:
+        time.sleep(600)
+    print("the last line of rank 1", flush=True)
+    if how == "status":
+        os._exit(3)
+    if how == "raise":
+        raise ValueError("a mistake")
+    if how == "abort":
+        from mpi4py import MPI
+
+        MPI.COMM_WORLD.Abort(7)
+    os.kill(os.getpid(), getattr(signal, how))
+    time.sleep(600)
+
+
+def fail_by_easyddl():
+    """Raises an error on rank 1 after easyddl has started, while the others wait for it."""
+    import without_keras  # noqa: F401 - takes Keras's place
+
+    import easyddl as ddl
+
+    ddl.init()
+    if ddl.rank() == 1:
+        raise ValueError("a mistake")
+    ddl.barrier()
+
+
+def start_easyddl():
+    import without_keras  # noqa: F401 - takes Keras's place
+
+    import easyddl as ddl
+
+    ddl.init()
+    print("easyddl has started", flush=True)
+
+
+def abort_in_world():
+    from mpi4py import MPI
+
+    MPI.COMM_WORLD.Barrier()
+    if rank() == 1:
+        print("the last line of rank 1", flush=True)
+        MPI.COMM_WORLD.Abort(7)
+    MPI.COMM_WORLD.Barrier()
+
+
+def leave_child():
+    if os.fork() == 0:
+        time.sleep(600)
+    print("parent ends", flush=True)
+
+
+def talk(lines):
+    """Prints more than pipes hold."""
+    for line in range(int(lines)):
+        print(f"{rank()} {line} {'x' * 80}")
+
+
+if __name__ == "__main__":
+    what, *arguments = sys.argv[1:]
+    if what == "tell":
+        tell(arguments)
+    else:
+        globals()[what](*arguments)

@@ -1,0 +1,471 @@
+"""`easyddl run` on this machine: what ranks get, how jobs end, and what is told of it."""
+
+import json
+import os
+import pathlib
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import mpi
+import pytest
+
+JOB = pathlib.Path(__file__).with_name("run_job.py")
+TIMEOUT = 120
+LINES = 50000  # several megabytes, more than all buffers hold
+TRICKY = ["a b", "", "$HOME", ";", ":", "'", '"', "*", "\\", "--np", "-H", "ü", "two\nlines", "&&"]
+
+
+def line(*arguments):
+    return [sys.executable, "-m", "easyddl", "run", *map(str, arguments)]
+
+
+def easyddl_run(*arguments, env=None, timeout=TIMEOUT, cwd=None):
+    return mpi.run_command(line(*arguments), mpi.environment(env), timeout, cwd)
+
+
+def job(*arguments):
+    return ["--", sys.executable, JOB, *arguments]
+
+
+def start(*arguments, env=None):
+    """Starts a job whose output is read while it runs."""
+    return subprocess.Popen(
+        line(*arguments),
+        env=mpi.environment(env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+def read_until(process, pattern, seconds=60):
+    """What a job prints until a pattern occurs."""
+    seen, limit = b"", time.monotonic() + seconds
+    while not re.search(pattern, seen):
+        ready = select.select([process.stdout], [], [], max(0, limit - time.monotonic()))[0]
+        data = os.read(process.stdout.fileno(), 4096) if ready else b""
+        assert data, f"no {pattern!r} in {seen.decode()!r}"
+        seen += data
+    return seen
+
+
+def finish(process, seconds=60):
+    """The rest of a job's output, and its exit status."""
+    try:
+        rest, _ = process.communicate(timeout=seconds)
+    finally:
+        mpi.stop_session(process)
+    return rest.decode(), process.returncode
+
+
+def pids_in(output):
+    return [int(pid) for pid in re.findall(rb"pid (\d+)", output)]
+
+
+def assert_gone(pids, seconds=15):
+    limit = time.monotonic() + seconds
+    while any(is_running(pid) for pid in pids):
+        assert time.monotonic() < limit, f"some of {pids} still run"
+        time.sleep(0.05)
+
+
+def is_running(pid):
+    try:
+        state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def facts(output):
+    told = [json.loads(text) for text in re.findall(r"^(?:\[ *\d+\] )?(\{.*\})$", output, re.M)]
+    return {one["rank"]: one for one in told}
+
+
+def test_what_ranks_get(tmp_path):
+    done = easyddl_run(
+        *("-np", 3, "--env", "EASYDDL_TEST_A=x y", "--env", "EASYDDL_TEST_B"),
+        *("--racks", "x", "--timeline", "traces", *job("tell", *TRICKY)),
+        env={"EASYDDL_TEST_B": "of this process", "EASYDDL_TEST_C": "forwarded", "PMI_RANK": "7"},
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stdout
+    ranks = facts(done.stdout)
+    assert sorted(ranks) == [0, 1, 2]
+    for rank, one in ranks.items():
+        assert f"[{rank}] {{" in done.stdout
+        assert one["arguments"] == TRICKY
+        assert one["directory"] == str(tmp_path)
+        environment = one["environment"]
+        assert environment["EASYDDL_TEST_A"] == "x y"
+        assert environment["EASYDDL_TEST_B"] == "of this process"
+        assert environment["EASYDDL_TEST_C"] == "forwarded"
+        assert environment["EASYDDL_RACKS"] == "x"
+        assert environment["EASYDDL_TIMELINE"] == str(tmp_path / "traces")
+        assert "EASYDDL_LAUNCH" not in environment  # it holds the job's secret
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+def test_ranks_have_cores_of_their_own():
+    done = easyddl_run("-np", 2, *job("tell"))
+    first, second = (set(one["cpus"]) for one in facts(done.stdout).values())
+    assert first and second and not first & second
+    assert first | second <= os.sched_getaffinity(0)
+
+
+def test_ranks_share_cores_where_there_are_too_few():
+    size = len(os.sched_getaffinity(0)) + 1
+    done = easyddl_run("-np", size, *job("tell"))
+    assert {tuple(one["cpus"]) for one in facts(done.stdout).values()} == {
+        tuple(sorted(os.sched_getaffinity(0)))
+    }
+
+
+def test_what_is_run_is_told(tmp_path):
+    done = easyddl_run("-np", 2, *job("tell", "a b"))
+    first, second = done.stdout.splitlines()[:2]
+    assert first.startswith("easyddl: 2 ranks on this machine: ") and first.endswith("'a b'")
+    assert second.startswith(f"easyddl: {mpi.mpirun()} ") and "-np 2" in second
+    verbose = easyddl_run("-np", 1, "--verbose", "--env", "A=b c", *job("tell")).stdout
+    assert " A='b c' " in verbose
+    assert "rank 0 runs on the CPUs" in verbose
+
+
+def test_default_number_of_ranks():
+    done = easyddl_run("--dry-run", "python", "train.py", env={"CUDA_VISIBLE_DEVICES": ""})
+    assert done.returncode == 0, done.stdout
+    cores = len(os.sched_getaffinity(0))
+    found = int(
+        re.search(r"easyddl: (\d+) ranks? on this machine: python train.py", done.stdout)[1]
+    )
+    assert 1 <= found <= cores
+
+
+def test_the_ranks_are_one_world():
+    done = easyddl_run("-np", 4, *job("add_up"))
+    assert done.returncode == 0, done.stdout
+    assert sorted(re.findall(r"^\[(\d)\] size 4 sum 10$", done.stdout, re.M)) == list("0123")
+
+
+def test_rank_0_prints_the_topology():
+    env = {"EASYDDL_VERBOSE": "1"}
+    done = easyddl_run("-np", 2, "--no-prefix", "--racks", "x", *job("start_easyddl"), env=env)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("p:") == 1, done.stdout
+    assert os.uname().nodename in done.stdout
+    assert "rank 0" in done.stdout and "rank 1" in done.stdout
+
+
+def test_startup_lines_come_from_rank_0_alone():
+    done = easyddl_run("-np", 2, *job("print_startup_lines"))
+    assert done.stdout.count("absl::InitializeLog") == 1, done.stdout
+    assert done.stdout.count("oneDNN custom") == 1
+    assert "[0] I0000" in done.stdout
+    assert done.stdout.count("a warning") == 2
+    assert "[0] own line 0" in done.stdout and "[1] own line 1" in done.stdout
+
+
+def test_lines_without_a_prefix():
+    done = easyddl_run("-np", 2, "--no-prefix", *job("print_startup_lines"))
+    assert re.search(r"^own line 0$", done.stdout, re.M), done.stdout
+    assert re.search(r"^own line 1$", done.stdout, re.M)
+
+
+def test_a_file_for_each_rank(tmp_path):
+    done = easyddl_run(
+        "-np", 2, "--quiet", "--output", "logs/here", *job("talk", LINES), cwd=tmp_path
+    )
+    assert done.returncode == 0 and done.stdout == "", done.stdout
+    for rank in (0, 1):
+        lines = (tmp_path / "logs" / "here" / f"{rank}.log").read_text().splitlines()
+        assert lines == [f"{rank} {i} {'x' * 80}" for i in range(LINES)]
+
+
+def test_much_output_is_complete():
+    # Slowly read: the end of a rank must not be noticed before all that it wrote.
+    slow = "import sys, time; time.sleep(3); sys.stdout.write(sys.stdin.read())"
+    shell = ["bash", "-o", "pipefail", "-c", f'"$@" | {sys.executable} -c "{slow}"', "bash"]
+    done = mpi.run_command(
+        [*shell, *line("-np", 2, *job("talk", LINES))], mpi.environment(), TIMEOUT
+    )
+    assert done.returncode == 0, done.stdout[-1000:]
+    for rank in (0, 1):
+        lines = [text for text in done.stdout.splitlines() if text.startswith(f"[{rank}] ")]
+        assert lines == [f"[{rank}] {rank} {i} {'x' * 80}" for i in range(LINES)]
+
+
+def test_standard_input_is_that_of_rank_0():
+    shell = ["sh", "-c", 'echo hello | "$@"', "sh", *line("-np", 2, *job("read"))]
+    done = mpi.run_command(shell, mpi.environment(), TIMEOUT)
+    assert done.returncode == 0, done.stdout
+    assert "[0] read 'hello\\n'\n" in done.stdout
+    assert "[1] read ''\n" in done.stdout
+
+
+def test_a_progress_bar():
+    done = mpi.run_command(
+        ["sh", "-c", '"$@" | cat -v', "sh", *line("-np", 1, *job("draw_bar"))], mpi.environment()
+    )
+    assert "[0] step 1/3^M[0] step 2/3^M[0] step 3/3\n" in done.stdout
+
+
+def test_an_unfinished_line_is_shown():
+    process = start("-np", 1, *job("ask"))
+    try:
+        read_until(process, rb"\[0\] question\? ")
+    finally:
+        process.terminate()
+        finish(process)
+
+
+@pytest.mark.parametrize(
+    ("how", "status", "words"),
+    [
+        ("status", 3, "failed first, with exit status 3"),
+        ("raise", 1, "failed first, with exit status 1"),
+        ("SIGKILL", 137, "it was killed by SIGKILL"),
+        ("SIGSEGV", 139, "it was killed by SIGSEGV"),
+    ],
+)
+def test_the_first_rank_that_fails_is_named_last(how, status, words):
+    done = easyddl_run("-np", 3, *job("fail", how))
+    assert done.returncode == status, done.stdout
+    verdict = done.stdout.rpartition("easyddl: ")[2]
+    assert verdict.startswith(f"rank 1 on host {os.uname().nodename} "), done.stdout
+    assert words in verdict
+    assert "    the last line of rank 1\n" in verdict
+    assert ("    ValueError: a mistake\n" in verdict) == (how == "raise")
+
+
+def test_mpi_abort_is_named():
+    done = easyddl_run("-np", 3, *job("abort_in_world"))
+    assert done.returncode == 7, done.stdout
+    assert "easyddl: rank 1 on host" in done.stdout and "exit status 7" in done.stdout
+    assert "    the last line of rank 1\n" in done.stdout
+
+
+def test_an_error_that_easyddl_reports_is_named():
+    done = easyddl_run("-np", 3, *job("fail_by_easyddl"))
+    assert done.returncode == 1, done.stdout
+    assert "failed first, with exit status 1" in done.stdout
+    assert "    ValueError: a mistake" in done.stdout.rpartition("failed first")[2]
+
+
+@pytest.mark.parametrize(
+    ("program", "status", "words"),
+    [
+        ("./nowhere", 127, "./nowhere: No such file or directory"),
+        ("/etc/passwd", 126, "/etc/passwd: Permission denied"),
+    ],
+)
+def test_a_program_that_cannot_be_started(program, status, words):
+    done = easyddl_run("-np", 2, program)
+    assert done.returncode == status, done.stdout
+    assert words in done.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_signals_end_all_ranks(name):
+    process = start("-np", 2, *job("sleep"))
+    seen = read_until(process, rb"pid \d+\n[^p]*pid \d+\n")
+    process.send_signal(getattr(signal, name))
+    rest, status = finish(process)
+    assert status == 128 + getattr(signal, name), rest
+    assert f"easyddl: {name} has ended the job" in rest.splitlines()[-1]
+    assert_gone(pids_in(seen))
+
+
+def test_ranks_that_ignore_signals_are_killed():
+    process = start("-np", 2, "--grace", 1, *job("ignore_signals"))
+    seen = read_until(process, rb"pid \d+\n[^p]*pid \d+\n")
+    process.send_signal(signal.SIGTERM)
+    _, status = finish(process)
+    assert status == 128 + signal.SIGTERM
+    assert_gone(pids_in(seen))
+
+
+def test_a_second_ctrl_c_kills_at_once():
+    process = start("-np", 2, "--grace", 600, *job("ignore_signals"))
+    seen = read_until(process, rb"pid \d+\n[^p]*pid \d+\n")
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, status = finish(process)
+    assert status == 128 + signal.SIGINT
+    assert_gone(pids_in(seen))
+
+
+def test_nothing_outlives_easyddl_run():
+    process = start("-np", 2, *job("ignore_signals"))
+    seen = read_until(process, rb"pid \d+\n[^p]*pid \d+\n")
+    process.kill()
+    process.wait(10)
+    assert_gone(pids_in(seen))
+    process.stdout.close()
+
+
+def test_a_killed_supervisor_is_told():
+    process = start("-np", 2, *job("sleep"))
+    seen = read_until(process, rb"\[1\] pid \d+\n") + b""
+    rank_1 = int(re.search(rb"\[1\] pid (\d+)", seen)[1])
+    parent = pathlib.Path(f"/proc/{rank_1}/stat").read_text().rpartition(")")[2].split()[1]
+    os.kill(int(parent), signal.SIGKILL)
+    rest, status = finish(process)
+    assert status == 1
+    assert "rank 1 on host" in rest and "was lost" in rest.splitlines()[-1], rest
+    assert_gone([rank_1])
+
+
+def test_what_a_rank_leaves_behind_is_ended():
+    done = easyddl_run("-np", 1, *job("leave_child"), timeout=30)
+    assert done.returncode == 0 and "parent ends" in done.stdout
+    running = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    assert f"{JOB} leave_child" not in running.stdout
+
+
+def test_a_full_disk(tmp_path):
+    (tmp_path / "1.log").symlink_to("/dev/full")
+    done = easyddl_run("-np", 2, "--output", tmp_path, *job("talk", LINES))
+    assert done.returncode == 1, done.stdout
+    told = done.stdout.rpartition("easyddl: ")[2]
+    assert told.startswith("rank 1 on host"), done.stdout
+    assert f"its output file {tmp_path}/1.log: No space left on device" in told
+
+
+def test_an_output_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").touch()
+    done = easyddl_run("-np", 2, "--output", tmp_path / "file", *job("tell"))
+    assert done.returncode != 0
+    assert f"{tmp_path}/file" in done.stdout.splitlines()[-1], done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "`program` is missing"),
+        (["-np", "0", "x"], "must be a positive integer. Received: '0'"),
+        (["-H", "h1:four", "x"], "the slots of host h1 must be a positive integer"),
+        (["-H", "h1:2,h1:2", "x"], "names the host h1 2 times"),
+        (["-H", "h1,;rm", "x"], "is no name of a host"),
+        (["-H", "h1,h2", "x"], "Add `-np N`"),
+        (["-np", "9", "-H", "h1:4,h2:4", "x"], "-H has 8 (h1:4, h2:4)"),
+        (["-np", "2", "-H", "h1:1,h2", "x"], "give either all hosts slots or none"),
+        (["--hostfile", "/nowhere", "x"], "/nowhere cannot be read: No such file"),
+        (["--env", "1A=x", "x"], "`--env` must be NAME=VALUE or NAME"),
+        (["--env", "EASYDDL_TEST_UNSET", "x"], "variable that is not set here"),
+        (["--nic", "nic0", "x"], "`--nic` must name network interfaces"),
+        (["--launcher", "srun", "x"], "srun"),
+        (["--grace", "-1", "x"], "must be a number of seconds. Received: '-1'"),
+    ],
+)
+def test_wrong_options(arguments, words):
+    # Without Slurm's programs, which this machine may have.
+    folders = [f for f in os.environ["PATH"].split(":") if not pathlib.Path(f, "srun").exists()]
+    done = easyddl_run(*arguments, env={"PATH": ":".join(folders)})
+    assert done.returncode == 2, done.stdout
+    assert words in done.stdout
+
+
+def test_a_wrong_hostfile(tmp_path):
+    (tmp_path / "hosts").write_text("# two hosts\nh1 slots=2\nh2 slot=2\n")
+    done = easyddl_run("--hostfile", tmp_path / "hosts", "x")
+    assert done.returncode == 2
+    assert f"{tmp_path}/hosts, line 3" in done.stdout and "use `slots=4`" in done.stdout
+
+
+@pytest.fixture
+def with_mpirun(tmp_path):
+    """Makes a Python environment whose mpirun is a given script."""
+
+    def make(script):
+        folder = pathlib.Path(sys.executable).parent
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin" / "python").symlink_to(sys.executable)
+        for name in ("lib", "lib64", "pyvenv.cfg"):
+            if (folder.parent / name).exists():
+                (tmp_path / name).symlink_to(folder.parent / name)
+        mpirun = tmp_path / "bin" / "mpirun"
+        mpirun.write_text(f"#!/bin/sh\n{script}\n")
+        mpirun.chmod(0o755)
+        return [str(tmp_path / "bin" / "python"), "-m", "easyddl", "run"]
+
+    if not (pathlib.Path(sys.executable).parent.parent / "pyvenv.cfg").exists():
+        pytest.skip("needs a virtual environment, to make another one")
+    return make
+
+
+VERSION = f'if [ "$1" = --version ]; then exec {mpi.mpirun()} --version; fi; '
+RANK = f"{sys.executable} -m easyddl.launch.rank"
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        # Another MPI's mpirun, for each of whose ranks MPI would make a world of one.
+        (f"{VERSION} PMI_SIZE=1 PMI_RANK=0 {RANK}", "rank 0 of 1, instead of one of 2"),
+        # One that starts fewer ranks than it was asked to.
+        (f"{VERSION} PMI_SIZE=2 PMI_RANK=1 {RANK}", "within 3 s (`--start-timeout`): rank 0"),
+        # All of them on another host than was asked for.
+        (
+            f"{VERSION} export PMI_SIZE=2; for PMI_RANK in 0 1; do export PMI_RANK; "
+            f"unshare --uts sh -c 'hostname elsewhere; exec {RANK}' & done; wait",
+            None,
+        ),
+        (f"{VERSION} sleep 60", "within 3 s (`--start-timeout`): ranks 0, 1 on host"),
+        (f"{VERSION} exit 5", "ended with status 5 before all ranks had reported"),
+        (f"{VERSION} {RANK}", "rank None of None, instead of one of 2"),
+        ("echo somebody else", "is of no MPI that easyddl knows"),
+        ("exit 1", "is of no MPI that easyddl knows"),
+        (
+            f"echo '{'HYDRA build' if mpi.is_open_mpi() else 'mpirun (Open MPI) 5.0.8'}'",
+            "but easyddl was built with another MPI",
+        ),
+    ],
+)
+def test_launchers_that_lie(script, words, with_mpirun):
+    command = [*with_mpirun(script), "-np", "2", "--start-timeout", "3"]
+    if words is None:
+        if os.geteuid() != 0 or shutil.which("unshare") is None:
+            pytest.skip("needs root, to rename a host")
+        command += ["-H", "here:1,there:1"]
+        words = "was to run on here (1 rank), there (1 rank), from -H, but it runs on elsewhere (2"
+        env = {"PYTHONPATH": mpi.environment()["PYTHONPATH"]}
+    else:
+        env = None
+    done = mpi.run_command([*command, *map(str, job("tell"))], mpi.environment(env), TIMEOUT)
+    assert done.returncode != 0
+    assert words in done.stdout, done.stdout
+    assert '"rank"' not in done.stdout  # the program was not run
+
+
+def test_a_hostfile_that_mpirun_does_not_read(tmp_path):
+    (tmp_path / "hosts").write_text("pod-0 slots=1\npod-1 slots=1\n")
+    variable = "PRTE_MCA_prte_default_hostfile"
+    if mpi.is_open_mpi():
+        variable = "OMPI_MCA_orte_default_hostfile"
+    done = mpi.run(2, JOB, "start_easyddl", env={variable: str(tmp_path / "hosts")})
+    assert done.returncode != 0
+    assert "The 2 ranks run on 1 host" in done.stdout, done.stdout
+    assert f"the hostfile of {variable} has 2 hosts for them" in done.stdout
+    assert "easyddl has started" not in done.stdout
+
+
+def test_commands_start_without_keras():
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "easyddl", "run", "--dry-run", "-np", "2", "x"],
+        capture_output=True,
+        text=True,
+        env=mpi.environment(),
+        timeout=TIMEOUT,
+        check=True,
+    )
+    imported = {text.rpartition("|")[2].strip() for text in done.stderr.splitlines()}
+    assert "easyddl.launch.placement" in imported
+    assert not imported & {"keras", "tensorflow", "jax", "torch", "numpy", "mpi4py"}
