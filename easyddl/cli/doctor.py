@@ -1,0 +1,163 @@
+"""Examines the hosts of a job and the links between them, before training starts.
+
+`easyddl doctor -H h1,h2` or `--hostfile FILE` examines these hosts; without either, the hosts of
+this Slurm, PBS or LSF allocation; without one, this machine alone. The exit status is 0 if training
+can start, and 1 if it cannot.
+"""
+
+import argparse
+import contextlib
+import json
+import math
+import signal
+import sys
+
+SUMMARY = "examine hosts and the links between them, and name what is wrong"
+
+
+def add_arguments(parser):
+    """Adds the arguments of `easyddl doctor`."""
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("-H", dest="hosts", metavar="HOSTS", help="the hosts, such as h1,h2:4,h3")
+    where.add_argument("--hostfile", metavar="FILE", help="a file with a host on each line")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    parser.add_argument(
+        "--rsh", metavar="PROGRAM", help="the program that starts commands on a host, such as ssh"
+    )
+    parser.add_argument(
+        "--launcher",
+        choices=("auto", "hydra", "openmpi", "srun"),
+        default="auto",
+        help="as for easyddl run (default: auto)",
+    )
+    parser.add_argument("--nic", metavar="NAMES", help="as for easyddl run")
+    parser.add_argument(
+        "--racks", metavar="NAMES", help="the rack of each host, for example x,x,y,y"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=_seconds,
+        default=60.0,
+        metavar="S",
+        help="the time to measure links; those for which it does not suffice are left out "
+        "(default: 60)",
+    )
+    parser.add_argument(
+        "--start-timeout",
+        type=_seconds,
+        default=30.0,
+        metavar="S",
+        help="the time after which a host counts as not reached (default: 30)",
+    )
+    parser.set_defaults(fail=parser.error)
+
+
+def run(options):
+    """Examines the hosts and prints the report.
+
+    Args:
+        options: Namespace. The parsed arguments.
+
+    Returns:
+        The exit status.
+    """
+    from easyddl.doctor import examination, report, start, topology
+
+    try:
+        hosts = _hosts(options)
+    except ValueError as error:
+        options.fail(str(error))
+    racks = _racks(options, hosts)
+    how = start.StartOptions(options.launcher, options.rsh, options.nic, options.start_timeout)
+    try:
+        with _interruptible(), _progress() as progress:
+            names = [host.name for host in hosts] if hosts else None
+            results = examination.examine(names, how, options.seconds, progress)
+    except KeyboardInterrupt:
+        print("easyddl doctor: interrupted; all agents have been ended", file=sys.stderr)
+        return 130
+    slots = [host.slots for host in hosts] if hosts else None
+    described = topology.describe(results, racks, slots)
+    if options.json:
+        print(json.dumps(report.as_json(results, described), indent=1))
+    else:
+        print(report.as_text(results, described))
+    return 0 if results.can_start else 1
+
+
+def _seconds(text):
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0. Received: {text!r}")
+    return value
+
+
+def _hosts(options):
+    """The `HostSlots` to examine; `None` for this machine alone."""
+    from easyddl.runtime import hostfile, hosts, launchers
+
+    if options.hosts is not None:
+        found = hosts.parse(options.hosts)
+    elif options.hostfile is not None:
+        found = hostfile.read(options.hostfile)
+    else:
+        allocation = launchers.allocated()
+        if allocation is None:
+            return None
+        found = allocation[1]
+    return found
+
+
+def _racks(options, hosts):
+    """The rack of each host; `None` if they are not known."""
+    from easyddl.runtime import racks as known
+
+    if options.racks is None:
+        return known.of_hosts([host.name for host in hosts]) if hosts else None
+    racks = [name.strip() for name in options.racks.split(",")]
+    count = len(hosts or [None])
+    if len(racks) != count or not all(racks):
+        options.fail(
+            f"argument --racks: must name a rack for each of the {count} hosts. "
+            f"Received: {options.racks!r}"
+        )
+    return racks
+
+
+@contextlib.contextmanager
+def _interruptible():
+    """Turns SIGTERM and SIGHUP into what Ctrl-C does, so that the agents are ended."""
+
+    def interrupt(number, frame):
+        raise KeyboardInterrupt
+
+    before = {
+        each: signal.signal(each, interrupt)
+        for each in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(each) is not signal.SIG_IGN  # as nohup sets it
+    }
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+@contextlib.contextmanager
+def _progress():
+    """Shows on a terminal what is being done, on one line that goes away at the end."""
+    if not sys.stderr.isatty():
+        yield lambda text: None
+        return
+
+    def show(text):
+        sys.stderr.write(f"\r\033[K{text[:78]}")
+        sys.stderr.flush()
+
+    try:
+        yield show
+    finally:
+        sys.stderr.write("\r\033[K")

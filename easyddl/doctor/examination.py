@@ -1,0 +1,250 @@
+"""One examination: starts the agents, asks them everything, and judges the answers."""
+
+import concurrent.futures
+import dataclasses
+import socket
+import time
+
+from easyddl.doctor import judge_hosts, judge_links, judge_software, start
+from easyddl.doctor.coordinator import Coordinator
+from easyddl.doctor.finding import Level, error
+from easyddl.doctor.link_survey import LinkSurvey
+from easyddl.doctor.remote_agent import gather
+
+_MPI_NAME = "a job of MPI"
+_MPI_JOB = 15  # seconds for a job of MPI after all ranks have started
+_TIMEOUT = 60  # seconds for one question to all agents
+
+
+@dataclasses.dataclass
+class Results:
+    """What an examination found.
+
+    Attributes:
+        hosts: List of strings: all that were to be examined.
+        facts: Dictionary of each agent's answer to `facts`, by host.
+        memory: Dictionary of each agent's answer to `memory`, by host.
+        clocks: Dictionary of pairs in seconds, by host: offset and uncertainty.
+        links: Dictionary of `Link` by pair of hosts.
+        findings: List of `Finding`, the worst first.
+        seconds: Number. How long the examination took.
+    """
+
+    hosts: list
+    facts: dict = dataclasses.field(default_factory=dict)
+    memory: dict = dataclasses.field(default_factory=dict)
+    clocks: dict = dataclasses.field(default_factory=dict)
+    links: dict = dataclasses.field(default_factory=dict)
+    findings: list = dataclasses.field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def can_start(self):
+        """Whether training can start on these hosts."""
+        return not any(finding.level is Level.ERROR for finding in self.findings)
+
+
+def examine(hosts, options, seconds=60.0, progress=lambda text: None):
+    """Examines hosts.
+
+    Args:
+        hosts: List of strings; `None` for this machine alone, without a launcher.
+        options: `StartOptions`.
+        seconds: Number. The time for the links.
+        progress: Function that takes a string: what is being done.
+
+    Returns:
+        `Results`.
+    """
+    begin = time.monotonic()
+    started = {}
+    try:
+        with Coordinator() as coordinator:
+            examination = _Examination(coordinator, hosts, options, started, progress)
+            results = examination.run(seconds)
+    finally:
+        start.end_all(started.values())
+    results.seconds = time.monotonic() - begin
+    return results
+
+
+class _Examination:
+    def __init__(self, coordinator, hosts, options, started, progress):
+        self._coordinator = coordinator
+        self._options = options
+        self._started = started
+        self._progress = progress
+        self._is_alone = hosts is None
+        self._results = Results(hosts or [socket.gethostname()])
+        self._reported = set()  # hosts that have a finding about their agent
+
+    def run(self, seconds):
+        """Examines the hosts, and returns `Results`."""
+        results, findings = self._results, self._results.findings
+        self._start()
+        self._progress(f"reading the facts of {len(self._agents())} hosts")
+        results.facts = self._ask_all("facts")
+        names = self._ask_all("names", names=results.hosts)
+        self._compare_clocks()
+        findings += judge_software.judge(results.facts)
+        findings += judge_hosts.limits(results.facts)
+        findings += judge_hosts.names(names, results.facts)
+        findings += judge_hosts.clocks(results.clocks)
+        ends = self._reach(names)
+        self._measure_memory()
+        survey = LinkSurvey(self._agents(), ends, seconds, self._progress)
+        survey.measure()
+        results.links = survey.links
+        lasting = list(self._agents())  # also notes the hosts that were lost
+        findings += judge_links.links(lasting, results.links, survey.left_out)
+        findings += judge_hosts.devices(results.facts, results.links)
+        if results.can_start:
+            self._start_mpi()
+        order = list(Level)
+        findings.sort(key=lambda finding: order.index(finding.level))
+        return results
+
+    def _start(self):
+        """Starts the agents, and waits until each has arrived or failed."""
+        hosts, coordinator = self._results.hosts, self._coordinator
+        self._progress(f"starting {len(hosts)} agents")
+        if self._is_alone:
+            self._launch({hosts[0]: [start.on_this_machine, hosts[0], coordinator]})
+        else:
+            self._launch(
+                {host: [start.on_host, host, coordinator, self._options] for host in hosts}
+            )
+        end = time.monotonic() + self._options.timeout
+        missing = dict(self._started)
+        while missing and time.monotonic() < end:
+            self._progress(f"waiting for {', '.join(missing)}")
+            self._coordinator.wait_for_change(0.1)
+            for host, program in list(missing.items()):
+                if host in self._coordinator.agents:
+                    del missing[host]
+                elif program.has_ended():
+                    self._not_reached(host, program.reason())
+                    del missing[host]
+        for host, program in missing.items():
+            waited = f"no answer within {self._options.timeout:g} seconds"
+            self._not_reached(host, f"{waited} ({program.reason()})")
+
+    def _launch(self, calls):
+        """Starts programs, so that an interrupt leaves none of them unknown.
+
+        Interrupts reach the main thread alone. The end of the pool waits for its threads.
+
+        Args:
+            calls: Dictionary by name of lists: a function that starts a program, its arguments.
+        """
+
+        def launch(name):
+            function, *arguments = calls[name]
+            self._started[name] = function(*arguments)
+
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            list(pool.map(launch, calls))
+
+    def _not_reached(self, host, reason):
+        self._reported.add(host)
+        advice = (
+            f"check that `ssh {host} true` works without a password, and that the same easyddl is "
+            "installed there in the same place"
+        )
+        message = f"no agent could be started on {host}: {reason}"
+        self._results.findings.append(error("hosts", message, advice, [host]))
+
+    def _agents(self):
+        """The agents that are there, in the order of the hosts. Notes those that were lost."""
+        found = {}
+        for host in self._results.hosts:
+            agent = self._coordinator.agents.get(host)
+            if agent is None or host in self._reported:
+                continue
+            if agent.lost is None:
+                found[host] = agent
+            else:
+                self._lost(host, agent.lost)
+        return found
+
+    def _lost(self, host, reason):
+        self._reported.add(host)
+        message = f"{host} was lost during the examination: {reason}"
+        advice = "check whether the host is still up, and its network"
+        self._results.findings.append(error("hosts", message, advice, [host]))
+
+    def _ask_all(self, question, **arguments):
+        """Asks all agents, and notes those that fail to answer."""
+        agents = self._agents()
+        futures = {host: agent.ask(question, **arguments) for host, agent in agents.items()}
+        answers, problems = gather(futures, _TIMEOUT)
+        for host, problem in problems.items():
+            if agents[host].lost is None:
+                message = f"{host} does not tell its {question}: {problem}"
+                advice = "see whether the host is overloaded, and whether its disks answer"
+                self._results.findings.append(error("hosts", message, advice, [host]))
+        return answers
+
+    def _compare_clocks(self):
+        for host, agent in self._agents().items():
+            try:
+                self._results.clocks[host] = agent.clock_offset()
+            except (OSError, RuntimeError, concurrent.futures.TimeoutError):
+                continue  # a lost agent is a finding already
+
+    def _reach(self, names):
+        """Tries all ports. Returns where each host reaches each other: see `LinkSurvey`."""
+        self._progress("trying the ports of all hosts")
+        facts, agents = self._results.facts, self._agents()
+        hosts = [host for host in agents if host in facts]
+        futures = {
+            (a, b): agents[a].ask(
+                "reach", addresses=self._addresses(a, b, names), ports=facts[b]["ports"]
+            )
+            for a in hosts
+            for b in hosts
+            if a != b
+        }
+        reached, _ = gather(futures, _TIMEOUT)
+        self._results.findings += judge_links.reachability(hosts, reached)
+        ends = {}
+        for pair, answer in reached.items():
+            open_ports = [int(port) for port, reason in answer["ports"].items() if reason is None]
+            if open_ports:
+                ends[pair] = answer["address"], open_ports[0]
+        return ends
+
+    def _addresses(self, a, b, names):
+        """The addresses of host b, those first by which host a knows it."""
+        own = [interface["address"] for interface in self._results.facts[b]["interfaces"]]
+        named = names.get(a, {}).get(b, {}).get("addresses", [])
+        return list(dict.fromkeys([address for address in named if address in own] + own))
+
+    def _start_mpi(self):
+        """Runs a job of MPI on all hosts. What is wrong already would make it fail."""
+        self._progress("starting a job of MPI")
+        hosts = None if self._is_alone else self._results.hosts
+        self._launch({_MPI_NAME: [start.mpi_job, hosts, self._options]})
+        program = self._started[_MPI_NAME]
+        begin = time.monotonic()
+        end = begin + self._options.timeout + _MPI_JOB
+        while not program.has_ended() and time.monotonic() < end:
+            time.sleep(0.02)
+        self._results.findings.append(
+            judge_hosts.mpi_job(program.status, program.reason(), time.monotonic() - begin)
+        )
+
+    def _measure_memory(self):
+        """Measures on all hosts at once, and again, one by one, on those that seem slow."""
+        self._progress("measuring memory")
+        measured = self._results.memory = self._ask_all("memory")
+        for _ in range(2):
+            for host in judge_hosts.slow_memories(measured):
+                agent = self._agents().get(host)
+                again, _ = gather({host: agent.ask("memory")}, _TIMEOUT) if agent else ({}, {})
+                if again.get(host, {}).get("copy"):
+                    measured[host] = {
+                        "copy": max(measured[host]["copy"], again[host]["copy"]),
+                        "latency": min(measured[host]["latency"], again[host]["latency"]),
+                    }
+        self._results.findings += judge_hosts.memory(measured)

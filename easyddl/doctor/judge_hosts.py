@@ -1,0 +1,268 @@
+"""Findings about each host: its limits, clock, names, devices and memory."""
+
+import collections
+import statistics
+
+from easyddl.doctor.finding import error, fine, warning
+from easyddl.doctor.units import bits, seconds, size
+
+_OPEN_FILES = 1024
+_SHARED_MEMORY = 64 << 20
+_LOCKED_MEMORY = 64 << 20
+_CLOCK = 0.1  # seconds
+_LOOK_UP = 1.0  # seconds
+_SLOW_COPY, _SLOW_ACCESS = 0.5, 4.0  # times the median of the other hosts
+_SURE = 200e-9  # seconds by which accesses differ by chance
+
+
+def limits(facts):
+    """Judges what the hosts let a process use.
+
+    Args:
+        facts: Dictionary of the agents' answers to `facts`, by host.
+
+    Returns:
+        List of `Finding`.
+    """
+    findings = []
+    for host, found in facts.items():
+        findings += _limits_of(host, found["limits"], found["hardware"])
+    if facts and not findings:
+        findings.append(fine("limits", "shared memory, open files and locked memory suffice"))
+    return findings
+
+
+def _limits_of(host, limits, hardware):
+    if limits["memfd_error"]:
+        yield error(
+            "limits",
+            f"the ranks of {host} cannot share memory: {limits['memfd_error']}",
+            "allow memfd_create in the container's seccomp profile, and mount /proc",
+            [host],
+        )
+    shared = limits["shared_memory"]
+    if shared is not None and shared < _SHARED_MEMORY:
+        yield warning(
+            "limits",
+            f"/dev/shm on {host} has {size(shared)} only, which MPI may exceed",
+            "start the container with --shm-size=1g (Kubernetes: an emptyDir of medium Memory)",
+            [host],
+        )
+    quota = limits["cpu_quota"]
+    if quota is not None and quota < hardware["usable_cpus"]:
+        yield fine(
+            "limits",
+            f"the container on {host} may use the time of {quota:g} CPUs, of "
+            f"{hardware['usable_cpus']} that it sees",
+            [host],
+        )
+    yield from _limits_of_process(host, limits, hardware)
+
+
+def _limits_of_process(host, limits, hardware):
+    files, locked = limits["nofile"], limits["memlock"]
+    if files is not None and files < _OPEN_FILES:
+        yield warning(
+            "limits",
+            f"a process on {host} may open {files} files only",
+            f"raise the limit: `ulimit -n {_OPEN_FILES * 64}`, or /etc/security/limits.conf",
+            [host],
+        )
+    if locked is not None and locked < _LOCKED_MEMORY and hardware["gpus"]:
+        yield warning(
+            "limits",
+            f"a process on {host} may lock {size(locked)} of memory only; InfiniBand needs more",
+            "raise the limit: `ulimit -l unlimited`, or /etc/security/limits.conf",
+            [host],
+        )
+
+
+def mpi_job(status, output, took):
+    """Judges a job of MPI that ran on all hosts.
+
+    Args:
+        status: Integer. Its exit status; `None` if it did not end in time.
+        output: String. The last lines that it printed.
+        took: Number. How long it ran, in seconds.
+
+    Returns:
+        `Finding`.
+    """
+    if status == 0:
+        return fine("MPI", f"a job on all hosts started, added up 1 MiB and ended in {took:.1f} s")
+    how = f"did not end within {took:.0f} s" if status is None else "failed"
+    return error(
+        "MPI",
+        f"a job of MPI on all hosts {how}: {output}",
+        "if the links above are fine, MPI has chosen another network: try `--tcp` of easyddl run, "
+        "or name the network device with `--nic`",
+    )
+
+
+def clocks(offsets):
+    """Judges the clocks.
+
+    Args:
+        offsets: Dictionary by host of pairs in seconds: the offset and how wrong it can be.
+
+    Returns:
+        List of `Finding`.
+    """
+    usual = statistics.median(offset for offset, _ in offsets.values()) if offsets else 0.0
+    findings = []
+    for host, (offset, doubt) in offsets.items():
+        ahead = offset - usual
+        if abs(ahead) - doubt > _CLOCK:
+            findings.append(
+                warning(
+                    "clocks",
+                    f"the clock of {host} is {seconds(abs(ahead))} "
+                    f"{'ahead of' if ahead > 0 else 'behind'} the others",
+                    "synchronize the clocks, for example with chrony",
+                    [host],
+                )
+            )
+    if len(offsets) > 1 and not findings:
+        most = max(abs(offset - usual) + doubt for offset, doubt in offsets.values())
+        findings.append(fine("clocks", f"the clocks agree to {seconds(most)}"))
+    return findings
+
+
+def names(found, facts):
+    """Judges which hosts' names each host can look up.
+
+    Args:
+        found: Dictionary of the agents' answers to `names`, by host.
+        facts: Dictionary of the agents' answers to `facts`, by host.
+
+    Returns:
+        List of `Finding`.
+    """
+    owned = {
+        host: {interface["address"] for interface in each["interfaces"]}
+        for host, each in facts.items()
+    }
+    # Hosts that have the same problem with a name share a finding.
+    problems = collections.defaultdict(list)
+    for host, answers in found.items():
+        for name, answer in answers.items():
+            for problem in _name(host, name, answer, owned.get(name, set()), len(found) == 1):
+                problems[name, problem].append(host)
+    findings = [
+        warning(
+            "names",
+            f"{', '.join(hosts)}: {problem}",
+            f"correct {name} in the DNS, or in /etc/hosts of {', '.join(hosts)}",
+            hosts,
+        )
+        for (name, problem), hosts in problems.items()
+    ]
+    if len(found) > 1 and not findings:
+        findings.append(fine("names", "every host finds the addresses of all others"))
+    return findings
+
+
+def _name(host, name, answer, owned, is_alone):
+    addresses = set(answer["addresses"])
+    if answer["error"]:
+        yield f"the name {name} is not known ({answer['error']})"
+    elif owned and not addresses & owned and not is_alone:
+        what = "its own name" if name == host else "the name"
+        yield (
+            f"{what} {name} stands for {', '.join(sorted(addresses))}, but {name} has "
+            f"{', '.join(sorted(owned))}"
+        )
+    if answer["seconds"] > _LOOK_UP:
+        yield f"looking up {name} takes more than {seconds(_LOOK_UP)}"
+
+
+def devices(facts, measured):
+    """Judges the network devices that the links use.
+
+    Args:
+        facts: Dictionary of the agents' answers to `facts`, by host.
+        measured: Dictionary of `Link` by pair of hosts.
+
+    Returns:
+        List of `Finding`.
+    """
+    used = {}
+    for (host, _), link in measured.items():
+        for interface in facts[host]["interfaces"] if host in facts else ():
+            if interface["address"] == link.interface_address:
+                used[host] = interface
+    findings = []
+    for key, title, shown in (("mtu", "MTU", str), ("speed", "speed", bits)):
+        values = {host: interface[key] for host, interface in used.items() if interface[key]}
+        usual = statistics.mode(values.values()) if values else None
+        findings += [
+            warning(
+                "devices",
+                f"the network device {used[host]['name']} of {host} has {title} {shown(value)}, "
+                f"those of other hosts {shown(usual)}",
+                f"set the same {title} on all hosts of a network",
+                [host],
+            )
+            for host, value in values.items()
+            if value != usual
+        ]
+    if used and not findings:
+        first = next(iter(used.values()))
+        findings.append(fine("devices", f"all network devices have MTU {first['mtu']}"))
+    return findings
+
+
+def memory(measured):
+    """Judges the memory of the hosts by comparison.
+
+    Args:
+        measured: Dictionary of the agents' answers to `memory`, by host.
+
+    Returns:
+        List of `Finding`.
+    """
+    measured = {host: each for host, each in measured.items() if each["copy"]}
+    findings = []
+    for host in slow_memories(measured):
+        copy = bits(measured[host]["copy"] / 8).replace("bit", "B")
+        findings.append(
+            warning(
+                "memory",
+                f"the memory of {host} is slow: it copies {copy}, an access takes "
+                f"{seconds(measured[host]['latency'])}; other hosts: {_usual(measured, host)}",
+                "look for other work on the host, missing memory modules and NUMA settings",
+                [host],
+            )
+        )
+    if measured and not findings:
+        findings.append(fine("memory", f"usual copy and access: {_usual(measured)}"))
+    return findings
+
+
+def slow_memories(measured):
+    """Finds the hosts whose memory is slow.
+
+    Args:
+        measured: Dictionary of the agents' answers to `memory`, by host.
+
+    Returns:
+        List of strings.
+    """
+    found = []
+    for host, own in measured.items():
+        others = [each for other, each in measured.items() if other != host and each["copy"]]
+        if not others or not own["copy"]:
+            continue
+        copy = statistics.median(each["copy"] for each in others)
+        latency = statistics.median(each["latency"] for each in others)
+        late = own["latency"] > max(_SLOW_ACCESS * latency, latency + _SURE)
+        if own["copy"] < _SLOW_COPY * copy or late:
+            found.append(host)
+    return found
+
+
+def _usual(measured, left_out=None):
+    others = [each for host, each in measured.items() if host != left_out]
+    copy = statistics.median(each["copy"] for each in others)
+    latency = statistics.median(each["latency"] for each in others)
+    return f"{bits(copy / 8).replace('bit', 'B')}, {seconds(latency)}"

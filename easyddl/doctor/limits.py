@@ -1,0 +1,59 @@
+"""What a host lets a process use: locked memory, open files, shared memory, CPU time."""
+
+import mmap
+import os
+import resource
+
+from easyddl.runtime import cgroup
+
+_SHARED = "/dev/shm"
+
+
+def facts():
+    """Reads the limits.
+
+    Returns:
+        Dictionary: `memlock` in bytes and `nofile` in files, `None` for no limit; `shared_memory`,
+        the bytes of /dev/shm, `None` without one; `memfd_error`, the reason why memory cannot be
+        shared, or `None`; `cpu_quota` in CPUs, `None` for no limit.
+    """
+    quota = cgroup.cpu_quota()
+    return {
+        "memlock": _limit(resource.RLIMIT_MEMLOCK),
+        "nofile": _limit(resource.RLIMIT_NOFILE),
+        "shared_memory": _shared_memory(),
+        "memfd_error": _memfd_error(),
+        "cpu_quota": quota.cpus if quota else None,
+    }
+
+
+def _limit(kind):
+    soft, _ = resource.getrlimit(kind)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _shared_memory():
+    try:
+        found = os.statvfs(_SHARED)
+    except OSError:
+        return None
+    return found.f_blocks * found.f_frsize
+
+
+def _memfd_error():
+    """Does what the engine does to share memory between the ranks of a host."""
+    try:
+        descriptor = os.memfd_create("easyddl-doctor")
+    except OSError as error:
+        return str(error)
+    try:
+        os.ftruncate(descriptor, mmap.PAGESIZE)
+        with mmap.mmap(descriptor, mmap.PAGESIZE) as memory:
+            memory[0] = 1
+        # Another rank opens the memory through /proc.
+        os.close(os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR))
+    except (OSError, ValueError) as error:
+        return str(error)
+    finally:
+        os.close(descriptor)
+    return None

@@ -1,0 +1,65 @@
+"""The network devices of a host, and the names that it can look up."""
+
+import pathlib
+import socket
+import time
+
+from easyddl.launch import addresses
+
+_DEVICES = pathlib.Path("/sys/class/net")
+
+
+def interfaces():
+    """Finds the network devices that have an IPv4 address, other than the loopback.
+
+    Returns:
+        List of dictionaries: `name`, `address`, `mask`, `mtu`, and `speed` in bytes per second,
+        `None` where the device does not tell it.
+    """
+    found = []
+    for _, name in socket.if_nameindex():
+        address = addresses.query(name, addresses.ADDRESS)
+        if address is None or address.startswith("127."):
+            continue
+        mtu, speed = _number(name, "mtu"), _number(name, "speed")
+        found.append(
+            {
+                "name": name,
+                "address": address,
+                "mask": addresses.query(name, addresses.MASK),
+                "mtu": mtu,
+                "speed": speed * 125_000 if speed and speed > 0 else None,
+            }
+        )
+    return found
+
+
+def look_up(names):
+    """Looks up the addresses of hosts.
+
+    Args:
+        names: List of strings.
+
+    Returns:
+        Dictionary by name: `addresses` (a list of strings), `error` (a string or `None`) and
+        `seconds`, the time that it took.
+    """
+    results = {}
+    for name in names:
+        start = time.monotonic()
+        found, problem = [], None
+        try:
+            entries = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
+            found = list(dict.fromkeys(entry[4][0] for entry in entries))
+        except OSError as error:
+            problem = str(error.strerror or error)
+        seconds = time.monotonic() - start
+        results[name] = {"addresses": found, "error": problem, "seconds": seconds}
+    return results
+
+
+def _number(device, name):
+    try:
+        return int((_DEVICES / device / name).read_text())
+    except (OSError, ValueError):  # a device that is down does not tell its speed
+        return None

@@ -1,0 +1,170 @@
+"""Measures the link from this host to another: latency, lost packets, bandwidth.
+
+Times and losses come from the kernel's TCP_INFO where it can give them, because a loaded machine
+delays processes, and delays the kernel's handling of packets much less.
+"""
+
+import concurrent.futures
+import contextlib
+import itertools
+import socket
+import statistics
+import time
+
+from easyddl.doctor import tcp_info
+from easyddl.doctor.messages import Messages
+
+_MESSAGE = bytes(64)
+_PINGS, _PING_SECONDS = 30, 0.15
+# Few enough packets at once that no switch or device has to drop one of them.
+_BATCH = 8
+_CHUNK = bytes(1 << 18)
+_WINDOW = 0.08  # seconds; the bandwidth is that of the best window
+_SILENCE = 8
+
+
+def connect(addresses, port, timeout):
+    """Connects to the first address that answers.
+
+    Args:
+        addresses: List of strings.
+        port: Integer.
+        timeout: Number. The seconds to wait for each address.
+
+    Returns:
+        The connected socket.
+
+    Raises:
+        OSError: If no address answers; the error of the first one.
+    """
+    first = None
+    for address in addresses:
+        try:
+            return socket.create_connection((address, port), timeout)
+        except OSError as error:
+            first = first or error
+    raise first or OSError("the host has no address")
+
+
+def reach(addresses, ports, timeout=3.2):
+    """Tries the ports of another host.
+
+    The kernel repeats a lost first packet after 1 and 3 seconds.
+
+    Args:
+        addresses: List of strings.
+        ports: List of integers.
+        timeout: Number. The seconds to wait for each.
+
+    Returns:
+        Dictionary: `address`, the first that answers on a port, or `None`; `ports`, for each port
+        `None` if it can be reached, else the reason.
+    """
+
+    def attempt(port):
+        try:
+            with connect(addresses, port, timeout) as connection:
+                return connection.getpeername()[0], None
+        except OSError as error:
+            return None, str(error.strerror or error)
+
+    # At once, since each port that a firewall closes takes the whole time.
+    with concurrent.futures.ThreadPoolExecutor(len(ports)) as pool:
+        answers = dict(zip(ports, pool.map(attempt, ports), strict=True))
+    return {
+        "address": next((address for address, _ in answers.values() if address), None),
+        "ports": {str(port): reason for port, (_, reason) in answers.items()},
+    }
+
+
+def measure(token, address, port, packets, seconds):
+    """Measures the link to the listener of another host.
+
+    Args:
+        token: String. The secret of this examination.
+        address: String.
+        port: Integer.
+        packets: Integer. The small packets to send, of which lost ones are counted.
+        seconds: Number. How long to send as much as possible; 0 to leave it out.
+
+    Returns:
+        Dictionary: `min_rtt` and `median_rtt` in seconds, `sent` and `lost` packets, `rate` in
+        bytes per second, `retransmitted` packets at full rate.
+
+    Raises:
+        OSError: If the link does not answer.
+    """
+    result = {}
+    with _connected(token, address, port, len(_MESSAGE)) as connection:
+        result["median_rtt"] = _ping(connection)
+        _send_batches(connection, packets)
+        info = tcp_info.read(connection)
+        result.update(min_rtt=info.min_rtt / 1e6, sent=info.sent, lost=info.lost)
+        result["interface_address"] = connection.getsockname()[0]
+    if seconds:
+        with _connected(token, address, port, 0) as connection:
+            result["rate"] = _send_all(connection, seconds)
+            result["retransmitted"] = tcp_info.read(connection).lost
+    return result
+
+
+@contextlib.contextmanager
+def _connected(token, address, port, every):
+    messages = Messages(connect([address], port, _SILENCE))
+    try:
+        messages.authenticate(token, is_server=False)
+        messages.send({"answer_every": every})
+        if messages.receive(_SILENCE) is None:
+            raise ConnectionError("the other agent closed the connection")
+        messages.socket.settimeout(_SILENCE)
+        yield messages.socket
+    finally:
+        messages.close()
+
+
+def _ping(connection):
+    times, end = [], time.monotonic() + _PING_SECONDS
+    while len(times) < _PINGS and (len(times) < 3 or time.monotonic() < end):
+        start = time.perf_counter()
+        connection.sendall(_MESSAGE)
+        _receive(connection, 1)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def _send_batches(connection, packets):
+    """Sends small packets, a few at a time. Takes longer only where packets are lost or late."""
+    end = time.monotonic() + 0.3 + packets / 500
+    for _ in range(packets // _BATCH):
+        for _ in range(_BATCH):
+            connection.sendall(_MESSAGE)
+        _receive(connection, _BATCH)
+        if time.monotonic() > end:
+            return
+
+
+def _receive(connection, count):
+    while count:
+        received = len(connection.recv(count))
+        if not received:
+            raise ConnectionError("the other agent closed the connection")
+        count -= received
+
+
+def _send_all(connection, seconds):
+    """Sends for a time.
+
+    Returns:
+        The bytes per second that the other host has acknowledged in the best window. An average
+        would also count the pauses in which other work has the cores.
+    """
+    start = now = time.perf_counter()
+    marks = [(start, tcp_info.read(connection).acknowledged)]
+    while now - start < seconds:
+        connection.send(_CHUNK)
+        now = time.perf_counter()
+        if now - marks[-1][0] >= _WINDOW:
+            marks.append((now, tcp_info.read(connection).acknowledged))
+    if len(marks) < 2:  # one send took all of the time
+        marks.append((now, tcp_info.read(connection).acknowledged))
+    return max((b[1] - a[1]) / (b[0] - a[0]) for a, b in itertools.pairwise(marks))

@@ -1,0 +1,150 @@
+"""Shows the results of an examination: as text for people, as JSON for programs."""
+
+import textwrap
+
+from easyddl.doctor import link_faults
+from easyddl.doctor.finding import Level
+from easyddl.doctor.units import seconds, size
+
+_VERSION = 1  # of the JSON format
+_WIDTH = 100
+_MATRIX = 12  # more hosts do not fit on a line
+
+
+def as_json(results, topology=None):
+    """Converts the results.
+
+    Args:
+        results: `Results`.
+        topology: What `topology.describe` returns.
+
+    Returns:
+        Dictionary that JSON can represent.
+    """
+    bad = link_faults.confirmed(results.links)
+    return {
+        "version": _VERSION,
+        "can_start": results.can_start,
+        "seconds": results.seconds,
+        "findings": [finding.as_json() for finding in results.findings],
+        "hosts": [_host_as_json(host, results) for host in results.hosts],
+        "links": [
+            {
+                "from": pair[0],
+                "to": pair[1],
+                "faults": sorted(kind.value for kind in bad.get(pair, ())),
+                **link.as_json(),
+            }
+            for pair, link in results.links.items()
+        ],
+        "topology": topology,
+    }
+
+
+def _host_as_json(host, results):
+    offset, doubt = results.clocks.get(host, (None, None))
+    return {
+        "name": host,
+        "reached": host in results.facts,
+        "clock_offset": offset,
+        "clock_uncertainty": doubt,
+        "memory": results.memory.get(host),
+        **results.facts.get(host, {}),
+    }
+
+
+def as_text(results, topology=None):
+    """Writes the report.
+
+    Args:
+        results: `Results`.
+        topology: What `topology.describe` returns.
+
+    Returns:
+        String of several lines: the findings, the worst first; then what was measured.
+    """
+    lines = []
+    for finding in results.findings:
+        lines += _finding(finding)
+    lines += ["", *_hosts(results)]
+    if 2 < len(results.facts) <= _MATRIX and results.links:
+        lines += ["", *_matrix(results, "Gbit/s", _rate), "", *_matrix(results, "ms", _rtt)]
+    if topology:
+        lines += ["", topology["tree"]]
+    return "\n".join([*lines, "", _verdict(results)])
+
+
+def _finding(finding):
+    mark = finding.level.value if finding.level is Level.FINE else finding.level.value.upper()
+    head = f"{mark:<8} {finding.subject:<9} "
+    indent = " " * len(head)
+    yield from textwrap.wrap(
+        finding.message, _WIDTH, initial_indent=head, subsequent_indent=indent,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+    if finding.advice:
+        yield from textwrap.wrap(
+            finding.advice, _WIDTH, initial_indent=f"{indent}-> ", subsequent_indent=f"{indent}   ",
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
+
+
+def _hosts(results):
+    rows = [["host", "cores", "memory", "GPUs", "copy", "access", "clock", "processor"]]
+    for host in results.hosts:
+        facts = results.facts.get(host)
+        if facts is None:
+            rows.append([host, *["-"] * 7])
+            continue
+        hardware, memory = facts["hardware"], results.memory.get(host) or {}
+        copy, latency = memory.get("copy"), memory.get("latency")
+        clock = results.clocks.get(host)
+        rows.append(
+            [
+                host,
+                str(len(hardware["cores"])),
+                size(hardware["memory"]),
+                str(len(hardware["gpus"])),
+                f"{copy / 1e9:.1f} GB/s" if copy else "-",
+                seconds(latency) if latency else "-",
+                f"{1e3 * clock[0]:+.1f} ms" if clock else "-",
+                hardware["model"] or "-",
+            ]
+        )
+    return _table(rows)
+
+
+def _matrix(results, title, value):
+    hosts = [host for host in results.hosts if host in results.facts]
+    rows = [[title, *(f"to {host}" for host in hosts)]]
+    for a in hosts:
+        links = [results.links.get((a, b)) for b in hosts]
+        rows.append([f"from {a}", *(value(link) if link else "" for link in links)])
+    return _table(rows)
+
+
+def _rate(link):
+    return "-" if link.rate is None else f"{8 * link.rate / 1e9:.3g}"
+
+
+def _rtt(link):
+    return "-" if link.min_rtt is None else f"{1e3 * link.min_rtt:.3g}"
+
+
+def _table(rows):
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+def _verdict(results):
+    counts = {level: sum(finding.level is level for finding in results.findings) for level in Level}
+    told = [
+        f"{count} {level.value}{'s' * (count > 1)}"
+        for level, count in counts.items()
+        if count and level is not Level.FINE
+    ]
+    what = "Training can start" if results.can_start else "Training cannot start"
+    return f"{what}: {', '.join(told) or 'nothing is wrong'} ({results.seconds:.1f} s)."

@@ -1,0 +1,137 @@
+"""The versions of what a host runs: Python, easyddl, Keras and its backend, MPI, NCCL."""
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import pathlib
+import platform
+import re
+import subprocess
+import sys
+
+_CHECK_MPI = [sys.executable, "-m", "easyddl.doctor.mpi_check"]
+_BACKENDS = {
+    "tensorflow": ("tensorflow", "tensorflow-cpu"),
+    "jax": ("jax",),
+    "torch": ("torch",),
+}
+_NCCL = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")
+_DRIVER = pathlib.Path("/proc/driver/nvidia/version")
+_TIMEOUT = 40
+
+_running = set()
+
+
+def facts():
+    """Reads the versions. Imports no framework.
+
+    Returns:
+        Dictionary of strings; a value is `None` for what is not installed. `mpi_error` says why
+        MPI or the engine cannot be loaded.
+    """
+    backend = _backend()
+    mpi, mpi_error = _mpi()
+    return {
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "easyddl": _version("easyddl"),
+        "easyddl_files": _digest(),
+        "keras": _version("keras"),
+        "backend": backend,
+        "backend_version": _version(*_BACKENDS.get(backend, (backend,))),
+        "mpi4py": _version("mpi4py"),
+        "mpi": mpi,
+        "mpi_error": mpi_error,
+        "nccl": _version(*_NCCL),
+        "nvidia_driver": _driver(),
+        "kernel": platform.release(),
+    }
+
+
+def end_programs():
+    """Kills the programs that are still being asked."""
+    for program in list(_running):
+        program.kill()
+
+
+def _version(*packages):
+    for package in packages:
+        try:
+            return importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _digest():
+    """A short hash of easyddl's Python files, which tells copies of one version apart."""
+    spec = importlib.util.find_spec("easyddl.doctor")
+    folder = pathlib.Path(next(iter(spec.submodule_search_locations))).parent
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _backend():
+    """The backend that Keras would take."""
+    if os.environ.get("KERAS_BACKEND"):
+        return os.environ["KERAS_BACKEND"]
+    home = os.environ.get("KERAS_HOME") or os.path.join(os.path.expanduser("~"), ".keras")
+    try:
+        settings = json.loads(pathlib.Path(home, "keras.json").read_text())
+        return str(settings.get("backend", "tensorflow"))
+    except (OSError, ValueError, AttributeError):
+        return "tensorflow"
+
+
+def _mpi():
+    """Loads MPI and the engine in a process of their own.
+
+    Returns:
+        Pair of MPI's name and version, and of the error; one of them is `None`.
+    """
+    output, problem = _ask(_CHECK_MPI)
+    if problem:
+        return None, problem
+    first = next((line for line in output.splitlines() if line.strip("\0 ")), "")
+    return " ".join(first.strip("\0 ").split(",")[0].replace("Version:", "").split()), None
+
+
+def _driver():
+    try:
+        found = re.search(r"Kernel Module.*?\s(\d+\.\d+(\.\d+)?)\s", _DRIVER.read_text())
+    except OSError:
+        return None
+    return found[1] if found else None
+
+
+def _ask(command):
+    """Runs a program for its output.
+
+    Returns:
+        Pair of its output, and of what went wrong or `None`.
+    """
+    program = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    )
+    _running.add(program)
+    try:
+        output, errors = program.communicate(timeout=_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        program.kill()
+        program.communicate()
+        return "", f"it did not load within {_TIMEOUT} seconds"
+    finally:
+        _running.discard(program)
+    if program.returncode != 0:
+        lines = [line.strip() for line in errors.splitlines() if line.strip()]
+        return "", lines[-1] if lines else f"exit status {program.returncode}"
+    return output, None

@@ -1,0 +1,48 @@
+"""The topology of the examined hosts: which racks, hosts, processors, caches and GPUs there are."""
+
+from easyddl.runtime import topology_tree
+
+# The entries of `easyddl.runtime.hardware.facts`, among the facts that an agent reports.
+_MACHINE = ("model", "cores", "packages", "numa_nodes", "caches", "gpus", "quota")
+
+
+def describe(results, racks=None, slots=None):
+    """Describes the hosts that were reached.
+
+    Args:
+        results: `Results`.
+        racks: List of strings: the rack of each host; `None` if they are not known.
+        slots: List of integers: the ranks of each host. By default one on each GPU, else one on
+            each core.
+
+    Returns:
+        Dictionary: `tree`, a string of several lines; `notation`, IBM's, such as `p:6x2x1x1`, for
+        a job that fills the hosts, or `None`; `racks`, the argument. `None` if no host was reached.
+    """
+    hosts = []
+    for number, name in enumerate(results.hosts):
+        if name in results.facts:
+            rack = racks[number] if racks else None
+            hosts.append(
+                _host(name, rack, results.facts[name]["hardware"], slots and slots[number])
+            )
+    if not hosts:
+        return None
+    notation = topology_tree.notation({"hosts": hosts})
+    # The ranks of a job do not run yet, so that the tree leaves them out.
+    empty = {"hosts": [{**host, "ranks": []} for host in hosts]}
+    _, *lines = topology_tree.render(empty).splitlines()
+    known = {host["rack"] for host in hosts} - {None}
+    title = _count(len(hosts), "host") + (f" in {_count(len(known), 'rack')}" if known else "")
+    title += f", {notation} when filled with ranks" if notation else ""
+    return {"tree": "\n".join([title, *lines]), "notation": notation, "racks": racks}
+
+
+def _host(name, rack, facts, slots):
+    count = slots or len(facts["gpus"]) or facts["usable_cores"]
+    machine = {key: facts[key] for key in _MACHINE}
+    return {"name": name, "rack": rack, **machine, "ranks": [None] * count}
+
+
+def _count(count, noun):
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,156 @@
+"""`easyddl doctor` on hosts made of network namespaces, with faults put in."""
+
+import contextlib
+import functools
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import bad_network
+import network
+import pytest
+
+REASON = network.missing()
+pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
+
+
+def test_good_hosts():
+    with network.Network(3, mbit=1000) as net:
+        status, report = bad_network.doctor(net, "--racks", "x,x,y")
+        left = bad_network.processes(net)
+    assert status == 0, report["findings"]
+    assert report["can_start"]
+    assert bad_network.messages(report, "error") == []
+    assert bad_network.accused(report) == []
+    assert [host["name"] for host in report["hosts"]] == net.hosts
+    assert [host["hostname"] for host in report["hosts"]] == net.hosts
+    assert len(report["links"]) == 6
+    for link in report["links"]:
+        assert 0 < link["min_rtt"] < 1
+        assert link["sent"] > 300
+        assert link["rate"] < 1.2e9 / 8
+    assert left == []
+
+
+def test_a_bad_link_is_named():
+    fault = random.choice(bad_network.FAULTS)  # each of them: tests/benchmarks/doctor.py
+    print("The fault:", fault)
+    with network.Network(4, mbit=1000) as net, bad_network.spoiled(net, fault, [("h2", "h4")]):
+        status, report = bad_network.doctor(net)
+    assert bad_network.accused(report) == [("h2", "h4")], report["findings"]
+    assert status == 0
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("fault", bad_network.FAULTS)
+def test_a_bad_host_is_named(fault):
+    with network.Network(4, mbit=1000) as net, bad_network.spoiled(net, fault, [("h3", None)]):
+        _, report = bad_network.doctor(net)
+    assert bad_network.accused(report) == [("h3",)], report["findings"]
+
+
+def test_what_is_wrong_with_hosts_is_named(tmp_path, monkeypatch):
+    """A name that no host has, a host with another easyddl, and one behind a firewall."""
+    monkeypatch.chdir(tmp_path)  # Python looks there first: this folder may hold metadata, too
+    with network.Network(4) as net:
+        bad_network.close_ports(net, "h4")
+        rsh, env = with_another_easyddl(net, "h3", tmp_path)
+        status, report = bad_network.doctor(
+            net, "--rsh", rsh, "--start-timeout", "40", env=env, hosts=[*net.hosts, "nowhere"]
+        )
+        left = bad_network.processes(net)
+    errors = bad_network.messages(report, "error")
+    assert status == 1
+    assert not report["can_start"]
+    assert sorted(bad_network.accused(report, "hosts")) == [("h3",), ("nowhere",)], errors
+    assert any("nowhere: Cannot open network namespace" in message for message in errors), errors
+    # Which `easyddl run` finds.
+    assert any("h3 (rank 0) has easyddl 9.9.9" in message for message in errors), errors
+    assert bad_network.accused(report, "ports") == [("h4",)], errors
+    assert any("ports" in message and "timed out" in message for message in errors), errors
+    assert left == []
+
+
+def with_another_easyddl(net, host, folder):
+    """Makes one host find the metadata of another version.
+
+    Returns:
+        Pair of a program that starts commands on hosts, and of the environment.
+    """
+    for name, version in (("usual", "0.1.0"), ("other", "9.9.9")):
+        metadata = folder / name / "easyddl-1.dist-info"
+        metadata.mkdir(parents=True)
+        text = f"Metadata-Version: 2.1\nName: easyddl\nVersion: {version}\n"
+        (metadata / "METADATA").write_text(text)
+    usual, other = folder / "usual", folder / "other"
+    rsh = folder / "rsh"
+    mount = f"mount --bind {other} {usual}"
+    rsh.write_text(
+        "#!/bin/sh\n"
+        f'[ "$1" = {host} ] || exec {net.rsh} "$@"\n'
+        f'exec unshare --mount sh -c \'{mount}; exec {net.rsh} "$@"\' sh "$@"\n'
+    )
+    rsh.chmod(0o755)
+    path = [str(usual), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return str(rsh), {"PYTHONPATH": os.pathsep.join(path)}
+
+
+@contextlib.contextmanager
+def examination(net):
+    """Runs `easyddl doctor` on all hosts of a network, and ends it in any case."""
+    line = ["-m", "easyddl", "doctor", "-H", ",".join(net.hosts), "--rsh", net.rsh]
+    job = subprocess.Popen(
+        net.on("h1", [sys.executable, *line]),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=net.environment(),
+        start_new_session=True,
+    )
+    try:
+        yield job
+    finally:
+        if job.poll() is None:
+            os.killpg(job.pid, signal.SIGKILL)
+            job.communicate()
+
+
+def test_an_interrupt_ends_everything():
+    with network.Network(2) as net:
+        with examination(net) as job:
+            wait_for(lambda: any("doctor.agent" in line for _, line in agents_on(net, "h2")))
+            os.killpg(job.pid, signal.SIGINT)
+            output, _ = job.communicate(timeout=30)
+        wait_for(lambda: not bad_network.processes(net))
+    assert "interrupted" in output
+    assert job.returncode in (130, -signal.SIGINT), output
+
+
+def agents_on(net, host):
+    return [each for each in bad_network.processes(net) if each[0] == host]
+
+
+def wait_for(condition, seconds=40, what=lambda: "it did not happen in time"):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, what()
+        time.sleep(0.1)
+
+
+@pytest.mark.soak
+def test_a_host_that_is_cut_off_is_named():
+    with network.Network(3, mbit=1000) as net:
+        with examination(net) as job:
+            wait_for(lambda: any("doctor.agent" in line for _, line in agents_on(net, "h3")))
+            time.sleep(2)
+            net.cut_off("h3")
+            output, _ = job.communicate(timeout=90)
+        left = functools.partial(bad_network.processes, net)
+        wait_for(lambda: not left(), seconds=90, what=left)
+    assert job.returncode == 1, output
+    assert "ERROR" in output
+    assert "h3" in output
