@@ -11,6 +11,7 @@ from easyddl.callbacks.model_checkpoint import ModelCheckpoint
 from easyddl.callbacks.progress import ProgressCallback
 from easyddl.callbacks.rank_zero import RankZero
 from easyddl.compat import check as _check
+from easyddl.training import model_methods as _model_methods
 
 __all__ = [
     "BackupAndRestore",
@@ -24,3 +25,4 @@ __all__ = [
 ]
 
 _check.warn_of_missing()
+_model_methods.install()

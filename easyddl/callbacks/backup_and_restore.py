@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from easyddl import backends
 from easyddl.callbacks.model_checkpoint import check_save_freq
+from easyddl.callbacks.preemption import Preemption
 from easyddl.checkpoint import atomic_files, random_states
 from easyddl.collectives import objects, variables
 from easyddl.collectives.arrays import as_bytes, contiguous
@@ -39,7 +41,8 @@ class BackupAndRestore(keras.callbacks.Callback):
     - A backup is one directory, which is replaced atomically. Whatever kills the job, the last
       backup stays loadable.
     - A backup contains the weights, the optimizer's variables, the epoch, and the state of each
-      rank's random numbers: those of `Dropout` and other layers, and of Python and NumPy.
+      rank's random numbers: those of `Dropout` and other layers, and of Python and NumPy. It also
+      contains the seed of the order into which `fit` shuffles arrays.
     - A backup in the middle of an epoch, made with an integer `save_freq`, also contains the
       metrics. The resumed epoch continues where it was: the batches that it has already seen are
       drawn and skipped.
@@ -47,8 +50,8 @@ class BackupAndRestore(keras.callbacks.Callback):
     Place it after callbacks that change the training at the end of an epoch, such as
     `ReduceLROnPlateau`. Pass it on all ranks, without a wrapper. The model must be built. A backup
     does not contain the state of other callbacks (for example the patience of `EarlyStopping`), nor
-    the order into which Keras shuffles arrays. If you need the same bits, pass `shuffle=False`, or
-    data whose order depends only on the epoch.
+    the position in datasets and loaders that shuffle themselves: pass data whose order depends only
+    on the epoch, such as arrays.
 
     **Another number of ranks.** A training of `p` ranks can resume with `q`. Epochs keep their
     numbers, and an interrupted epoch continues after the same number of samples. A plain learning
@@ -58,6 +61,14 @@ class BackupAndRestore(keras.callbacks.Callback):
     new number of steps per epoch divided by the old one; if these numbers are unknown, it is
     multiplied by `p / q`. Each rank continues the random numbers of the rank with its number.
     Additional ranks get new seeds.
+
+    **Preemption.** A scheduler that takes a job's machines back sends SIGTERM, and kills the job
+    after a grace time. If any rank receives SIGTERM during `fit`, all ranks stop after the same
+    step, save a backup there, whatever `save_freq` is, and raise `SystemExit` with status 143. The
+    same script then resumes at that step. This needs a `DDLCallback`; without it, the ranks stop at
+    the next backup. A second signal, more than 3 seconds later, ends the process at once. A signal
+    for which the script has a handler is left alone. The handlers are restored when `fit` ends. If
+    the ranks stop in a step in which some ranks have no batch, the last backup is kept.
 
     Args:
         backup_dir: String or path. A directory for this training only, on a file system that
@@ -73,8 +84,11 @@ class BackupAndRestore(keras.callbacks.Callback):
             `q / p`, `"sqrt"` for its square root, `"none"` for 1. Pass the rule that you pass to
             `scale_lr`; pass `"none"` if the batch of each rank grows as the number of ranks falls.
             Defaults to `"linear"`.
+        signals: Tuple of names of signals after which to save a backup and end, such as
+            `("SIGTERM", "SIGUSR1")`; `()` for none. Defaults to `("SIGTERM",)`.
 
     Raises:
+        SystemExit: At `fit`, on all ranks, after one of `signals`.
         ValueError: If an argument has another value; at `fit`, if the model is not built, or if the
             backup belongs to another model.
         OSError: At `fit`, on all ranks, if rank 0 cannot read or write.
@@ -99,6 +113,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         double_checkpoint: bool = False,
         delete_checkpoint: bool = True,
         rescale: Literal["linear", "sqrt", "none"] = "linear",
+        signals: Sequence[str] = ("SIGTERM",),
     ) -> None:
         super().__init__()
         atomic_files.require_local("backup_dir", backup_dir)
@@ -113,7 +128,9 @@ class BackupAndRestore(keras.callbacks.Callback):
         self.double_checkpoint = double_checkpoint
         self.delete_checkpoint = delete_checkpoint
         self.rescale = rescale
+        self.signals = signals
         self._backups = atomic_files.Generations(backup_dir, keep=2 if double_checkpoint else 1)
+        self._preemption = Preemption(signals, self._save_here, self._steps_here)
         self._begin()
 
     def _begin(self):
@@ -138,8 +155,10 @@ class BackupAndRestore(keras.callbacks.Callback):
         self._resumed = objects.from_root(self._read, "BackupAndRestore.on_train_begin")
         if self._resumed is not None:
             self._restore_variables()
+            self._restore_order()
             self._set_initial_epoch(self._resumed["epoch"])
             self._skip_steps(int(self._resumed["batch"] * self._growth_of_steps()))
+        self._preemption.begin(self.model)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._epoch, self._steps = epoch, 0
@@ -160,15 +179,23 @@ class BackupAndRestore(keras.callbacks.Callback):
             return
         self._steps_since_backup += self.model.steps_per_execution
         if self.save_freq != "epoch" and self._steps_since_backup >= self.save_freq:
-            self._save(self._epoch, min(self._steps, self.params.get("steps") or self._steps))
+            self._save_here()
+        self._preemption.after_step(self.model)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if self.save_freq == "epoch":
             self._save(epoch + 1, 0)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        self._preemption.end_training()
         if self.delete_checkpoint:
             objects.from_root(self._backups.remove, "BackupAndRestore.on_train_end")
+
+    def _steps_here(self):
+        return self._steps if self._resumed is None else None
+
+    def _save_here(self):
+        self._save(self._epoch, min(self._steps, self.params.get("steps") or self._steps))
 
     def _save(self, epoch, batch):
         # This is the only collective of this callback during training.
@@ -177,18 +204,24 @@ class BackupAndRestore(keras.callbacks.Callback):
         mine = random_states.capture(self.model)
         if batch:
             mine["metrics"] = [np.asarray(v.numpy()).tolist() for v in _metrics_of(self.model)]
+        received, ranks = zip(
+            *objects.allgather_object((self._preemption.received, mine)), strict=True
+        )
         state = {
             "epoch": epoch,
             "batch": batch,
             "size": world.size(),
             "steps_per_epoch": self.params.get("steps"),
             "variables": self._layout(),
-            "ranks": objects.allgather_object(mine),
+            "order": self._order() and self._order().seed,
+            "ranks": ranks,
         }
         objects.from_root(
             lambda: self._backups.add(lambda folder: self._write(folder, state)),
             f"BackupAndRestore in epoch {self._epoch + 1}",
         )
+        position = f"epoch {epoch + 1}, step {batch}" if batch else f"the end of epoch {epoch}"
+        self._preemption.end_if_asked(received, f"Saved {position}, to {self.backup_dir}")
 
     def _write(self, folder, state):
         arrays = [np.asarray(variable.numpy()) for variable in self._variables()]
@@ -258,6 +291,16 @@ class BackupAndRestore(keras.callbacks.Callback):
         now = self.params.get("steps")
         # A fraction is exact: a step lost to rounding would be taken twice.
         return Fraction(now, steps) if now and steps else Fraction(size, world.size())
+
+    def _order(self):
+        """Returns the order of the fit's arrays, if it shuffles arrays; otherwise `None`."""
+        fit = fit_context.current(self.model)
+        return fit and fit.array_order
+
+    def _restore_order(self):
+        order, seed = self._order(), self._resumed.get("order")
+        if order is not None and seed is not None:
+            order.change(seed=seed)
 
     def _set_initial_epoch(self, epoch):
         undo = keras_trainer.set_initial_epoch(self.model, epoch)

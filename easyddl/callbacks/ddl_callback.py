@@ -11,7 +11,6 @@ from easyddl import backends
 from easyddl.callbacks import global_batch, hooks, order, step_spans
 from easyddl.callbacks.global_variables_callback import DDLGlobalVariablesCallback
 from easyddl.collectives import objects
-from easyddl.data import set_epoch
 from easyddl.optimizers import momentum_correction
 from easyddl.profiling import trace_file
 from easyddl.reducer import bucket_size
@@ -249,8 +248,7 @@ class DDLCallback(keras.callbacks.Callback):
         self._epoch, self._has_validated = epoch, False
         fit = fit_context.current(self.model)
         if fit is not None:
-            fit.begin_epoch()
-            set_epoch.begin(fit.arguments.get("x"), epoch)
+            fit.begin_epoch(epoch)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if not self.check_replicas or world.size() == 1:

@@ -55,12 +55,12 @@ def sgd():
 
 def fit(model, *callbacks, epochs=EPOCHS, steps=STEPS, **arguments):
     x, y = data(steps)
+    arguments = {"shuffle": False, **arguments}
     return model.fit(
         x,
         y,
         batch_size=BATCH,
         epochs=epochs,
-        shuffle=False,
         verbose=0,
         callbacks=[ddl.DDLCallback(), *callbacks, ddl.DDLGlobalVariablesCallback()],
         **arguments,
@@ -105,7 +105,8 @@ def assert_interrupted_alike(
         keras.utils.set_random_seed(seed + RANK)
         model, draws = make(), Draws()
         backup = ddl.BackupAndRestore(folder / name, **arguments)
-        history = fit(model, *extra(), backup, draws, *callbacks, steps=steps)
+        callbacks = [*extra(), backup, draws, *callbacks]
+        history = fit(model, *callbacks, steps=steps, shuffle=True)
         return model, history, draws.drawn
 
     whole, history, drawn = train("whole", 3)

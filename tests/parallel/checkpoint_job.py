@@ -57,7 +57,6 @@ def train(folder, save_freq, seed, *callbacks):
         x.sum(1),
         batch_size=BATCH,
         epochs=EPOCHS,
-        shuffle=False,
         verbose=0,
         callbacks=[ddl.DDLCallback(), *callbacks, backup, ddl.DDLGlobalVariablesCallback()],
     )

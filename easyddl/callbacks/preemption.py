@@ -1,0 +1,96 @@
+"""Ends a fit on all ranks after a signal, such as that of a scheduler that preempts the job."""
+
+import signal
+
+from easyddl.collectives import objects
+from easyddl.runtime import console, job_exit, termination, world
+from easyddl.training import fit_context
+
+
+class Preemption:
+    """Ends the training of a callback that makes backups, after a signal on any rank.
+
+    A rank that has received a signal asks all ranks to stop, by the control word of the next step.
+    So all ranks stop after the same step, and make a backup there. The exchange costs nothing
+    unless a signal has come.
+
+    Args:
+        signals: Sequence of names of signals.
+        save: Function without arguments that makes a backup after the step that has just ended. It
+            is collective, and calls `end_if_asked`.
+        steps: Function without arguments that returns the number of steps of this rank in this
+            epoch; `None` if they are still being skipped after a restart.
+    """
+
+    def __init__(self, signals, save, steps):
+        self._numbers = termination.numbers_of(signals)
+        self._save, self._steps = save, steps
+        self._signals = termination.TerminationSignals(self._numbers)
+
+    @property
+    def received(self):
+        """The number of the signal that this rank has received; 0 for none."""
+        return self._signals.received
+
+    def begin(self, model):
+        """Records the signals from now on, until the fit ends. Called when training begins."""
+        fit = fit_context.current(model)
+        self._signals = termination.TerminationSignals(self._numbers)
+        if fit is None:
+            return
+        self._signals.watch()
+        fit.at_end.callback(self._signals.stop_watching)
+        if fit.join is not None and world.size() > 1:
+            fit.on_steps_end(lambda: self._end_steps(model))
+
+    def after_step(self, model):
+        """Asks all ranks to stop if this rank has received a signal. Called after each step."""
+        if not self.received:
+            return
+        if world.size() == 1:
+            self._save()
+            return
+        fit = fit_context.current(model)
+        # While some ranks have no batch there is no backup within the epoch. The next epoch asks.
+        if fit is not None and fit.join is not None and not fit.join.state.uneven:
+            fit.join.ask_to_stop()
+
+    def _end_steps(self, model):
+        """Ends the job if a signal has stopped the steps. Called on all ranks together."""
+        if not model.stop_training:
+            return
+        steps = self._steps()
+        received, all_steps = zip(*objects.allgather_object((self.received, steps)), strict=True)
+        if any(received) and steps is not None and len(set(all_steps)) == 1:
+            self._save()
+        self.end_if_asked(received, "The last backup is kept")
+
+    def end_training(self):
+        """Restores the handlers, and ends the job if a signal has come. Collective."""
+        self._signals.stop_watching()
+        received = objects.allgather_object(self.received)
+        self.end_if_asked(received, "The last backup is kept")
+
+    def end_if_asked(self, received, saved):
+        """Ends the job if any rank has received a signal. Called on all ranks together.
+
+        Args:
+            received: Sequence of the signals of all ranks, by rank; 0 for none.
+            saved: String. What the message says of the backup.
+
+        Raises:
+            SystemExit: If any rank has received a signal. Its status is that of a shell: 128 plus
+                the number of the signal.
+        """
+        number = max(received)
+        if number == 0:
+            return
+        status = 128 + number
+        if world.is_root():
+            ranks = ", ".join(str(rank) for rank, each in enumerate(received) if each)
+            console.say(
+                f"received {signal.Signals(number).name} on rank {ranks}. {saved}. Start the same "
+                f"script again to resume. All ranks end with status {status}."
+            )
+        job_exit.end_together()
+        raise SystemExit(status)
