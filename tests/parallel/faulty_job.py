@@ -16,6 +16,7 @@ import time
 
 import keras
 import numpy as np
+from telling import tell
 
 import easyddl as ddl
 from easyddl.runtime import launcher
@@ -31,47 +32,47 @@ class Fault(keras.callbacks.Callback):
             FAULTS[self.fault]()
 
 
-def tell():
-    print(f"fault at {time.time()}", file=sys.stderr, flush=True)
+def tell_time():
+    tell("fault at", time.time())
 
 
 def raise_error():
-    tell()
+    tell_time()
     raise ValueError("on purpose")
 
 
 def system_exit():
-    tell()
+    tell_time()
     raise SystemExit(7)
 
 
 def sys_exit():
-    tell()
+    tell_time()
     sys.exit(1)
 
 
 def kill():
-    tell()
+    tell_time()
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def crash():
-    tell()
+    tell_time()
     os.kill(os.getpid(), signal.SIGSEGV)
 
 
 def exit_at_once():
-    tell()
+    tell_time()
     os._exit(5)
 
 
 def end_early():
-    tell()
+    tell_time()
     sys.exit(0)
 
 
 def nothing():
-    tell()
+    tell_time()
 
 
 _backward_passes = itertools.count(1)
@@ -83,7 +84,7 @@ def broken_backwards(x):
 
     def fail(gradient):
         if next(_backward_passes) == 3:
-            tell()
+            tell_time()
             raise ValueError("on purpose")
         return gradient
 
@@ -154,7 +155,7 @@ class Collective(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         if batch == 1:
-            tell()
+            tell_time()
         ddl.allreduce(np.ones(3))
 
 

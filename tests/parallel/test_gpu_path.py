@@ -83,10 +83,9 @@ def test_eight_ranks(way, check):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("way", ["hierarchical", ""])
 @pytest.mark.parametrize("check", mpi.checks_of(SCRIPT))
-def test_eight_ranks_and_all_checks(way, check):
-    mpi.assert_check(8, SCRIPT, check, **environment(LARGE, way))
+def test_eight_ranks_and_all_checks(check):
+    mpi.assert_check(8, SCRIPT, check, **environment(LARGE, "hierarchical"))
 
 
 # All streams of a process in one: what waits for what comes after it waits for ever.
