@@ -69,13 +69,13 @@ def test_an_error_that_comes_up_later_ends_the_job():
 
 def test_a_collective_that_never_ends_is_ended():
     start = time.monotonic()
-    done = run("well", STAND_IN_FAULT="hang,0,4", EASYDDL_STALL_WARN="1", EASYDDL_STALL_ABORT="4")
+    done = run("well", STAND_IN_FAULT="hang,0,4", EASYDDL_STALL_WARN="1", EASYDDL_STALL_ABORT="8")
     assert time.monotonic() - start < 40
     assert_fails(
         done,
         "s in bucket 1 of 1 in step 2 of a model",
         "All ranks have come: it is the GPUs, or what connects them.",
-        "That is too long: EASYDDL_STALL_ABORT is 4 s",
+        "That is too long: EASYDDL_STALL_ABORT is 8 s",
         "failed in an exchange of gradients on GPUs",
     )
 
@@ -91,20 +91,20 @@ def test_messages_from_a_gpu_that_never_come_are_no_longer_waited_for():
         STAND_IN_OPEN="1",
         EASYDDL_CUDA_AWARE_MPI="1",
         EASYDDL_STALL_WARN="1",
-        EASYDDL_STALL_ABORT="4",
+        EASYDDL_STALL_ABORT="8",
     )
     assert time.monotonic() - start < 40
     assert_fails(
         done,
         "All ranks have come: it is the GPUs, or what connects them.",
-        "That is too long: EASYDDL_STALL_ABORT is 4 s",
+        "That is too long: EASYDDL_STALL_ABORT is 8 s",
         "failed in an exchange of gradients on GPUs",
     )
 
 
 @pytest.mark.parametrize("way", ["nccl", "host"])
 def test_a_rank_that_stays_away_is_named(way):
-    done = run("sleep", way=way, EASYDDL_STALL_WARN="1", EASYDDL_STALL_ABORT="4")
+    done = run("sleep", way=way, EASYDDL_STALL_WARN="1", EASYDDL_STALL_ABORT="8")
     assert_fails(done, "rank 1 on host a has not come", "That is too long", "in step 3 of a model")
 
 
@@ -117,7 +117,7 @@ def test_a_rank_that_stays_away_is_named(way):
 )
 def test_a_communicator_that_cannot_be_made(fault, text):
     done = run(
-        "well", STAND_IN_FAULT=f"{fault},1,0", EASYDDL_STALL_WARN="1", EASYDDL_STALL_ABORT="4"
+        "well", STAND_IN_FAULT=f"{fault},1,0", EASYDDL_STALL_WARN="1", EASYDDL_STALL_ABORT="8"
     )
     assert_fails(done, text)
 
