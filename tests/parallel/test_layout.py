@@ -3,14 +3,8 @@ import time
 
 import mpi
 import pytest
-import world_jobs
 
 HOSTS_JOB = pathlib.Path(__file__).with_name("hosts_job.py")
-
-
-@world_jobs.each_check_in_each_job("layout_checks")
-def test_layout(backend, ranks, hosts, check):
-    world_jobs.assert_check(backend, ranks, hosts, check)
 
 
 def test_wrong_settings_are_errors_and_a_layout_gives_the_same_bits_in_every_run():

@@ -1,4 +1,4 @@
-"""The jobs in which the world's checks run, which several test files share.
+"""The jobs in which the world's checks run, which several files of checks share.
 
 Importing Keras takes each process seconds, so one job runs the checks of all of them.
 """
