@@ -15,6 +15,7 @@ import time
 from easyddl.doctor import hardware, limits, memory, network, probe, software
 from easyddl.doctor.listener import Listener
 from easyddl.doctor.messages import Messages
+from easyddl.launch import handshake
 
 TOKEN = "EASYDDL_DOCTOR_TOKEN"  # the environment variable
 HEARTBEAT = 2  # seconds between two messages of the coordinator
@@ -91,8 +92,12 @@ def main(arguments=None):
     parser.add_argument("addresses", nargs="+")
     options = parser.parse_args(arguments)
     token = os.environ.pop(TOKEN, "")
+
+    def connect(address):
+        return handshake.connect((address, options.port), token)
+
     try:
-        messages = _connect(options.addresses, options.port, token)
+        messages = Messages(probe.connect_to_first(options.addresses, connect))
     except OSError as error:
         places = ", ".join(f"{address}:{options.port}" for address in options.addresses)
         print(
@@ -110,24 +115,6 @@ def main(arguments=None):
     sys.stderr.flush()
     software.end_programs()
     os._exit(0)
-
-
-def _connect(addresses, port, token):
-    """Connects to the coordinator at the first of its addresses where it answers."""
-    first = None
-    for address in addresses:
-        try:
-            messages = Messages(socket.create_connection((address, port), 5))
-        except OSError as error:
-            first = first or error
-            continue
-        try:
-            messages.authenticate(token, is_server=False)
-            return messages
-        except OSError as error:
-            messages.close()
-            first = first or error
-    raise first
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from easyddl.doctor import network
 from easyddl.doctor.agent import HEARTBEAT
 from easyddl.doctor.messages import Messages
 from easyddl.doctor.remote_agent import RemoteAgent
+from easyddl.launch.handshake import Stranger
 
 _HOST = 30  # seconds that an agent has to name its host
 
@@ -75,7 +76,7 @@ class Coordinator:
     def _welcome(self, connection):
         messages = Messages(connection)
         try:
-            messages.authenticate(self.token, is_server=True)
+            Stranger(connection, self.token).wait()
             host = messages.receive(_HOST)["host"]
         except (OSError, ValueError, KeyError, TypeError):
             messages.close()  # not an agent of this examination

@@ -7,6 +7,7 @@ import socket
 import threading
 
 from easyddl.doctor.messages import Messages
+from easyddl.launch.handshake import Stranger
 
 _PORTS = 3  # a firewall may leave some ports open, so that one alone shows little
 _RANGES = ("MPIR_CVAR_CH4_OFI_PORT_RANGE", "MPIR_CVAR_CH3_PORT_RANGE", "MPICH_PORT_RANGE")
@@ -45,7 +46,7 @@ class Listener:
     def _serve(self, connection):
         messages = Messages(connection)
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            messages.authenticate(self._token, is_server=True)
+            Stranger(connection, self._token).wait()
             every = int(messages.receive(_SILENCE)["answer_every"])
             messages.send({"ready": True})
             _take(connection, every)

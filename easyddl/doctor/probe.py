@@ -13,6 +13,7 @@ import time
 
 from easyddl.doctor import tcp_info
 from easyddl.doctor.messages import Messages
+from easyddl.launch import handshake
 
 _MESSAGE = bytes(64)
 _PINGS, _PING_SECONDS = 30, 0.15
@@ -23,16 +24,15 @@ _WINDOW = 0.08  # seconds; the bandwidth is that of the best window
 _SILENCE = 8
 
 
-def connect(addresses, port, timeout):
+def connect_to_first(addresses, connect):
     """Connects to the first address that answers.
 
     Args:
         addresses: List of strings.
-        port: Integer.
-        timeout: Number. The seconds to wait for each address.
+        connect: Function of an address. Returns a connected socket.
 
     Returns:
-        The connected socket.
+        That socket.
 
     Raises:
         OSError: If no address answers; the error of the first one.
@@ -40,7 +40,7 @@ def connect(addresses, port, timeout):
     first = None
     for address in addresses:
         try:
-            return socket.create_connection((address, port), timeout)
+            return connect(address)
         except OSError as error:
             first = first or error
     raise first or OSError("the host has no address")
@@ -62,8 +62,11 @@ def reach(addresses, ports, timeout=3.2):
     """
 
     def attempt(port):
+        def connect(address):
+            return socket.create_connection((address, port), timeout)
+
         try:
-            with connect(addresses, port, timeout) as connection:
+            with connect_to_first(addresses, connect) as connection:
                 return connection.getpeername()[0], None
         except OSError as error:
             return None, str(error.strerror or error)
@@ -110,9 +113,8 @@ def measure(token, address, port, packets, seconds):
 
 @contextlib.contextmanager
 def _connected(token, address, port, every):
-    messages = Messages(connect([address], port, _SILENCE))
+    messages = Messages(handshake.connect((address, port), token, timeout=_SILENCE))
     try:
-        messages.authenticate(token, is_server=False)
         messages.send({"answer_every": every})
         if messages.receive(_SILENCE) is None:
             raise ConnectionError("the other agent closed the connection")

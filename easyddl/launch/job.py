@@ -63,12 +63,12 @@ class Job:
             _allow_many_connections()
             self._watch_signals(stack)
             listener = Listener(self._selector, self._request, self._placement)
-            stack.callback(listener.close)
-            self._launch(listener.settings())
-            stack.callback(self._kill_launcher)
-            stack.callback(self._close_connections)
             try:
-                self._start(listener)
+                with contextlib.closing(listener):  # nobody needs it once the ranks run
+                    self._launch(listener.settings())
+                    stack.callback(self._kill_launcher)
+                    stack.callback(self._close_connections)
+                    self._start(listener)
                 self._watch()
             except JobFailed as failure:
                 self._end(signal.SIGKILL, 0)
@@ -126,9 +126,8 @@ class Job:
             rank.alive for rank in self._ranks.values()
         ):
             self._select(end - time.monotonic())
-            for link, message in listener.reported:
+            for link, message in listener.take():
                 self._admit(link, message)
-            listener.reported.clear()
             status = self._launcher.poll()
             if self._signal is not None:
                 raise JobFailed("The job was ended before it had started.")

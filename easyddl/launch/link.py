@@ -1,59 +1,21 @@
-"""The TCP connection between a caller and a rank: the proof of the token, and messages.
-
-Each side proves that it knows the token before the other side reads a message from it. The token
-itself is never sent. A connection begins with these bytes:
-
-1. The caller sends a nonce.
-2. The rank sends its kind of connection, its rank, a nonce of its own, and the proof.
-3. The caller sends its proof.
+"""The TCP connections between a caller and its ranks, and the messages on them.
 
 A message is a list of byte strings: their number, the length of each, and the strings themselves.
 """
 
 import collections
-import hmac
-import secrets
 import socket
 import struct
 
+from easyddl.launch import handshake
+
 CONTROL, STDOUT, STDERR = range(3)  # the kinds of connection: messages, and the two outputs
 
-NONCE = PROOF = 32  # bytes
-_REPLY = struct.Struct(f"!BI{NONCE}s{PROOF}s")
-REPLY = _REPLY.size
-_CALLER, _RANK = b"caller", b"rank"  # so that a proof cannot be sent back to its sender
+CLAIM = struct.Struct("!BI")  # what a rank claims in the handshake: the kind, and its rank
 
 TOKEN = "_EASYDDL_RANKS_TOKEN"  # the environment variable that holds the token
 
-_HANDSHAKE = 30.0  # seconds that a rank gives the caller
-
-
-def _proof(token, side, *fields):
-    return hmac.new(token.encode(), b"".join([side, *fields]), "sha256").digest()
-
-
-def nonce():
-    """Random bytes that no proof has answered before."""
-    return secrets.token_bytes(NONCE)
-
-
-def verify_reply(token, sent, reply):
-    """Checks the reply of a process that has connected to the caller.
-
-    Args:
-        token: String.
-        sent: The nonce that the process received.
-        reply: Bytes, `REPLY` of them.
-
-    Returns:
-        Tuple: the kind of connection, the rank, and the caller's proof. `None` if the process does
-        not know the token.
-    """
-    kind, rank, own, proof = _REPLY.unpack(reply)
-    fields = struct.pack("!BI", kind, rank)
-    if not hmac.compare_digest(proof, _proof(token, _RANK, fields, own, sent)):
-        return None
-    return kind, rank, _proof(token, _CALLER, own, sent)
+_CALLER = 30.0  # seconds in which a rank reaches its caller
 
 
 def connect(address, token, kind, rank):
@@ -72,32 +34,15 @@ def connect(address, token, kind, rank):
         OSError: If there is no caller at this address.
         ConnectionError: If the process at this address does not know the token.
     """
-    sock = socket.create_connection(address, timeout=_HANDSHAKE)
     try:
-        sent, own = _read_exactly(sock, NONCE), nonce()
-        proof = _proof(token, _RANK, struct.pack("!BI", kind, rank), own, sent)
-        sock.sendall(_REPLY.pack(kind, rank, own, proof))
-        if not hmac.compare_digest(_read_exactly(sock, PROOF), _proof(token, _CALLER, own, sent)):
-            raise ConnectionError(
-                f"The process at {address[0]} port {address[1]} is not the one that started the "
-                "ranks: it does not know their token."
-            )
-        configure(sock)
-        sock.settimeout(None)
-    except BaseException:
-        sock.close()
-        raise
+        sock = handshake.connect(address, token, CLAIM.pack(kind, rank), _CALLER)
+    except PermissionError:
+        raise ConnectionError(
+            f"The process at {address[0]} port {address[1]} is not the one that started the "
+            "ranks: it does not know their token."
+        ) from None
+    configure(sock)
     return sock
-
-
-def _read_exactly(sock, size):
-    data = b""
-    while len(data) < size:
-        read = sock.recv(size - len(data))
-        if not read:
-            raise ConnectionError("The process that started the ranks closed the connection.")
-        data += read
-    return data
 
 
 def configure(sock):

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-from easyddl.launch import connection, hello, launcher_agent, process_tree
+from easyddl.launch import connection, handshake, hello, launcher_agent, process_tree
 from easyddl.launch.rank_output import RankOutput
 
 _AFTER_KILL = 0.5  # seconds in which a program may end by itself when the launcher kills its ranks
@@ -72,14 +72,14 @@ class Supervisor:
     def _connect(self):
         """Reports this rank, and waits for what it is to run; `None` if it is not to run."""
         end = time.monotonic() + self._settings["start_timeout"]
-        sock = _connect(self._settings["addresses"], end)
-        alive = socket.create_connection(sock.getpeername(), timeout=5)
+        token, facts = self._settings["token"], hello.facts()
+        sock = _connect(self._settings["addresses"], token, end)
+        alive = handshake.connect(sock.getpeername(), token)
         connection.keep_alive(alive, self._settings["host_timeout"])
         self._alive = connection.Connection(alive)
         self._link = connection.Connection(sock)
-        facts = hello.facts()
-        self._alive.send(token=self._settings["token"], alive=facts["rank"])
-        self._link.send(token=self._settings["token"], **facts)
+        self._alive.send(alive=facts["rank"])
+        self._link.send(**facts)
         self._selector.register(self._link.socket, selectors.EVENT_READ, self._receive)
         self._selector.register(self._alive.socket, selectors.EVENT_READ, self._hear_alive)
         # The host that started the job may wait for others; it, too, has a deadline.
@@ -263,13 +263,13 @@ class Supervisor:
             self._receive()
 
 
-def _connect(addresses, end):
-    """Connects to the first address that answers."""
+def _connect(addresses, token, end):
+    """Connects to the first address at which a process knows the token."""
     reasons = {}
     while True:
         for host, port in addresses:
             try:
-                return socket.create_connection((host, port), timeout=3)
+                return handshake.connect((host, port), token, timeout=3)
             except OSError as error:
                 reasons[f"{host}:{port}"] = connection.reason_of(error)
         if time.monotonic() > end:

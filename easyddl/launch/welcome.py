@@ -2,13 +2,12 @@
 
 import selectors
 import socket
-import time
 
 from easyddl.launch import link
+from easyddl.launch.reception import Reception
 from easyddl.runtime import hosts as host_lists
 from easyddl.runtime import launchers
 
-_PROOF = 10.0  # seconds that a process has to prove that it knows the token
 _POLL = 0.2  # seconds
 _LOCAL = {"localhost", "127.0.0.1", "::1"}
 
@@ -22,9 +21,7 @@ def listen(hosts):
     Returns:
         A socket. It accepts only connections of this host if all ranks run here.
     """
-    server = socket.create_server((_own_address(hosts), 0), backlog=128)
-    server.setblocking(False)
-    return server
+    return socket.create_server((_own_address(hosts), 0), backlog=128)
 
 
 def _own_address(hosts):
@@ -49,18 +46,6 @@ def _other_hosts(hosts):
     return [host.name for host in found if host.name not in own]
 
 
-class _Peer:
-    """A process that has connected and has not proved yet that it knows the token."""
-
-    def __init__(self, sock):
-        sock.setblocking(False)
-        self.sock = sock
-        self.nonce = link.nonce()
-        self.reply = b""
-        self.deadline = time.monotonic() + _PROOF
-        sock.send(self.nonce)  # a new connection has room for it
-
-
 class Welcome:
     """The reception of one job's ranks. Close it when all ranks have come.
 
@@ -77,9 +62,9 @@ class Welcome:
             for rank in range(size)
             for kind in (link.CONTROL, link.STDOUT, link.STDERR)
         }
-        self._size, self._token, self._server = size, token, server
+        self._size = size
         self._selector = selectors.DefaultSelector()
-        self._selector.register(server, selectors.EVENT_READ)
+        self._reception = Reception(self._selector, server, token, link.CLAIM.size)
 
     def missing(self):
         """The ranks that have not come."""
@@ -92,67 +77,22 @@ class Welcome:
             RuntimeError: If two processes have the same rank, so that they are not one job.
         """
         for key, _ in self._selector.select(_POLL):
-            if key.fileobj is self._server:
-                self._accept()
-            else:
-                self._read(key.data)
-        for peer in self._peers():
-            if time.monotonic() > peer.deadline:
-                self._refuse(peer)
+            key.data()
+        for sock, claim in self._reception.take():
+            self._take(sock, *link.CLAIM.unpack(claim))
 
     def close(self):
         """Stops listening. The connections that have been accepted stay open."""
-        for peer in self._peers():
-            self._refuse(peer)
+        self._reception.close()
         self._selector.close()
-        self._server.close()
 
-    def _peers(self):
-        return [key.data for key in list(self._selector.get_map().values()) if key.data]
-
-    def _accept(self):
-        try:
-            sock, _ = self._server.accept()
-        except OSError:  # the process has already gone
-            return
-        try:
-            peer = _Peer(sock)
-        except OSError:
-            sock.close()
-            return
-        self._selector.register(sock, selectors.EVENT_READ, peer)
-
-    def _read(self, peer):
-        try:
-            data = peer.sock.recv(link.REPLY - len(peer.reply))
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        peer.reply += data
-        if not data:
-            self._refuse(peer)
-        elif len(peer.reply) == link.REPLY:
-            self._verify(peer)
-
-    def _verify(self, peer):
-        found = link.verify_reply(self._token, peer.nonce, peer.reply)
-        if found is None:
-            self._refuse(peer)
-            return
-        kind, rank, proof = found
+    def _take(self, sock, kind, rank):
         if (rank, kind) not in self._expected or (rank, kind) in self.connections:
-            self._refuse(peer)
+            sock.close()
             raise RuntimeError(
                 f"Two processes are rank {rank}, or there are more than {self._size} ranks: the "
                 "launcher does not tell each process a rank of its own. Start the ranks with the "
                 "mpirun of the MPI that easyddl uses."
             )
-        self._selector.unregister(peer.sock)
-        peer.sock.send(proof)
-        link.configure(peer.sock)
-        self.connections[rank, kind] = peer.sock
-
-    def _refuse(self, peer):
-        self._selector.unregister(peer.sock)
-        peer.sock.close()
+        link.configure(sock)
+        self.connections[rank, kind] = sock

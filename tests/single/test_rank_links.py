@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from easyddl.launch import link
+from easyddl.launch import handshake, link
 from easyddl.launch.output_stream import OutputStream
 from easyddl.launch.welcome import Welcome, listen
 
@@ -68,7 +68,7 @@ def test_strangers_are_refused_while_ranks_are_received():
         thread.join()
     assert all(isinstance(each, ConnectionError) for each in wrong)
     welcome.close()
-    assert len(silent.recv(100)) == link.NONCE and silent.recv(100) == b""
+    assert len(silent.recv(100)) == handshake.NONCE and silent.recv(100) == b""
     for sock in [silent, noisy, *right, *welcome.connections.values()]:
         sock.close()
 
@@ -79,9 +79,9 @@ def test_a_caller_that_does_not_know_the_token_is_refused():
     def pretend():
         sock, _ = server.accept()
         with sock:
-            sock.sendall(link.nonce())
-            sock.recv(link.REPLY, socket.MSG_WAITALL)
-            sock.sendall(os.urandom(link.PROOF))
+            sock.sendall(os.urandom(handshake.NONCE))
+            sock.recv(handshake.NONCE + link.CLAIM.size + handshake.PROOF, socket.MSG_WAITALL)
+            sock.sendall(os.urandom(handshake.PROOF))
 
     thread = threading.Thread(target=pretend)
     thread.start()
