@@ -8,6 +8,7 @@ import socket
 import struct
 
 from easyddl.launch import handshake
+from easyddl.launch.connection import keep_alive
 
 CONTROL, STDOUT, STDERR = range(3)  # the kinds of connection: messages, and the two outputs
 
@@ -48,9 +49,7 @@ def connect(address, token, kind, rank):
 def configure(sock):
     """Sends small messages at once, and notices within a minute that the other host is gone."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
-        sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    keep_alive(sock, 50)
 
 
 def pack(parts):
