@@ -1,11 +1,12 @@
 """JSON messages between the coordinator and its agents, one on each line of a TCP connection."""
 
+import collections
 import contextlib
 import json
 import socket
 import threading
 
-_LONGEST = 16 << 20  # bytes of a message
+from easyddl.launch.connection import split_messages
 
 
 class Messages:
@@ -18,6 +19,7 @@ class Messages:
     def __init__(self, connection):
         self.socket = connection
         self._received = b""
+        self._messages = collections.deque()
         self._sending = threading.Lock()
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -25,7 +27,7 @@ class Messages:
         """Sends one message. Several threads may do so at once.
 
         Args:
-            message: What JSON can represent.
+            message: Dictionary that JSON can represent.
 
         Raises:
             OSError: If the connection is closed, or takes nothing for the socket's time limit.
@@ -44,18 +46,16 @@ class Messages:
 
         Raises:
             OSError: If nothing comes in time, or the connection breaks.
-            ValueError: If the other side sends no JSON, or too long a line.
+            ValueError: If the other side sends no such message, or too long a line.
         """
         self.socket.settimeout(timeout)
-        while b"\n" not in self._received:
-            if len(self._received) > _LONGEST:
-                raise ValueError(f"a message is longer than {_LONGEST} bytes")
+        while not self._messages:
             more = self.socket.recv(1 << 16)
             if not more:
                 return None
-            self._received += more
-        line, self._received = self._received.split(b"\n", 1)
-        return json.loads(line)
+            messages, self._received = split_messages(self._received + more)
+            self._messages.extend(messages)
+        return self._messages.popleft()
 
     def close(self):
         """Closes the connection, also while another thread waits for a message."""

@@ -1,4 +1,4 @@
-"""Connections between the launcher and the ranks: lines of JSON over TCP."""
+"""Connections that carry messages: lines of JSON over TCP."""
 
 import contextlib
 import errno
@@ -73,20 +73,28 @@ class Connection:
             raise ConnectionLost(reason_of(error), error.errno in _SILENT) from None
         if not data:
             raise ConnectionLost("it ended")
-        *lines, self._received = (self._received + data).split(b"\n")
-        if len(self._received) > LARGEST:
-            raise ConnectionLost("it sent what is no message")
         try:
-            messages = [json.loads(line) for line in lines]
+            messages, self._received = split_messages(self._received + data)
         except ValueError:
             raise ConnectionLost("it sent what is no message") from None
-        if not all(isinstance(message, dict) for message in messages):
-            raise ConnectionLost("it sent what is no message")
         return messages
 
     def close(self):
         """Closes the connection."""
         self.socket.close()
+
+
+def split_messages(data):
+    """Splits bytes into a list of messages and the rest, a message that has not come in full.
+
+    Raises:
+        ValueError: If the bytes are no messages.
+    """
+    *lines, rest = data.split(b"\n")
+    messages = [json.loads(line) for line in lines]
+    if len(rest) > LARGEST or not all(isinstance(message, dict) for message in messages):
+        raise ValueError("what has come is no message")
+    return messages, rest
 
 
 def reason_of(error):

@@ -46,6 +46,14 @@ def test_messages_arrive_in_order(connected):
     assert server.receive(TIMEOUT) is None
 
 
+@pytest.mark.parametrize("text", [b"no JSON\n", b"[1]\n"])
+def test_what_is_no_message_is_an_error(connected, text):
+    client, server = connected
+    client.socket.sendall(text)
+    with pytest.raises(ValueError):
+        server.receive(TIMEOUT)
+
+
 def test_a_link_to_this_host_is_measured():
     listener = Listener("secret")
     try:
