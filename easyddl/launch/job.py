@@ -10,12 +10,11 @@ import subprocess
 import sys
 import time
 
-from easyddl.launch import binding, environment, granted, missing, process_tree, verdict
+from easyddl.launch import binding, environment, granted, missing, process_tree, signals, verdict
 from easyddl.launch.connection import ConnectionLost
 from easyddl.launch.listener import Listener
 from easyddl.runtime import version
 
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _AFTER_FAILURE = 2.0  # seconds for the other ranks to end by themselves
 _SETTLE = 1.0  # seconds in which all ranks that fail together are noticed
 _LAUNCHER = 5.0  # seconds for the launcher to end after its ranks
@@ -85,11 +84,11 @@ class Job:
             stack.callback(end.close)
         previous = signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
         stack.callback(signal.set_wakeup_fd, previous)
-        for number in (*_ENDING, signal.SIGCHLD):
+        for number in (*signals.ENDING, signal.SIGCHLD):
             previous = signal.getsignal(number)
             if number == signal.SIGHUP and previous == signal.SIG_IGN:
                 continue  # nohup
-            handler = self._note if number in _ENDING else lambda *_: None
+            handler = self._note if number in signals.ENDING else lambda *_: None
             stack.callback(signal.signal, number, previous)
             signal.signal(number, handler)
         self._selector.register(waked, selectors.EVENT_READ, lambda: waked.recv(4096))

@@ -12,9 +12,7 @@ import os
 import signal
 import sys
 
-from easyddl.launch import supervisor
-
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+from easyddl.launch import signals, supervisor
 
 
 def main():
@@ -38,7 +36,7 @@ def main():
             os._exit(code)
     os.close(report)
     # The supervisor hears of these from `easyddl run`. A scheduler sends them to each process.
-    for number in ENDING:
+    for number in signals.ENDING:
         signal.signal(number, signal.SIG_IGN)
     text = os.read(status, 16)
     os._exit(int(text) if text else 1)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-from easyddl.launch import connection, handshake, hello, launcher_agent, process_tree
+from easyddl.launch import connection, handshake, hello, launcher_agent, process_tree, signals
 from easyddl.launch.rank_output import RankOutput
 
 _AFTER_KILL = 0.5  # seconds in which a program may end by itself when the launcher kills its ranks
@@ -47,7 +47,7 @@ class Supervisor:
         Returns:
             Its exit status: 128 and the signal for one that a signal killed.
         """
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+        for number in (*signals.ENDING, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         wakeup, self._waker = socket.socketpair()
@@ -286,7 +286,7 @@ def _prepare(parent):
     os.setpgid(0, 0)
     # Whatever happens to the supervisor, no program is left behind.
     process_tree.die_with_parent(parent)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD):
+    for number in (*signals.ENDING, signal.SIGPIPE, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
 
