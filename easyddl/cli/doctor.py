@@ -5,12 +5,12 @@ this Slurm, PBS or LSF allocation; without one, this machine alone. The exit sta
 can start, and 1 if it cannot.
 """
 
-import argparse
 import contextlib
 import json
-import math
 import signal
 import sys
+
+from easyddl.cli import _numbers
 
 SUMMARY = "examine hosts and the links between them, and name what is wrong"
 
@@ -36,7 +36,7 @@ def add_arguments(parser):
     )
     parser.add_argument(
         "--seconds",
-        type=_seconds,
+        type=_numbers.seconds_above_0,
         default=60.0,
         metavar="S",
         help="the time to measure links; those for which it does not suffice are left out "
@@ -44,7 +44,7 @@ def add_arguments(parser):
     )
     parser.add_argument(
         "--start-timeout",
-        type=_seconds,
+        type=_numbers.seconds_above_0,
         default=30.0,
         metavar="S",
         help="the time after which a host counts as not reached (default: 30)",
@@ -83,16 +83,6 @@ def run(options):
     else:
         print(report.as_text(results, described))
     return 0 if results.can_start else 1
-
-
-def _seconds(text):
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0. Received: {text!r}")
-    return value
 
 
 def _hosts(options):

@@ -8,10 +8,11 @@ status is that of the command.
 """
 
 import argparse
-import math
 import os
 import shlex
 import sys
+
+from easyddl.cli import _numbers
 
 SUMMARY = "start a script on many ranks, on one or several hosts"
 
@@ -20,7 +21,7 @@ def add_arguments(parser):
     """Adds the options of `easyddl run`."""
     where = parser.add_argument_group("ranks and hosts")
     where.add_argument(
-        "-np", "-n", type=_positive, metavar="N", dest="np",
+        "-np", "-n", type=_numbers.positive, metavar="N", dest="np",
         help="number of ranks (default: as many as the hosts have slots; on this machine as many "
         "as GPUs, or else physical cores)",
     )  # fmt: skip
@@ -67,15 +68,15 @@ def add_arguments(parser):
         help="a further argument of the launcher, as in --mpi-arg=-verbose",
     )  # fmt: skip
     how.add_argument(
-        "--start-timeout", type=_seconds, default=45.0, metavar="S",
+        "--start-timeout", type=_numbers.seconds, default=45.0, metavar="S",
         help="seconds until all ranks have started (default: 45)",
     )  # fmt: skip
     how.add_argument(
-        "--grace", type=_seconds, default=5.0, metavar="S",
+        "--grace", type=_numbers.seconds, default=5.0, metavar="S",
         help="seconds from the signal that ends the ranks until they are killed (default: 5)",
     )  # fmt: skip
     how.add_argument(
-        "--host-timeout", type=_seconds, default=20.0, metavar="S",
+        "--host-timeout", type=_numbers.seconds, default=20.0, metavar="S",
         help="seconds after which a host that does not answer is lost (default: 20)",
     )  # fmt: skip
     parser.add_argument(
@@ -163,19 +164,3 @@ def _run(request, placed, line, options):
     except (OSError, RuntimeError) as error:
         sys.stderr.write(f"easyddl run: {error}\n")
         return 1
-
-
-def _positive(text):
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a positive integer. Received: {text!r}")
-    return int(text)
-
-
-def _seconds(text):
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a number of seconds. Received: {text!r}")
-    return seconds

@@ -48,8 +48,8 @@ def test_sizes_that_no_floats_have(text):
     ("arguments", "expected"),
     [
         (["--sizes", "4", "7"], "argument --sizes: must be a multiple of 4"),
-        (["--rounds", "0"], "argument --rounds: must be an integer from 1"),
-        (["--rounds", "many"], "argument --rounds: must be an integer from 1"),
+        (["--rounds", "0"], "argument --rounds: must be a positive integer"),
+        (["--rounds", "many"], "argument --rounds: must be a positive integer"),
         (["--algorithms", "nccl"], "argument --algorithms: invalid choice: 'nccl'"),
         (["--plot", "x.pdf"], "argument --plot: must end in .png"),
     ],

@@ -14,6 +14,8 @@ import pathlib
 import re
 import sys
 
+from easyddl.cli import _numbers
+
 SUMMARY = "time allreduce on these ranks, next to MPI's and the bounds of memory and network"
 
 _ALGORITHMS = ("easyddl", "mpi", "ring", "gloo")
@@ -35,12 +37,6 @@ def parse_size(text):
             f"must be a multiple of 4 bytes, the size of a float32, and not 0. Received: {text!r}"
         )
     return size
-
-
-def _parse_rounds(text):
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"must be an integer from 1. Received: {text!r}")
-    return int(text)
 
 
 def _parse_picture(text):
@@ -69,7 +65,7 @@ def add_arguments(parser):
     )
     parser.add_argument(
         "--rounds",
-        type=_parse_rounds,
+        type=_numbers.positive,
         default=15,
         metavar="N",
         help="number of rounds in which each algorithm is timed (default: 15)",
