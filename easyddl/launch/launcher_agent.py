@@ -31,8 +31,4 @@ def _is_agent(process):
         name = processes.read(process).name
     except OSError:
         return False
-    return any(
-        name in launcher.agents
-        for launcher in launchers.LAUNCHERS
-        if launcher.local_rank in ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK")
-    )
+    return any(each.is_mpirun and name in each.agents for each in launchers.LAUNCHERS)

@@ -26,6 +26,7 @@ class Launcher:
         launch: Names of variables that differ from one launch to the next.
         commands: Names of the programs that a user starts, as the kernel keeps them (15 bytes).
         agents: Names of the programs that these run on each host.
+        is_mpirun: Boolean. Whether it is the mpirun of an MPI, whose agents belong to one job.
         read_hosts: Function of the environment. Returns the `HostSlots` that a job may use,
             or `None` if the variables are not set.
     """
@@ -38,6 +39,7 @@ class Launcher:
     launch: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
     agents: tuple[str, ...] = ()
+    is_mpirun: bool = False
     read_hosts: Callable[[Mapping[str, str]], list[hosts.HostSlots] | None] = lambda environment: (
         None
     )
@@ -115,6 +117,7 @@ LAUNCHERS = (
         *("PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"),
         commands=("mpirun", "mpiexec", "mpiexec.hydra", "mpiexec.gforker"),
         agents=("hydra_pmi_proxy", "hydra_bstrap_pr", "pmi_proxy"),
+        is_mpirun=True,
     ),
     Launcher(
         "Open MPI's mpirun",
@@ -123,6 +126,7 @@ LAUNCHERS = (
         launch=("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"),
         commands=("orterun", "prterun", "prun"),
         agents=("orted", "prted", "prte"),
+        is_mpirun=True,
     ),
     Launcher(
         "PALS' mpiexec",
