@@ -11,6 +11,7 @@ import time
 
 from easyddl.launch import connection, handshake, hello, launcher_agent, process_tree, signals
 from easyddl.launch.rank_output import RankOutput
+from easyddl.runtime import launcher
 
 _AFTER_KILL = 0.5  # seconds in which a program may end by itself when the launcher kills its ranks
 _BEFORE_KILL = 0.2  # seconds from a program's end to the kill of which it has seen the first signs
@@ -95,7 +96,8 @@ class Supervisor:
 
     def _start(self, order):
         """Starts the program. Returns whether it could be started."""
-        environment = {**os.environ, **order["environment"]}
+        own = {launcher.SUPERVISOR: str(os.getpid())}
+        environment = {**os.environ, **order["environment"], **own}
         try:
             if order["cpus"]:
                 os.sched_setaffinity(0, order["cpus"])

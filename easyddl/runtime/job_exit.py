@@ -52,6 +52,8 @@ def _end_before_start(kind, error):
     _flush()
     time.sleep(0.5)  # an abort may cut off the message before the launcher has printed it
     mpi_library.abort(1)
+    if launcher.is_supervised():  # `easyddl run` ends the other ranks
+        os._exit(1)
     # MPICH's launcher waits forever for a process that exits before it initializes MPI. Every
     # launcher ends the job when a signal kills a process.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -14,6 +14,10 @@ _PROGRAMS = frozenset(
 # the id of the rank's process, the launcher's variables, and the ids of the launchers.
 _PROCESS = "_EASYDDL_PROCESS"
 
+# The environment variable that holds the id of the process by which `easyddl run` supervises a
+# rank.
+SUPERVISOR = "_EASYDDL_SUPERVISOR"
+
 
 def size():
     """The number of ranks that the launcher started; `None` without a launcher."""
@@ -79,6 +83,23 @@ def _launchers():
     """
     found = (each for each in processes.ancestors() if each.name in _PROGRAMS)
     return [f"{each.id}:{each.start}" for each in found]
+
+
+def is_supervised():
+    """Whether `easyddl run` started this rank, and so learns how it ends.
+
+    A rank that another launcher starts within such a job inherits the variable. That launcher is
+    then nearer among its ancestors than the supervisor.
+    """
+    supervisor = os.environ.get(SUPERVISOR)
+    if supervisor is None:
+        return False
+    for ancestor in processes.ancestors():
+        if str(ancestor.id) == supervisor:
+            return True
+        if ancestor.name in _PROGRAMS:
+            return False
+    return False
 
 
 def is_rank_of_several():

@@ -99,6 +99,19 @@ def fail_by_easyddl():
     ddl.barrier()
 
 
+def fail_before_start():
+    """Raises an error on rank 1 before easyddl has started, while the others wait for it."""
+    import without_keras  # noqa: F401 - takes Keras's place
+
+    import easyddl as ddl
+    from easyddl.runtime import job_exit
+
+    job_exit.install()
+    if rank() == 1:
+        raise ValueError("a mistake")
+    ddl.init()
+
+
 def start_easyddl():
     import without_keras  # noqa: F401 - takes Keras's place
 

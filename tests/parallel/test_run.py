@@ -250,8 +250,9 @@ def test_mpi_abort_is_named():
     assert "    the last line of rank 1\n" in done.stdout
 
 
-def test_an_error_that_easyddl_reports_is_named():
-    done = easyddl_run("-np", 3, *job("fail_by_easyddl"))
+@pytest.mark.parametrize("when", ["fail_by_easyddl", "fail_before_start"])
+def test_an_error_that_easyddl_reports_is_named(when):
+    done = easyddl_run("-np", 3, *job(when))
     assert done.returncode == 1, done.stdout
     assert "failed first, with exit status 1" in done.stdout
     assert "    ValueError: a mistake" in done.stdout.rpartition("failed first")[2]
