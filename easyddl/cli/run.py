@@ -114,7 +114,7 @@ def _request(options):
 
     program = options.program[options.program[:1] == ["--"] :]
     if not program:
-        raise ValueError("`program` is missing: `easyddl run -np 4 python train.py`.")
+        raise ValueError("PROGRAM is missing, as in `easyddl run -np 4 python train.py`.")
     listed, source = None, "-H"
     if options.hosts is not None:
         listed = hosts.parse(options.hosts)

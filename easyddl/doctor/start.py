@@ -56,6 +56,7 @@ class Program:
             stdout=self._output,
             stderr=subprocess.STDOUT,
             env={**os.environ, TOKEN: token},
+            cwd="/",  # Python would import easyddl from sources in the current directory
             start_new_session=True,  # Ctrl-C reaches the coordinator alone, which ends the rest
         )
 
@@ -171,6 +172,11 @@ def mpi_job(hosts, options):
 def _easyddl_run(where, options):
     command = [sys.executable, "-m", "easyddl", "run", "--quiet", *where]
     command += ["--no-prefix", "--launcher", options.launcher]
-    command += ["--rsh", options.rsh] if options.rsh else []
+    command += ["--rsh", _absolute(options.rsh)] if options.rsh else []
     command += ["--nic", options.nic] if options.nic else []
     return [*command, "--start-timeout", str(options.timeout), "--"]
+
+
+def _absolute(program):
+    """The path of a program that is not looked for on PATH, for another current directory."""
+    return os.path.abspath(program) if os.sep in program else program

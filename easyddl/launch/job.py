@@ -311,11 +311,12 @@ class Job:
         ranks = list(self._ranks.values())
         if self._signal is not None:
             name = signal.Signals(self._signal).name
-            sys.stderr.write(f"easyddl: {name} has ended the job on all hosts.\n")
+            killed = verdict.killed_text(ranks, self._request.grace)
+            sys.stderr.write(f"easyddl: {name} has ended the job on all hosts.{killed}\n")
             return 128 + self._signal
         first = verdict.first_failure(ranks)
         if first is not None:
-            sys.stderr.write(verdict.text_of(first, ranks) + "\n")
+            sys.stderr.write(verdict.text_of(first, ranks, self._request.output) + "\n")
             return verdict.status_of(first)
         statuses = [rank.status for rank in ranks if rank.status]
         launcher = self._launcher.returncode

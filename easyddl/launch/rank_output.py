@@ -60,7 +60,8 @@ class RankOutput:
         return self._last.last()
 
     def _write(self, stream, line):
-        self._last.add(line)
+        if not startup_lines.is_information(line):
+            self._last.add(line)
         if self.problem:
             return
         if self._path is None:

@@ -117,7 +117,9 @@ class Supervisor:
         except OSError as error:
             place = f"{error.filename}: " if error.filename else ""
             status = 127 if isinstance(error, FileNotFoundError) else 126
-            self._report(status, [], f"{place}{error.strerror}")
+            name = order["program"][0]
+            hint = f". Did you mean `python {name}`?" if name.endswith(".py") else ""
+            self._report(status, [], f"{place}{error.strerror}{hint}")
             self._wait_for_acknowledgement()
             return False
         for stream, name in ((self._program.stdout, "out"), (self._program.stderr, "err")):

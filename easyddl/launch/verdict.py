@@ -1,8 +1,12 @@
 """How a job ended: the first failure, and the words for it."""
 
 import dataclasses
+import os
 import re
 import signal
+
+# What easyddl prints when it ends all ranks after a signal, with what became of the backup.
+_STOPPED = re.compile(r"easyddl: (received SIG\w+ on rank [^.]*\. [^.]*\.)")
 
 
 @dataclasses.dataclass
@@ -97,20 +101,45 @@ def status_of(rank):
     return rank.status or 1
 
 
-def text_of(rank, ranks):
+def text_of(rank, ranks, output=None):
     """What to print of the rank that failed first.
 
     Args:
         rank: `Rank`.
         ranks: Iterable of all `Rank`.
+        output: String. The directory of the ranks' output files; `None` without files.
     """
     if rank.status is None:
         return _loss(rank, ranks)
-    lines = [f"easyddl: {rank.place} {_end(rank)}."]
+    stopped = _stop(rank.status, ranks)
+    if stopped:
+        return f"easyddl: the ranks have ended with exit status {rank.status}: {stopped}"
+    text = f"easyddl: {rank.place} {_end(rank)}."
+    if output and not rank.problem:
+        text += f" Its output is in {os.path.join(output, f'{rank.number}.log')} on that host."
     if rank.lines:
-        lines[0] = lines[0][:-1] + ". Its last lines:"
-        lines += [f"    {line}" for line in rank.lines]
-    return "\n".join(lines)
+        text += " Its last lines:"
+    return "\n".join([text, *(f"    {line}" for line in rank.lines)])
+
+
+def killed_text(ranks, grace):
+    """A sentence about the ranks that did not end by themselves after a signal; empty if all did.
+
+    Args:
+        ranks: Iterable of `Rank`.
+        grace: Float. The seconds that they had.
+    """
+    numbers = [str(rank.number) for rank in ranks if rank.ordered and rank.status == 137]
+    if not numbers:
+        return ""
+    some = f"Ranks {', '.join(numbers)} were" if len(numbers) > 1 else f"Rank {numbers[0]} was"
+    return f" {some} killed before the end of the script: `--grace` is {grace:g} s."
+
+
+def _stop(status, ranks):
+    """What easyddl printed if it ended all ranks after a signal; `None` otherwise."""
+    found = (_STOPPED.search(line) for rank in ranks for line in rank.lines)
+    return next((match[1] for match in found if match and status > 128), None)
 
 
 def _end(rank):

@@ -6,6 +6,7 @@ This module is the only one that imports mpi4py, and the only one of `runtime` t
 
 import importlib.util
 import os
+import pathlib
 import sys
 
 from easyddl.runtime import launcher, launchers
@@ -59,6 +60,7 @@ def load_core(mpi):
     try:
         from easyddl import _core
     except ImportError as error:
+        check_place(pathlib.Path(__file__).parents[1])
         raise RuntimeError(
             f"easyddl's extension could not be loaded: {error}. It was not built, or it was built "
             f"with another MPI than the one that mpi4py loaded ({version.splitlines()[0]}). "
@@ -66,6 +68,22 @@ def load_core(mpi):
         ) from error
     check_same_mpi(_core.mpi_library_version(), version, _core.built_with())
     return _core
+
+
+def check_place(package):
+    """Raises an error if Python has imported the sources in place of the installed package.
+
+    Python finds what is in the current directory first.
+
+    Args:
+        package: Path. The folder of the package that Python has imported.
+    """
+    if (package.parent / "setup.cfg").exists() and not any(package.glob("_core*")):
+        raise RuntimeError(
+            f"Python imported easyddl from its sources in {package.parent}, where its extension "
+            "has not been built. Change to another directory to use the installed package, or "
+            "build the sources in place with `pip install -e .`."
+        )
 
 
 def check_same_mpi(ours, theirs, built_with):

@@ -187,6 +187,11 @@ def test_a_file_for_each_rank(tmp_path):
         assert lines == [f"{rank} {i} {'x' * 80}" for i in range(LINES)]
 
 
+def test_the_file_of_the_rank_that_failed_is_named(tmp_path):
+    done = easyddl_run("-np", 2, "--output", tmp_path, *job("fail", "status"))
+    assert f"Its output is in {tmp_path}/1.log on that host. Its last lines:" in done.stdout
+
+
 def test_much_output_is_complete():
     # Slowly read: the end of a rank must not be noticed before all that it wrote.
     slow = "import sys, time; time.sleep(3); sys.stdout.write(sys.stdin.read())"
@@ -263,6 +268,7 @@ def test_an_error_that_easyddl_reports_is_named(when):
     [
         ("./nowhere", 127, "./nowhere: No such file or directory"),
         ("/etc/passwd", 126, "/etc/passwd: Permission denied"),
+        ("train.py", 127, "train.py: No such file or directory. Did you mean `python train.py`?"),
     ],
 )
 def test_a_program_that_cannot_be_started(program, status, words):
@@ -286,8 +292,9 @@ def test_ranks_that_ignore_signals_are_killed():
     process = start("-np", 2, "--grace", 1, *job("ignore_signals"))
     seen = read_until(process, rb"pid \d+\n[^p]*pid \d+\n")
     process.send_signal(signal.SIGTERM)
-    _, status = finish(process)
+    rest, status = finish(process)
     assert status == 128 + signal.SIGTERM
+    assert "Ranks 0, 1 were killed before the end of the script: `--grace` is 1 s." in rest
     assert_gone(pids_in(seen))
 
 
@@ -350,7 +357,7 @@ def test_an_output_folder_that_cannot_be_made(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "`program` is missing"),
+        ([], "PROGRAM is missing"),
         (["-np", "0", "x"], "must be a positive integer. Received: '0'"),
         (["-H", "h1:four", "x"], "the slots of host h1 must be a positive integer"),
         (["-H", "h1:2,h1:2", "x"], "names the host h1 2 times"),

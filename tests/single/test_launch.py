@@ -298,3 +298,16 @@ def test_no_file_of_launch_imports_a_framework():
     for path in pathlib.Path(verdict.__file__).parent.glob("*.py"):
         for name in ("keras", "numpy", "tensorflow", "mpi4py"):
             assert f"import {name}\n" not in path.read_text(), path
+
+
+def test_ranks_that_stopped_after_a_signal_have_not_failed():
+    said = "easyddl: received SIGTERM on rank 1. Saved epoch 2, step 3. Start the same script again"
+    ranks = [rank(0, "a", status=143, lines=[said]), rank(1, "a", status=143)]
+    assert verdict.text_of(ranks[1], ranks) == (
+        "easyddl: the ranks have ended with exit status 143: received SIGTERM on rank 1. "
+        "Saved epoch 2, step 3."
+    )
+    ranks[0].lines = ["a line"]
+    assert "rank 1 on host a failed first: it was killed by SIGTERM" in verdict.text_of(
+        ranks[1], ranks
+    )

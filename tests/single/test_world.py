@@ -114,3 +114,15 @@ def test_a_forked_child_of_a_world_of_one(tmp_path):
         "raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))",
     )
     assert done.returncode == 0, done.stdout
+
+
+def test_sources_that_python_imports_in_place_of_the_package_are_named(tmp_path):
+    package = tmp_path / "easyddl"
+    package.mkdir()
+    mpi_library.check_place(package)  # as it is installed
+    (tmp_path / "setup.cfg").touch()
+    with pytest.raises(RuntimeError, match="Change to another directory") as caught:
+        mpi_library.check_place(package)
+    assert f"from its sources in {tmp_path}, where" in str(caught.value)
+    (package / "_core.so").touch()  # as they are built in place
+    mpi_library.check_place(package)
