@@ -49,7 +49,6 @@ def add_arguments(parser):
         metavar="S",
         help="the time after which a host counts as not reached (default: 30)",
     )
-    parser.set_defaults(fail=parser.error)
 
 
 def run(options):

@@ -235,7 +235,7 @@ def memory(measured):
             )
         )
     if measured and not findings:
-        findings.append(fine("memory", f"usual copy and access: {_usual(measured)}"))
+        findings.append(fine("memory", f"bandwidth of a copy and latency: {_usual(measured)}"))
     return findings
 
 

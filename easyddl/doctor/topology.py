@@ -34,7 +34,8 @@ def describe(results, racks=None, slots=None):
     _, *lines = topology_tree.render(empty).splitlines()
     known = {host["rack"] for host in hosts} - {None}
     title = _count(len(hosts), "host") + (f" in {_count(len(known), 'rack')}" if known else "")
-    title += f", {notation} when filled with ranks" if notation else ""
+    ranks = sum(len(host["ranks"]) for host in hosts)
+    title += f"; {_count(ranks, 'rank')} would fill it: {notation}" if notation else ""
     return {"tree": "\n".join([title, *lines]), "notation": notation, "racks": racks}
 
 

@@ -78,7 +78,7 @@ def check_place(package):
     Args:
         package: Path. The folder of the package that Python has imported.
     """
-    if (package.parent / "setup.cfg").exists() and not any(package.glob("_core*")):
+    if (package.parent / "setup.cfg").exists() and not any(package.glob("_core*.so")):
         raise RuntimeError(
             f"Python imported easyddl from its sources in {package.parent}, where its extension "
             "has not been built. Change to another directory to use the installed package, or "

@@ -119,6 +119,7 @@ def test_a_forked_child_of_a_world_of_one(tmp_path):
 def test_sources_that_python_imports_in_place_of_the_package_are_named(tmp_path):
     package = tmp_path / "easyddl"
     package.mkdir()
+    (package / "_core.pyi").touch()
     mpi_library.check_place(package)  # as it is installed
     (tmp_path / "setup.cfg").touch()
     with pytest.raises(RuntimeError, match="Change to another directory") as caught:
