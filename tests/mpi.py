@@ -16,7 +16,7 @@ EASYDDL_HOSTS) x MPI:
 - The soak holds some of the pairs that are left, larger jobs, and sanitizers. Every CI run has it.
 
                               every run                           and in the soak
-    fit, fidelity             tensorflow:3 jax:2 torch:2          fidelity tensorflow:1
+    fit, fidelity             tensorflow:2 jax:2 torch:3          fidelity tensorflow:1
     equality                  tensorflow:3                        jax:2 torch:2
       some of it              jax:2 torch:2, tensorflow:3 a,a,b   jax:4, tensorflow:2 with XLA
     exchange                  tensorflow:3                        jax:2, tensorflow:3 a,b,b (some)
@@ -35,7 +35,7 @@ EASYDDL_HOSTS) x MPI:
     gpu_path, gpu_faults      without Keras, 1 to 8 ranks         8 ranks, all checks
     engine (C++)              1 to 8 ranks, all routes            with sanitizers
     hosts (network)           2 x 2, 5 x 1 in racks               2 x 4, 4 x 2
-    corpus                    tensorflow:2, ten scripts           all scripts, on two backends
+    corpus                    tensorflow:2, ten scripts           all on torch and one more
     tutorials                 tensorflow:2                        jax:4 torch:3
 
 MPICH runs all of this. With Open MPI CI runs what reaches MPI: collectives to shared memory above,
