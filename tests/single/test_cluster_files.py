@@ -31,7 +31,7 @@ def test_the_worker_of_the_mpi_job_can_be_reached():
     replicas = spec["mpiReplicaSpecs"]
     assert spec["mpiImplementation"] == "MPICH" and spec["slotsPerWorker"] == 4
     (launcher,) = replicas["Launcher"]["template"]["spec"]["containers"]
-    assert launcher["command"][:3] == ["/venv/bin/easyddl", "run", "--"]
+    assert launcher["command"][:5] == ["/venv/bin/easyddl", "run", "--grace", "100", "--"]
     (worker,) = replicas["Worker"]["template"]["spec"]["containers"]
     assert worker["readinessProbe"]["tcpSocket"]["port"] == 2222
     assert worker["image"] == launcher["image"]

@@ -1,8 +1,9 @@
 """Amazon SageMaker: `python sagemaker_job.py`. Written for sagemaker 2.x, not run by the tests.
 
 SageMaker starts the instances and calls `mpirun` of the image's Open MPI on the first of them. The
-source folder holds `train.py` and a `requirements.txt` with a line `easyddl`. easyddl must be built
-with the MPI of the image.
+source folder holds `train.py`, a clone of easyddl's repository in `easyddl-source`, and a
+`requirements.txt` with the line `./easyddl-source`. Each instance then builds easyddl from these
+sources, with the MPI of the image. easyddl is not on PyPI.
 """
 
 import argparse
