@@ -9,11 +9,10 @@ scikit-learn: 1797 real images of 8 by 8 pixels. A quarter of them is held out.
 
 import argparse
 
+import easyddl as ddl  # 1
 import keras
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
-
-import easyddl as ddl  # 1
 
 parser = argparse.ArgumentParser(description="Train a classifier of scikit-learn's digits.")
 parser.add_argument("--epochs", type=int, default=20)

@@ -14,12 +14,11 @@ the number of ranks.
 
 import argparse
 
+import easyddl as ddl  # 1
 import keras
 import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
-
-import easyddl as ddl  # 1
 
 BATCH, FACTOR = 8, 16  # size of the small batch, and the ratio of large to small
 RATE = 0.006  # suits the small batch

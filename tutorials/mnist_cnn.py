@@ -11,12 +11,11 @@ Keras's cache. If the download fails, it trains on scikit-learn's digits, scaled
 import argparse
 import socket
 
+import easyddl as ddl  # 1
 import keras
 import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
-
-import easyddl as ddl  # 1
 
 
 def load_mnist():
