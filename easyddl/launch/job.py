@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import resource
 import selectors
 import signal
 import socket
@@ -13,7 +12,7 @@ import time
 from easyddl.launch import binding, environment, granted, missing, process_tree, signals, verdict
 from easyddl.launch.connection import ConnectionLost
 from easyddl.launch.listener import Listener
-from easyddl.runtime import version
+from easyddl.runtime import termination, version
 
 _AFTER_FAILURE = 2.0  # seconds for the other ranks to end by themselves
 _SETTLE = 1.0  # seconds in which all ranks that fail together are noticed
@@ -45,7 +44,8 @@ class Job:
         self._ranks = {}  # by number
         self._alive = {}  # connections that came before their rank's
         self._begun = False  # whether the ranks have been told to run
-        self._signal = None  # that this process got
+        self._signal = None  # that this process got first
+        self._signal_at = 0.0
         self._told_to_end = False
         self._kill_launcher_at = None
         self._settled_at = None
@@ -59,7 +59,6 @@ class Job:
         """
         with contextlib.ExitStack() as stack:
             stack.callback(self._selector.close)
-            _allow_many_connections()
             self._watch_signals(stack)
             listener = Listener(self._selector, self._request, self._placement)
             try:
@@ -94,10 +93,14 @@ class Job:
         self._selector.register(waked, selectors.EVENT_READ, lambda: waked.recv(4096))
 
     def _note(self, number, frame):
-        again, self._signal = self._signal is not None, self._signal or number
-        if not self._begun:
-            return  # the start looks for it
-        self._end(signal.SIGKILL if again else number, 0 if again else self._request.grace)
+        if self._signal is None:
+            self._signal, self._signal_at = number, time.monotonic()
+            if self._begun:  # otherwise the start looks for it
+                self._end(number, self._request.grace)
+            return
+        is_another = time.monotonic() - self._signal_at > termination.ONE_REQUEST
+        if self._begun and (is_another or number == signal.SIGINT):
+            self._end(signal.SIGKILL, 0)
 
     def _launch(self, settings):
         """Starts the launcher in a session of its own: Ctrl-C reaches this process alone."""
@@ -339,10 +342,3 @@ def _may_read():
         return not sys.stdin.isatty() or os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
     except (AttributeError, OSError, ValueError):  # standard input is closed
         return False
-
-
-def _allow_many_connections():
-    """Raises the limit of open files: each rank has two connections."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

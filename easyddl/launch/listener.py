@@ -1,7 +1,9 @@
 """Where the ranks of a job report: a TCP port that accepts those who know the job's token."""
 
+import contextlib
 import functools
 import json
+import resource
 import secrets
 import selectors
 import socket
@@ -30,6 +32,7 @@ class Listener:
                 "This host has no network interface with an IPv4 address, by which ranks on other "
                 "hosts could report."
             )
+        _allow_many_connections()
         server = socket.create_server(("127.0.0.1" if placement.local else "", 0), backlog=1024)
         self._port = server.getsockname()[1]
         self._reception = Reception(selector, server, self._token)
@@ -81,3 +84,10 @@ class Listener:
     def _leave(self, link):
         self._silent.remove(link)
         self._selector.unregister(link.socket)
+
+
+def _allow_many_connections():
+    """Raises the limit of open files: each rank has two connections."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

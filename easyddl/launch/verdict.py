@@ -129,7 +129,8 @@ def killed_text(ranks, grace):
         ranks: Iterable of `Rank`.
         grace: Float. The seconds that they had.
     """
-    numbers = [str(rank.number) for rank in ranks if rank.ordered and rank.status == 137]
+    killed = sorted(rank.number for rank in ranks if rank.ordered and rank.status == 137)
+    numbers = [str(number) for number in killed]
     if not numbers:
         return ""
     some = f"Ranks {', '.join(numbers)} were" if len(numbers) > 1 else f"Rank {numbers[0]} was"

@@ -7,7 +7,7 @@ import time
 
 # Seconds. A scheduler and a launcher may both forward one request to end. A process then receives
 # the same signal several times at once. A signal that comes later is a second request.
-_ONE_REQUEST = 3.0
+ONE_REQUEST = 3.0
 
 _DEFAULT_HANDLERS = (signal.SIG_DFL, signal.default_int_handler)
 
@@ -75,6 +75,6 @@ class TerminationSignals:
         now = time.monotonic()
         if not self.received:
             self.received, self._time = int(number), now
-        elif now - self._time > _ONE_REQUEST:
+        elif now - self._time > ONE_REQUEST:
             self.stop_watching()
             os.kill(os.getpid(), number)

@@ -208,7 +208,7 @@ def test_a_wrong_name(four_hosts):
 )
 def test_a_login_that_fails(fault, words):
     with network.Network(2) as net, ssh.Servers(net, {"h2": fault}) as servers:
-        done = easyddl_run((net, servers), "-H", "h1:1,h2:1", "--start-timeout", 6, *job("tell"))
+        done = easyddl_run((net, servers), "-H", "h1:1,h2:1", "--start-timeout", 10, *job("tell"))
     assert done.returncode == 1
     assert words in done.stdout
     assert "The job did not start" in done.stdout.splitlines()[-1], done.stdout

@@ -298,6 +298,17 @@ def test_ranks_that_ignore_signals_are_killed():
     assert_gone(pids_in(seen))
 
 
+def test_a_signal_that_is_sent_twice_at_once_is_one_request():
+    """As a scheduler does that signals each process of a job and their group."""
+    process = start("-np", 2, *job("end_slowly"))
+    read_until(process, rb"pid \d+\n[^p]*pid \d+\n")
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    rest, status = finish(process)
+    assert status == 128 + signal.SIGTERM and rest.count("saved") == 2, rest
+
+
 def test_a_second_ctrl_c_kills_at_once():
     process = start("-np", 2, "--grace", 600, *job("ignore_signals"))
     seen = read_until(process, rb"pid \d+\n[^p]*pid \d+\n")

@@ -71,7 +71,7 @@ def test_a_second_request_ends_the_process():
     code = (
         "import os, signal\n"
         "from easyddl.runtime import termination\n"
-        "termination._ONE_REQUEST = 0\n"
+        "termination.ONE_REQUEST = 0\n"
         "watched = termination.TerminationSignals([signal.SIGTERM])\n"
         "watched.watch()\n"
         "os.kill(os.getpid(), signal.SIGTERM)\n"
