@@ -315,15 +315,28 @@ class BackupAndRestore(keras.callbacks.Callback):
             if fit is not None:
                 fit.at_end.callback(setattr, self.model, "train_function", None)
             backend.skip_steps(self.model, steps)
-            backend.on_first_batch(self.model, self._restore_metrics)
+            if fit is not None:
+                fit.on_first_batch(self._begin_metrics)
+            else:
+                backend.on_first_batch(self.model, self._begin_metrics)
 
-    def _restore_metrics(self, spec):
-        if self._resumed["size"] != world.size():
-            return  # the metrics start again: the shards of the ranks have changed
+    def _begin_metrics(self, spec):
+        """Builds the metrics, which the skipped steps report, and restores them if they can be."""
+        self._build_metrics(spec)
+        if self._resumed["size"] == world.size():  # otherwise the shards of the ranks have changed
+            self._restore_metrics()
+
+    def _build_metrics(self, spec):
+        # Keras on TensorFlow builds them in the first step, which comes after the skipped ones.
+        backend = backends.require()
+        if not backend.build(self.model, spec):
+            # A step of the user's own that runs eagerly. It probably calls the model as usual.
+            keras_trainer.build(self.model, backend.symbolic_batch(spec))
+
+    def _restore_metrics(self):
         fit = fit_context.current(self.model)
         if fit is not None:
             fit.has_restored_metrics = True
-        keras_trainer.build(self.model, backends.require().symbolic_batch(spec))
         values = self._resumed["ranks"][world.rank()]["metrics"]
         for variable, value in zip(_metrics_of(self.model), values, strict=True):
             variable.assign(np.array(value, variable.dtype))

@@ -134,6 +134,37 @@ def check_it_goes_on_in_the_middle_of_an_epoch(folder):
 
 
 @in_shared_folder
+def check_a_step_of_ones_own_goes_on_in_the_middle_of_an_epoch(folder):
+    if keras.backend.backend() != "tensorflow":
+        return  # Keras itself builds the metrics, by a call of the model
+    import tensorflow as tf
+
+    class Halves(keras.Model):
+        """A model that cannot take the batches as they come."""
+
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+            self.compile("adam", "mse", metrics=["mae"])
+            self((np.zeros((1, 3)), np.zeros((1, 3))))
+
+        def call(self, halves):
+            left, right = halves
+            return self.dense(left) - self.dense(right)
+
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                y_pred = self((x[:, :3], x[:, 3:]))
+                loss = self.compute_loss(y=y, y_pred=y_pred)
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply(gradients, self.trainable_variables)
+            return self.compute_metrics(x, y, y_pred)
+
+    assert_interrupted_alike(folder, Halves, (2, 4), [2, 3], save_freq=3)
+
+
+@in_shared_folder
 def check_it_goes_on_after_the_last_step_of_an_epoch(folder):
     assert_interrupted_alike(folder, lambda: new_model(sgd()), (2, 0), [1, 2, 3], save_freq=5)
 

@@ -118,7 +118,7 @@ def resized(folder):
         model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
         # What a new model holds, and its rate, must not matter on 2 ranks.
         model.layers[0].set_weights([np.full((6, 1), 1.0 if SIZE == 4 else 9.0), np.zeros(1)])
-        model.compile(keras.optimizers.SGD(rate, momentum=MOMENTUM), "mse")
+        model.compile(keras.optimizers.SGD(rate, momentum=MOMENTUM), "mse", metrics=["mae"])
         backup = ddl.BackupAndRestore(
             folder / name,
             save_freq=3 if name == "schedule" else "epoch",
@@ -142,6 +142,8 @@ def resized(folder):
         optimizer = model.optimizer
         found[name] = {
             "epochs": history.epoch,
+            "loss": history.history["loss"],
+            "mae": history.history["mae"],
             "rate": float(keras.ops.convert_to_numpy(optimizer.learning_rate)),
             "iterations": int(optimizer.iterations.numpy()),
             "weights": np.concatenate([w.ravel() for w in model.get_weights()]).tolist(),
