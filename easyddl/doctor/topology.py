@@ -35,7 +35,7 @@ def describe(results, racks=None, slots=None):
     known = {host["rack"] for host in hosts} - {None}
     title = _count(len(hosts), "host") + (f" in {_count(len(known), 'rack')}" if known else "")
     ranks = sum(len(host["ranks"]) for host in hosts)
-    title += f"; {_count(ranks, 'rank')} would fill it: {notation}" if notation else ""
+    title += f"; filled by {_count(ranks, 'rank')}: {notation}" if notation else ""
     return {"tree": "\n".join([title, *lines]), "notation": notation, "racks": racks}
 
 

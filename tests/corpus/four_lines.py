@@ -1,4 +1,4 @@
-"""Puts easyddl's four lines into a plain Keras script, as tutorials/four_lines.md says.
+"""Puts easyddl's four lines into a plain Keras script.
 
     python four_lines.py plain.py > parallel.py
 
