@@ -310,15 +310,16 @@ class BackupAndRestore(keras.callbacks.Callback):
 
     def _skip_steps(self, steps):
         self._skipped = steps
-        if steps > 0:
-            backend, fit = backends.require(), fit_context.current(self.model)
-            if fit is not None:
-                fit.at_end.callback(setattr, self.model, "train_function", None)
-            backend.skip_steps(self.model, steps)
-            if fit is not None:
-                fit.on_first_batch(self._begin_metrics)
-            else:
-                backend.on_first_batch(self.model, self._begin_metrics)
+        if steps == 0:
+            return
+        backend, fit = backends.require(), fit_context.current(self.model)
+        backend.skip_steps(self.model, steps)
+        if fit is None:
+            backend.on_first_batch(self.model, self._begin_metrics)
+        else:
+            # On all ranks together, because a trace of the step registers its collectives.
+            fit.on_first_batch(self._begin_metrics)
+            fit.at_end.callback(setattr, self.model, "train_function", None)
 
     def _begin_metrics(self, spec):
         """Builds the metrics, which the skipped steps report, and restores them if they can be."""
