@@ -136,6 +136,8 @@ class BackupAndRestore(keras.callbacks.Callback):
     def _begin(self):
         self._resumed = None  # the backup, until it is completely restored
         self._skipped = 0  # skipped steps of the first epoch
+        self._restored = []  # the values of the variables after these steps
+        self._steps_per_epoch = None  # of the rank that has most, if all know theirs
         self._steps = 0  # steps of this rank in this epoch
         self._steps_since_backup = 0
 
@@ -152,6 +154,8 @@ class BackupAndRestore(keras.callbacks.Callback):
                 "`keras.Input(...)`, or call it once on a batch of data. "
                 f"Received: model {self.model.name!r}, which is not built"
             )
+        steps = objects.allgather_object(self.params.get("steps"))
+        self._steps_per_epoch = None if None in steps else max(steps)
         self._resumed = objects.from_root(self._read, "BackupAndRestore.on_train_begin")
         if self._resumed is not None:
             self._restore_variables()
@@ -170,9 +174,10 @@ class BackupAndRestore(keras.callbacks.Callback):
         self._steps += self.model.steps_per_execution
         if self._resumed is not None:
             if self._steps >= self._skipped:
-                # Restored again: other callbacks may have acted on the skipped steps.
-                objects.from_root(self._read, "BackupAndRestore.on_train_batch_end")
-                self._restore_variables()
+                # Other callbacks may have acted on the skipped steps. This is no collective: a rank
+                # that has fewer batches does not come here.
+                for variable, value in zip(self._variables(), self._restored, strict=True):
+                    variable.assign(value)
                 self._restore_random_state()
             return
         if not fit_context.all_ranks_have_batches(self.model):
@@ -183,6 +188,8 @@ class BackupAndRestore(keras.callbacks.Callback):
         self._preemption.after_step(self.model)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        if self._resumed is not None:  # this rank has fewer batches than are skipped
+            self._restore_random_state()
         if self.save_freq == "epoch":
             self._save(epoch + 1, 0)
 
@@ -211,7 +218,7 @@ class BackupAndRestore(keras.callbacks.Callback):
             "epoch": epoch,
             "batch": batch,
             "size": world.size(),
-            "steps_per_epoch": self.params.get("steps"),
+            "steps_per_epoch": self._steps_per_epoch,
             "variables": self._layout(),
             "order": self._order() and self._order().seed,
             "ranks": ranks,
@@ -288,7 +295,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         size, steps = self._resumed["size"], self._resumed["steps_per_epoch"]
         if size == world.size():
             return 1
-        now = self.params.get("steps")
+        now = self._steps_per_epoch
         # A fraction is exact: a step lost to rounding would be taken twice.
         return Fraction(now, steps) if now and steps else Fraction(size, world.size())
 
@@ -312,6 +319,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         self._skipped = steps
         if steps == 0:
             return
+        self._restored = [np.array(variable.numpy()) for variable in self._variables()]
         backend, fit = backends.require(), fit_context.current(self.model)
         backend.skip_steps(self.model, steps)
         if fit is None:
@@ -347,7 +355,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         is_new = rank >= len(ranks)
         mine = random_states.derive_for_rank(ranks[0], rank) if is_new else ranks[rank]
         random_states.restore(self.model, mine)
-        self._resumed = None
+        self._resumed, self._restored = None, []
 
 
 def _metrics_of(model):

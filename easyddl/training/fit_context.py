@@ -53,6 +53,7 @@ class FitContext(context.Context):
         self._steps_end_hooks = []
         self._success_hooks = []
         self._has_first_batch = False
+        self._first_spec = None
         self._validation_freq = None  # that of the ranks that have validation data
         self._first_iteration = _iterations_of(model)
         self._exchanged_before = _reduced_steps()
@@ -115,12 +116,16 @@ class FitContext(context.Context):
         """Runs the hooks of `on_first_batch` on a rank that has no batch, if other ranks have one.
 
         The other ranks register the step's collectives when they trace their first step. Therefore
-        this rank traces the step too, with the structure of the other ranks' batches. Called after
-        the steps of an epoch.
+        this rank traces the step too, with the structure of the other ranks' batches. So does a
+        rank whose batches were all skipped, as a resumed training skips some. Called after the
+        steps of an epoch.
         """
-        if self._has_first_batch or not self._first_batch_hooks:
+        if not self._first_batch_hooks:
             return
-        spec = self._begin_first_batch(None)
+        if self._has_first_batch:
+            spec = self._first_spec if self.join.steps == 0 else None
+        else:
+            spec = self._begin_first_batch(None)
         if spec is not None:
             preserved = dry_run.PreservedState(self.model)
             backends.require().trace_step(self.model, spec, preserved)
@@ -142,6 +147,7 @@ class FitContext(context.Context):
         specs = [each for each in objects.allgather_object(mine) if each is not None]
         if spec is None and specs:
             spec = structures.rebuild(specs[0])
+        self._first_spec = spec
         if spec is not None:
             for act in self._first_batch_hooks:
                 act(spec)

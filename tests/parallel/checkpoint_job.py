@@ -104,15 +104,43 @@ def decay(steps):
     return keras.optimizers.schedules.InverseTimeDecay(RATE, decay_steps=steps, decay_rate=0.5)
 
 
+class Batches(keras.utils.PyDataset):
+    """All samples, in batches, on rank 0; none on the others."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.size = size
+
+    def __len__(self):
+        return SAMPLES // self.size if RANK == 0 else 0
+
+    def __getitem__(self, index):
+        return tuple(each[index * self.size :][: self.size] for each in samples())
+
+
+def on_the_root(size):
+    batches = Batches(size)
+    if keras.backend.backend() != "tensorflow":
+        return batches
+    import tensorflow as tf
+
+    # Keras refuses a PyDataset without batches here.
+    signature = (tf.TensorSpec((size, 6)), tf.TensorSpec((size,)))
+    data = tf.data.Dataset.from_generator(
+        lambda: (batches[i] for i in range(len(batches))), output_signature=signature
+    )
+    return data.apply(tf.data.experimental.assert_cardinality(len(batches)))
+
+
 def resized(folder):
-    """Trains for a while on 4 ranks, and to its end on 2: three ways to do it."""
+    """Trains for a while on 4 ranks, and to its end on 2: four ways to do it."""
     per_rank = {"doubled": 4 if SIZE == 4 else 8}
     found = {}
-    for name in ("same", "doubled", "schedule"):
+    for name in ("same", "doubled", "schedule", "on_the_root"):
         batch = per_rank.get(name, 4)
         steps = SAMPLES // (batch * SIZE)
         rate = ddl.scale_lr(decay(steps) if name == "schedule" else RATE)
-        if name == "doubled":
+        if name in ("doubled", "on_the_root"):
             rate = 4 * RATE
         keras.utils.set_random_seed(1)
         model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
@@ -121,16 +149,18 @@ def resized(folder):
         model.compile(keras.optimizers.SGD(rate, momentum=MOMENTUM), "mse", metrics=["mae"])
         backup = ddl.BackupAndRestore(
             folder / name,
-            save_freq=3 if name == "schedule" else "epoch",
-            rescale="none" if name == "doubled" else "linear",
+            save_freq=3 if name in ("schedule", "on_the_root") else "epoch",
+            rescale="none" if name in ("doubled", "on_the_root") else "linear",
         )
-        interrupt = [Interrupt(*((1, 5) if name == "schedule" else (2, 1)))] if SIZE == 4 else []
+        at = (1, 5) if name in ("schedule", "on_the_root") else (2, 1)
+        interrupt = [Interrupt(*at)] if SIZE == 4 else []
         x, y = ddl.split_data(*samples())
+        data = {"x": x, "y": y, "batch_size": batch}
+        if name == "on_the_root" and SIZE == 2:
+            data = {"x": on_the_root(4 * batch)}
         try:
             history = model.fit(
-                x,
-                y,
-                batch_size=batch,
+                **data,
                 epochs=4,
                 shuffle=False,
                 verbose=0,

@@ -108,6 +108,13 @@ def test_it_goes_on_with_half_of_the_ranks(backend, tmp_path):
     rate = 0.02 / (1 + 0.5 * 48 / 12)
     assert_found(found["schedule"], schedule, errors, epochs=[1, 2, 3], iterations=48, rate=rate)
 
+    # All samples on one of the 2 ranks, again from the middle of an epoch on: nothing changes.
+    on_the_root = Alone()
+    on_the_root.train([*range(6), 0, 1, 2], 16, [0.04] * 9)
+    errors = on_the_root.train([3, 4, 5, *range(6), *range(6)], 16, [0.04] * 15)
+    errors = np.split(errors, [48, 48 + 96])
+    assert_found(found["on_the_root"], on_the_root, errors, [1, 2, 3], iterations=24, rate=0.04)
+
 
 def assert_found(found, alone, errors, epochs, iterations, rate):
     """Asserts that a job has found what a process alone has, whose errors are those by epoch."""
