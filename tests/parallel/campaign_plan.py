@@ -29,7 +29,7 @@ CALLS = (
 PASSING = ("memory", "memory", "memory", "memory_on_all", "argument", "argument", "argument_on_all")
 BREAKING = ("interrupt", "interrupt", "interrupt", "stall")
 
-STALL_ABORT = 10  # seconds: the deadline where the last trial is a stall; MPI_Init needs some too
+STALL_ABORT = 8  # seconds: the deadline where the last trial is a stall; MPI_Init needs some too
 
 
 @dataclasses.dataclass(frozen=True)

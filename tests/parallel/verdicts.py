@@ -5,6 +5,8 @@ A trial is a list by rank of what each rank tells: see `campaign_plan`.
 
 import re
 
+import campaign_plan as plan
+
 SOON = 10  # seconds in which a rank hears that it cannot go on
 
 
@@ -93,10 +95,11 @@ def problems_of_stall(trial):
 
 def problems_of(trial):
     """What is wrong with what all ranks tell of one trial."""
+    limit = SOON + (plan.STALL_ABORT if trial[0]["kind"] == "stall" else 0)
     for rank, i, call in calls_of(trial):
         if call["verdict"] == "wrong":
             yield f"WRONG DATA: {described(trial, rank, i)}"
-        if call["seconds"] > SOON:
+        if call["seconds"] > limit:
             yield f"took too long: {described(trial, rank, i)}"
     judge = {"interrupt": problems_of_interrupt, "stall": problems_of_stall}
     yield from judge.get(trial[0]["kind"], problems_of_passing)(trial)
