@@ -143,9 +143,12 @@ def started(hosts, *arguments):
         text=True,
         start_new_session=True,
     )
-    seen = [process.stdout.readline() for _ in range(4)]
-    if not all(" pid " in line for line in seen):
-        pytest.fail(f"{seen} {finish(process)}")
+    seen = []
+    while sum(" pid " in line for line in seen) < 4:  # ssh and the launcher may print, too
+        seen.append(process.stdout.readline())
+        if not seen[-1] or len(seen) > 50:
+            mpi.stop_session(process)
+            pytest.fail(f"{seen}")
     return process
 
 

@@ -205,7 +205,20 @@ def test_much_output_is_complete():
         assert lines == [f"[{rank}] {rank} {i} {'x' * 80}" for i in range(LINES)]
 
 
+def require_end_of_input():
+    """Skips a test where mpirun itself does not tell rank 0 that its input has ended.
+
+    Open MPI 5.0.11 is such an mpirun on some machines.
+    """
+    shell = ["sh", "-c", 'echo hello | "$@"', "sh", *mpi.command(1, ["cat"])]
+    try:
+        mpi.run_command(shell, mpi.environment(), timeout=10)
+    except TimeoutError as error:
+        pytest.skip(f"mpirun does not end with its input: {error}")
+
+
 def test_standard_input_is_that_of_rank_0():
+    require_end_of_input()
     shell = ["sh", "-c", 'echo hello | "$@"', "sh", *line("-np", 2, *job("read"))]
     done = mpi.run_command(shell, mpi.environment(), TIMEOUT)
     assert done.returncode == 0, done.stdout
