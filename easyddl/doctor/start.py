@@ -14,6 +14,7 @@ import tempfile
 import time
 
 from easyddl.doctor.agent import TOKEN
+from easyddl.launch import command_line
 
 _AGENT = [sys.executable, "-m", "easyddl.doctor.agent"]
 _MPI_JOB = [sys.executable, "-m", "easyddl.doctor.mpi_job"]
@@ -172,11 +173,6 @@ def mpi_job(hosts, options):
 def _easyddl_run(where, options):
     command = [sys.executable, "-m", "easyddl", "run", "--quiet", *where]
     command += ["--no-prefix", "--launcher", options.launcher]
-    command += ["--rsh", _absolute(options.rsh)] if options.rsh else []
+    command += ["--rsh", command_line.absolute(options.rsh)] if options.rsh else []
     command += ["--nic", options.nic] if options.nic else []
     return [*command, "--start-timeout", str(options.timeout), "--"]
-
-
-def _absolute(program):
-    """The path of a program that is not looked for on PATH, for another current directory."""
-    return os.path.abspath(program) if os.sep in program else program

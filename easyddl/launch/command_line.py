@@ -82,7 +82,7 @@ def _hydra(request, placement, found, variables):
     if placement.local:
         line += [launcher, "fork"]
     if request.rsh:
-        line += [launcher, "rsh", f"{launcher}-exec", _absolute(request.rsh)]
+        line += [launcher, "rsh", f"{launcher}-exec", absolute(request.rsh)]
     if request.nic and not placement.local:
         line += ["-iface", request.nic.split(",")[0]]
     line += request.mpi_args
@@ -116,7 +116,7 @@ def _open_mpi(request, placement, found, variables):
         line += ["-H", _hosts(placement)]
     agent = "plm_ssh_agent" if is_new else "plm_rsh_agent"
     arguments = "plm_ssh_args" if is_new else "plm_rsh_args"
-    line += [own, agent, _absolute(request.rsh)] if request.rsh else [own, arguments, _SSH_OPTIONS]
+    line += [own, agent, absolute(request.rsh)] if request.rsh else [own, arguments, _SSH_OPTIONS]
     if request.tcp:
         transports = "tcp,self,sm" if is_new else "tcp,self,vader"
         line += ["--mca", "pml", "ob1", "--mca", "btl", transports]
@@ -192,5 +192,6 @@ def _offered_by_srun(found):
     return None
 
 
-def _absolute(program):
-    return shutil.which(program) or os.path.abspath(program)
+def absolute(program):
+    """The path of a program, which also holds in another current directory."""
+    return os.path.abspath(shutil.which(program) or program)
