@@ -41,7 +41,25 @@ def missing():
 _numbers = itertools.count()  # of the networks that this process makes
 
 
-class Network:
+class SetUp:
+    """What `_set_up` makes for a `with`, and `_cleanup` ends after it or after an error."""
+
+    def __init__(self):
+        self._cleanup = contextlib.ExitStack()
+
+    def __enter__(self):
+        try:
+            self._set_up()
+        except BaseException:
+            self._cleanup.close()
+            raise
+        return self
+
+    def __exit__(self, *error):
+        self._cleanup.close()
+
+
+class Network(SetUp):
     """Hosts h1, h2, ... joined by switches.
 
     Args:
@@ -57,21 +75,13 @@ class Network:
         self.hosts = [f"h{i + 1}" for i in range(hosts)]
         self._racks = racks.split(",") if racks else ["one"] * hosts
         self._mbit = mbit
-        self._cleanup = contextlib.ExitStack()
+        super().__init__()
 
-    def __enter__(self):
-        try:
-            self._make_switches()
-            for number, host in enumerate(self.hosts, 1):
-                self._make_host(number, host)
-            self._make_rsh()
-        except BaseException:
-            self._cleanup.close()
-            raise
-        return self
-
-    def __exit__(self, *error):
-        self._cleanup.close()
+    def _set_up(self):
+        self._make_switches()
+        for number, host in enumerate(self.hosts, 1):
+            self._make_host(number, host)
+        self._make_rsh()
 
     def _namespace(self, host):
         return f"{self._prefix}-{host}"

@@ -8,7 +8,6 @@ Everything is in one temporary folder: configuration, keys, sockets, states and 
 time, and are queued again.
 """
 
-import contextlib
 import os
 import pathlib
 import shutil
@@ -79,7 +78,7 @@ def missing():
     return network.missing()
 
 
-class Cluster:
+class Cluster(network.SetUp):
     """A Slurm cluster whose controller runs on the first host.
 
     Args:
@@ -94,27 +93,19 @@ class Cluster:
     def __init__(self, net, cpus=4):
         self._net, self._cpus = net, cpus
         self.submit_host = net.hosts[0]
-        self._cleanup = contextlib.ExitStack()
+        super().__init__()
 
-    def __enter__(self):
-        try:
-            self.folder = pathlib.Path(tempfile.mkdtemp(prefix="easyddl-slurm-"))
-            self._cleanup.callback(shutil.rmtree, self.folder, ignore_errors=True)
-            self._configure()
-            self._start_munge()
-            for host in self._net.hosts:
-                self._cleanup.callback(self._net.end_processes, host)
-            self._start_controller()
-            for host in self._net.hosts:
-                self.start_node(host)
-            self.wait_until_idle()
-        except BaseException:
-            self._cleanup.close()
-            raise
-        return self
-
-    def __exit__(self, *error):
-        self._cleanup.close()
+    def _set_up(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="easyddl-slurm-"))
+        self._cleanup.callback(shutil.rmtree, self.folder, ignore_errors=True)
+        self._configure()
+        self._start_munge()
+        for host in self._net.hosts:
+            self._cleanup.callback(self._net.end_processes, host)
+        self._start_controller()
+        for host in self._net.hosts:
+            self.start_node(host)
+        self.wait_until_idle()
 
     def environment(self, extra=None):
         """The environment of Slurm's commands, and of the jobs that they start."""

@@ -7,7 +7,6 @@
 it comes first, for what calls `ssh` by its name. Both work on the network's hosts alone.
 """
 
-import contextlib
 import os
 import pathlib
 import shutil
@@ -44,7 +43,7 @@ def missing():
     return network.missing()
 
 
-class Servers:
+class Servers(network.SetUp):
     """An sshd on each host, which admits the key of the test as root.
 
     When they end, they end every process that is left on the hosts.
@@ -62,24 +61,16 @@ class Servers:
         self._net = net
         self._faults = faults or {}
         assert set(self._faults) <= set(net.hosts) and set(self._faults.values()) <= set(FAULTS)
-        self._cleanup = contextlib.ExitStack()
+        super().__init__()
 
-    def __enter__(self):
-        try:
-            self.folder = pathlib.Path(tempfile.mkdtemp(prefix="easyddl-ssh-"))
-            self._cleanup.callback(shutil.rmtree, self.folder)
-            self._make_keys()
-            self._make_client()
-            started = [self._start(host) for host in self._net.hosts]
-            for host, process in zip(self._net.hosts, started, strict=True):
-                self._wait_for(host, process)
-        except BaseException:
-            self._cleanup.close()
-            raise
-        return self
-
-    def __exit__(self, *error):
-        self._cleanup.close()
+    def _set_up(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="easyddl-ssh-"))
+        self._cleanup.callback(shutil.rmtree, self.folder)
+        self._make_keys()
+        self._make_client()
+        started = [self._start(host) for host in self._net.hosts]
+        for host, process in zip(self._net.hosts, started, strict=True):
+            self._wait_for(host, process)
 
     def environment(self, extra=None):
         """The environment of a job on the hosts, which finds this `ssh` first."""
