@@ -1,17 +1,15 @@
 """Which MPI starts the job: its mpirun, and whose it is."""
 
 import dataclasses
-import importlib.util
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
 
-HYDRA, INTEL, OPEN_MPI_4, OPEN_MPI_5 = "MPICH", "Intel MPI", "Open MPI 4", "Open MPI 5"
+from easyddl.runtime import mpi_abi
 
-_SONAMES = {HYDRA: b"libmpi.so.12", INTEL: b"libmpi.so.12"}  # others: Open MPI's
-_OPEN_MPI_SONAME = b"libmpi.so.40"
+HYDRA, INTEL, OPEN_MPI_4, OPEN_MPI_5 = "MPICH", "Intel MPI", "Open MPI 4", "Open MPI 5"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,17 +94,15 @@ def recognize(mpirun, shown):
 
 
 def _check_engine(mpi):
-    """Raises an error if the extension was built with another family of MPI."""
-    extension = importlib.util.find_spec("easyddl._core")
-    if extension is None or not extension.origin:
-        return  # the ranks tell what is missing
-    binary = pathlib.Path(extension.origin).read_bytes()
-    wanted = _SONAMES.get(mpi.family, _OPEN_MPI_SONAME)
-    sonames = {wanted, _OPEN_MPI_SONAME, _SONAMES[HYDRA]}
-    built_with = [name.decode() for name in sonames if name + b"\0" in binary]
-    if built_with and wanted.decode() not in built_with:
-        raise RuntimeError(
-            f"{mpi.mpirun} is of {mpi.family}, but easyddl was built with another MPI (it needs "
-            f"{built_with[0]}). Put the mpirun of that MPI first on PATH, or install easyddl again:"
-            " `pip install --force-reinstall --no-deps --no-cache-dir easyddl`."
-        )
+    """Raises an error if this installation certainly does not serve that MPI."""
+    served = mpi_abi.translations()
+    wanted = "openmpi" if mpi.is_open_mpi else "mpich"
+    # Without any, the ranks tell what is missing. The others may be of any family.
+    if not served or {wanted, "abi", "other"} & served.keys():
+        return
+    raise RuntimeError(
+        f"{mpi.mpirun} is of {mpi.family}, but this installation of easyddl serves "
+        f"{mpi_abi.list_of(served)}. Put the mpirun of such an MPI first on PATH, or build easyddl "
+        "from its sources for this one: `pip install --force-reinstall --no-deps --no-cache-dir "
+        "PATH`, where PATH is a clone of its repository."
+    )

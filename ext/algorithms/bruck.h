@@ -1,13 +1,12 @@
 // The all-gather of Bruck et al. (1997), for small blocks: as few rounds as there can be.
 #pragma once
 
-#include <mpi.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "algorithms/schedule.h"
+#include "mpi/mpi.h"
 
 namespace easyddl {
 

@@ -1,8 +1,6 @@
 // The algorithms that reduce data across hosts, and the cost of each.
 #pragma once
 
-#include <mpi.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -10,6 +8,7 @@
 
 #include "algorithms/schedule.h"
 #include "arrays/dtype.h"
+#include "mpi/mpi.h"
 
 namespace easyddl {
 

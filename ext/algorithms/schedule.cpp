@@ -1,7 +1,8 @@
 #include "algorithms/schedule.h"
 
 #include "common/check.h"
-#include "common/mpi_requests.h"
+#include "mpi/mpi.h"
+#include "mpi/requests.h"
 #include "profiling/trace.h"
 
 namespace easyddl {

@@ -1,13 +1,13 @@
 // The steps by which a shard is reduced across hosts.
 #pragma once
 
-#include <mpi.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <utility>
 #include <vector>
+
+#include "mpi/mpi.h"
 
 namespace easyddl {
 

@@ -9,6 +9,7 @@
 #include "arrays/segment_list.h"
 #include "collectives/fingerprint.h"
 #include "common/check.h"
+#include "mpi/mpi.h"
 
 namespace easyddl {
 namespace {
@@ -57,8 +58,7 @@ class Messages {
   }
 
   void finish() {
-    EASYDDL_MPI(MPI_Waitall, static_cast<int>(requests_.size()), requests_.data(),
-                MPI_STATUSES_IGNORE);
+    for (MPI_Request& request : requests_) EASYDDL_MPI(MPI_Wait, &request, MPI_STATUS_IGNORE);
     requests_.clear();
   }
 

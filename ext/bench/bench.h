@@ -1,12 +1,11 @@
 // Timing easyddl's allreduce beside other methods, and beside what bounds them.
 #pragma once
 
-#include <mpi.h>
-
 #include <cstddef>
 #include <string>
 
 #include "collectives/communicator.h"
+#include "mpi/mpi.h"
 #include "runtime/topology.h"
 #include "runtime/world.h"
 

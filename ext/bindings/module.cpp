@@ -1,43 +1,31 @@
 // The module easyddl._core. Its functions and methods take arguments, release Python's lock and
 // call the engine.
-#include <mpi.h>
 #include <pybind11/pybind11.h>
 
 #include <string>
 
 #include "bindings/definitions.h"
 #include "common/check.h"
+#include "mpi/library.h"
+#include "mpi/mpi.h"
 
 namespace py = pybind11;
 using namespace easyddl;
 
-namespace {
-
-std::string mpi_library_version() {
-  char text[MPI_MAX_LIBRARY_VERSION_STRING];
-  int length = 0;
-  check_mpi(MPI_Get_library_version(text, &length), "MPI_Get_library_version");
-  return std::string(text, static_cast<size_t>(length));
-}
-
-std::string built_with() {
-#if defined(OMPI_MAJOR_VERSION)
-  return "Open MPI " + std::to_string(OMPI_MAJOR_VERSION) + '.' +
-         std::to_string(OMPI_MINOR_VERSION) + '.' + std::to_string(OMPI_RELEASE_VERSION);
-#elif defined(MPICH_VERSION)
-  return std::string("MPICH ") + MPICH_VERSION;
-#else
-  return "MPI " + std::to_string(MPI_VERSION) + '.' + std::to_string(MPI_SUBVERSION);
-#endif
-}
-
-}  // namespace
-
 PYBIND11_MODULE(_core, m) {
   m.doc() = "The engine of easyddl: hierarchical collectives over shared memory and MPI.";
   py::register_exception<Error>(m, "Error", PyExc_RuntimeError);
+  m.def("load_mpi", &load_mpi, py::arg("translation"), py::arg("user_of_mpi"),
+        "Loads the translation through which the engine calls MPI: a file, for the MPI that "
+        "`user_of_mpi`, a loaded library, uses. Before all else.");
   m.def("mpi_library_version", &mpi_library_version, "What the MPI that is loaded calls itself.");
-  m.def("built_with", &built_with, "The MPI that this module was compiled for.");
+  m.def("mpi_library_path", &mpi_library_path, "The file of the MPI that is loaded.");
+  m.def(
+      "mpi_world", [] { return mpi_functions().world; },
+      "The MPI_COMM_WORLD of the MPI that the translation was compiled for.");
+  m.def(
+      "built_with", [] { return std::string(mpi_functions().built_with); },
+      "The MPI that the translation was compiled for.");
   define_startup_monitor(m);
   define_world(m);
   define_communicator(m);

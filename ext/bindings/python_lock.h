@@ -1,29 +1,21 @@
 // How threads come and go from Python: its global lock (GIL), and its end.
 #pragma once
 
-#include <cxxabi.h>
 #include <pybind11/pybind11.h>
-#include <unistd.h>
 
 #include <condition_variable>
 #include <mutex>
 
+#include "bindings/python_return.h"
+
 namespace easyddl {
 
-// Gives up Python's lock while it lives. Used in place of pybind11's class of this kind: where
-// Python has ended meanwhile, it ends a daemon thread that comes back (pthread_exit, before 3.14),
-// by an exception that must not leave a destructor and would end the process by SIGABRT. Such a
-// thread sleeps here instead, as from 3.14 on, until the process has ended.
+// Gives up Python's lock while it lives. Used in place of pybind11's class of this kind: see
+// python_return.h.
 class WithoutPythonLock {
  public:
   WithoutPythonLock() : state_(PyEval_SaveThread()) {}
-  ~WithoutPythonLock() {
-    try {
-      PyEval_RestoreThread(state_);
-    } catch (abi::__forced_unwind&) {
-      for (;;) pause();
-    }
-  }
+  ~WithoutPythonLock() { easyddl_return_to_python(state_); }
   WithoutPythonLock(const WithoutPythonLock&) = delete;
   WithoutPythonLock& operator=(const WithoutPythonLock&) = delete;
 

@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -113,24 +112,43 @@ struct DeleteTensor {
 };
 using Tensor = std::unique_ptr<TF_Tensor, DeleteTensor>;
 
-// TensorFlow passes the callback of an asynchronous kernel as a pointer to a std::function on
-// its caller's stack, which is gone by the time the kernel is done: it must be copied. That
-// leans on TensorFlow's standard library being this one.
-using Finished = std::function<void()>;
-
-inline Finished copy_of(TF_AsyncOpKernelDoneCallback* done) {
-  // In libstdc++ a std::function ends with two pointers to code. Pointers into no library at
-  // all would show another layout, and calling them would crash with no reason given.
-  void* words[sizeof(Finished) / sizeof(void*)];
-  std::memcpy(words, static_cast<void*>(done), sizeof words);
-  Dl_info info;
-  for (size_t i = 2; i < 4; ++i) {
-    if (dladdr(words[i], &info) == 0) {
+// TensorFlow passes the callback of an asynchronous kernel as a pointer to a std::function<void()>
+// on its caller's stack, which is gone by the time the kernel is done: it must be copied.
+// TensorFlow is built with libstdc++, and easyddl maybe with another standard library. So this is
+// libstdc++'s std::function, whose layout is part of its ABI (bits/std_function.h).
+class Finished {
+ public:
+  explicit Finished(TF_AsyncOpKernelDoneCallback* done) {
+    const auto& original = *reinterpret_cast<const Layout*>(done);
+    // Pointers into no library at all show another layout: calling them would crash.
+    Dl_info info;
+    if (dladdr(reinterpret_cast<void*>(original.manage), &info) == 0 ||
+        dladdr(reinterpret_cast<void*>(original.invoke), &info) == 0) {
       throw std::runtime_error(
-          "This TensorFlow was built with another C++ standard library than easyddl");
+          "This TensorFlow was built with another C++ standard library than easyddl knows");
     }
+    original.manage(copy_.callable, original.callable, kClone);
+    copy_.manage = original.manage;
+    copy_.invoke = original.invoke;
   }
-  return *reinterpret_cast<const Finished*>(done);
-}
+  Finished(Finished&& other) noexcept : copy_(other.copy_) { other.copy_.manage = nullptr; }
+  Finished& operator=(Finished&&) = delete;
+  ~Finished() {
+    if (copy_.manage != nullptr) copy_.manage(copy_.callable, copy_.callable, kDestroy);
+  }
+  void operator()() const { copy_.invoke(copy_.callable); }
+
+ private:
+  // A callable that is larger than this lies on the heap, and its address here. What lies here may
+  // be moved by its bytes.
+  struct Layout {
+    alignas(void*) unsigned char callable[2 * sizeof(void*)];
+    bool (*manage)(void* to, const void* from, int operation);
+    void (*invoke)(const void* callable);
+  };
+  static constexpr int kClone = 2, kDestroy = 3;
+
+  Layout copy_{};
+};
 
 }  // namespace easyddl

@@ -143,7 +143,7 @@ void count(Run& run, int index) {
 
 void compute(void* opaque, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
   const Kernel& kernel = *static_cast<const Kernel*>(opaque);
-  auto run = std::make_shared<Run>(Run{context, copy_of(done), {}});
+  auto run = std::make_shared<Run>(Run{context, Finished(done), {}});
   std::vector<Segment> arrays;
   double weight = 1;
   try {
@@ -204,7 +204,7 @@ std::vector<RowRoom> make_room(Run& run, const Kernel& kernel, const std::vector
 
 void compute_rows(void* opaque, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
   const Kernel& kernel = *static_cast<const Kernel*>(opaque);
-  auto run = std::make_shared<Run>(Run{context, copy_of(done), {}});
+  auto run = std::make_shared<Run>(Run{context, Finished(done), {}});
   std::vector<Rows> rows;
   double weight = 1;
   try {

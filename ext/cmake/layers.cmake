@@ -25,7 +25,7 @@ function(easyddl_layer folder)
   add_library(easyddl_${folder} OBJECT ${sources})
   set_target_properties(easyddl_${folder} PROPERTIES POSITION_INDEPENDENT_CODE ON
                                                      CXX_VISIBILITY_PRESET hidden)
-  target_link_libraries(easyddl_${folder} PRIVATE easyddl_${folder}_headers easyddl_mpi
+  target_link_libraries(easyddl_${folder} PRIVATE easyddl_${folder}_headers
                                                   Threads::Threads easyddl_flags)
   target_sources(easyddl_engine INTERFACE "$<TARGET_OBJECTS:easyddl_${folder}>")
   target_link_libraries(easyddl_engine INTERFACE easyddl_${folder}_headers)

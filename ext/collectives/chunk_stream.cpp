@@ -5,7 +5,8 @@
 #include <utility>
 
 #include "common/check.h"
-#include "common/mpi_requests.h"
+#include "mpi/mpi.h"
+#include "mpi/requests.h"
 
 namespace easyddl {
 namespace {

@@ -1,12 +1,12 @@
 // Sends and receives long arrays between pairs of ranks, in chunks.
 #pragma once
 
-#include <mpi.h>
-
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
+
+#include "mpi/mpi.h"
 
 namespace easyddl {
 

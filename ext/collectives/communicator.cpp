@@ -6,9 +6,9 @@
 #include "collectives/communicator_call.h"
 #include "collectives/message_tags.h"
 #include "collectives/signal_guard.h"
-#include "common/agreement.h"
 #include "common/check.h"
 #include "common/keep_forever.h"
+#include "mpi/agreement.h"
 
 namespace easyddl {
 namespace {

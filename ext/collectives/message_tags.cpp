@@ -3,6 +3,7 @@
 #include <string>
 
 #include "common/check.h"
+#include "mpi/mpi.h"
 
 namespace easyddl {
 namespace {

@@ -1,9 +1,9 @@
 // Tags of messages. The communicators of easyddl share one of MPI, so each has tags of its own.
 #pragma once
 
-#include <mpi.h>
-
 #include <cstddef>
+
+#include "mpi/mpi.h"
 
 namespace easyddl {
 

@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-#include "gpu/dynamic_library.h"
+#include "common/dynamic_library.h"
 
 namespace easyddl {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "common/dynamic_library.h"
 #include "gpu/cuda_driver.h"
-#include "gpu/dynamic_library.h"
 
 namespace easyddl {
 

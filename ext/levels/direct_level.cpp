@@ -11,6 +11,7 @@
 #include "arrays/arithmetic.h"
 #include "common/check.h"
 #include "common/console.h"
+#include "mpi/mpi.h"
 #include "profiling/trace.h"
 #include "runtime/job_abort.h"
 

@@ -1,8 +1,6 @@
 // The level across hosts, and the one across racks: MPI messages between the leaders of a shard.
 #pragma once
 
-#include <mpi.h>
-
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -10,6 +8,7 @@
 #include "algorithms/inter_host_algorithm.h"
 #include "algorithms/schedule.h"
 #include "arrays/dtype.h"
+#include "mpi/mpi.h"
 #include "runtime/topology.h"
 
 namespace easyddl {

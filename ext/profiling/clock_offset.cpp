@@ -3,7 +3,8 @@
 #include <limits>
 
 #include "common/check.h"
-#include "common/mpi_requests.h"
+#include "mpi/mpi.h"
+#include "mpi/requests.h"
 #include "profiling/trace.h"
 
 namespace easyddl {

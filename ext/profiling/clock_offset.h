@@ -1,9 +1,9 @@
 // How far this rank's clock is from the root's.
 #pragma once
 
-#include <mpi.h>
-
 #include <cstdint>
+
+#include "mpi/mpi.h"
 
 namespace easyddl {
 

@@ -1,7 +1,7 @@
 // The job's timeline: a trace of each rank, on clocks that can be compared.
 #pragma once
 
-#include <mpi.h>
+#include "mpi/mpi.h"
 
 namespace easyddl {
 

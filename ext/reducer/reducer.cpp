@@ -5,9 +5,9 @@
 #include <numeric>
 #include <utility>
 
-#include "common/agreement.h"
 #include "common/check.h"
 #include "common/thread.h"
+#include "mpi/agreement.h"
 #include "profiling/trace.h"
 
 namespace easyddl {

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "collectives/message_tags.h"
-#include "common/agreement.h"
 #include "common/check.h"
 #include "common/keep_forever.h"
+#include "mpi/agreement.h"
 
 namespace easyddl {
 namespace {

@@ -4,10 +4,10 @@
 #include <memory>
 #include <utility>
 
-#include "common/agreement.h"
 #include "common/check.h"
 #include "common/keep_forever.h"
 #include "common/thread.h"
+#include "mpi/agreement.h"
 #include "profiling/trace.h"
 #include "reducer/step_sum.h"
 #include "runtime/world.h"

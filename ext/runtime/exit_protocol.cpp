@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/check.h"
+#include "mpi/mpi.h"
 
 namespace easyddl {
 namespace {

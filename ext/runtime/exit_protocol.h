@@ -1,8 +1,6 @@
 // The exit protocol: no rank waits for a rank that has already exited.
 #pragma once
 
-#include <mpi.h>
-
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -13,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "mpi/mpi.h"
 #include "runtime/topology.h"
 
 namespace easyddl {

@@ -1,12 +1,12 @@
 #include "runtime/job_abort.h"
 
-#include <mpi.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <thread>
 
+#include "mpi/mpi.h"
 #include "profiling/trace.h"
 
 namespace easyddl {
@@ -21,7 +21,7 @@ void end_job(int status) {
   if (auto* const before_end = g_before_end.load()) before_end();
   // A launcher may drop what it has not yet passed on of this rank's output: the reason.
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
-  MPI_Abort(MPI_COMM_WORLD, status);
+  mpi_functions().MPI_Abort(MPI_COMM_WORLD, status);
   _exit(status);
 }
 

@@ -11,10 +11,11 @@
 #include <thread>
 #include <vector>
 
-#include "common/agreement.h"
 #include "common/check.h"
 #include "common/console.h"
 #include "common/thread.h"
+#include "mpi/agreement.h"
+#include "mpi/mpi.h"
 #include "runtime/job_abort.h"
 
 namespace easyddl {

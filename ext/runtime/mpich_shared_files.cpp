@@ -8,6 +8,7 @@
 #include <string>
 
 #include "common/check.h"
+#include "mpi/mpi.h"
 
 namespace easyddl {
 namespace {

@@ -1,7 +1,7 @@
 // Files of MPI's in shared memory, which outlive a job that does not end in order.
 #pragma once
 
-#include <mpi.h>
+#include "mpi/mpi.h"
 
 namespace easyddl {
 

@@ -1,6 +1,5 @@
 #include "runtime/process_exit.h"
 
-#include <mpi.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -10,6 +9,7 @@
 
 #include "common/check.h"
 #include "common/console.h"
+#include "mpi/mpi.h"
 #include "profiling/timeline.h"
 #include "runtime/job_abort.h"
 #include "runtime/mpich_shared_files.h"
@@ -49,16 +49,15 @@ void part_from_the_others() {
 
 // MPI_Finalize deletes the attributes of MPI_COMM_SELF first: where the script calls it, or mpi4py
 // that the script imported before easyddl.
-int at_finalize(MPI_Comm, int, void*, void*) {
+void at_finalize() {
   if (getpid() == g_pid) part_from_the_others();
-  return MPI_SUCCESS;
 }
 
 // glibc's on_exit tells the exit status, which neither Python's atexit nor its excepthook
 // knows after sys.exit(1): MPI_Finalize would then wait for ranks that never come.
 void at_exit(int status, void*) {
   int finalized = 0;
-  MPI_Finalized(&finalized);
+  mpi_functions().MPI_Finalized(&finalized);
   if (getpid() != g_pid || finalized != 0) return;
   const Topology& topology = g_world.load()->topology();
   if (status != 0 && topology.size > 1) {
@@ -68,7 +67,7 @@ void at_exit(int status, void*) {
   }
   // Not in MPI_Finalize: threads of the script may still call MPI, which they may not do there.
   part_from_the_others();
-  MPI_Finalize();
+  mpi_functions().MPI_Finalize();
 }
 
 // Before MPI_Abort: no end of a process is a surprise any more.
@@ -84,9 +83,7 @@ void watch_exit(World* world) {
   g_world = world;
   g_pid = getpid();
   set_before_end_of_job(prepare_end_of_job);
-  int key = MPI_KEYVAL_INVALID;
-  EASYDDL_MPI(MPI_Comm_create_keyval, MPI_COMM_NULL_COPY_FN, at_finalize, &key, nullptr);
-  EASYDDL_MPI(MPI_Comm_set_attr, MPI_COMM_SELF, key, nullptr);
+  EASYDDL_MPI(call_in_finalize, at_finalize);
   on_exit(at_exit, nullptr);
 }
 

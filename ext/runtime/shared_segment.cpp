@@ -12,8 +12,9 @@
 #include <string>
 #include <utility>
 
-#include "common/agreement.h"
 #include "common/check.h"
+#include "mpi/agreement.h"
+#include "mpi/mpi.h"
 
 namespace easyddl {
 namespace {

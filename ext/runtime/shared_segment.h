@@ -1,10 +1,10 @@
 // Memory that the ranks of one host share.
 #pragma once
 
-#include <mpi.h>
-
 #include <cstddef>
 #include <vector>
+
+#include "mpi/mpi.h"
 
 namespace easyddl {
 

@@ -8,6 +8,7 @@
 #include "common/check.h"
 #include "common/console.h"
 #include "common/thread.h"
+#include "mpi/mpi.h"
 
 namespace easyddl {
 namespace {

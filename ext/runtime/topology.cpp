@@ -13,9 +13,10 @@
 #include <sstream>
 #include <utility>
 
-#include "common/agreement.h"
 #include "common/check.h"
 #include "common/console.h"
+#include "mpi/agreement.h"
+#include "mpi/mpi.h"
 #include "runtime/shared_segment.h"
 
 namespace easyddl {

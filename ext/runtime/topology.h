@@ -1,13 +1,12 @@
 // Where the ranks are: who shares a host with whom.
 #pragma once
 
-#include <mpi.h>
-
 #include <string>
 #include <vector>
 
-#include "common/mpi_comm.h"
 #include "common/rank_name.h"
+#include "mpi/comm.h"
+#include "mpi/mpi.h"
 
 namespace easyddl {
 

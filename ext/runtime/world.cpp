@@ -3,15 +3,16 @@
 #include <chrono>
 #include <utility>
 
-#include "common/agreement.h"
 #include "common/check.h"
-#include "common/mpi_requests.h"
+#include "mpi/agreement.h"
+#include "mpi/mpi.h"
+#include "mpi/requests.h"
 
 namespace easyddl {
 namespace {
 
 MpiComm duplicate_world() {
-  int level = MPI_THREAD_SINGLE;
+  auto level = mpi::ThreadLevel::single;
   EASYDDL_MPI(MPI_Query_thread, &level);
   if (level < MPI_THREAD_MULTIPLE) {
     throw Error(

@@ -1,11 +1,11 @@
 // What fails is named: by ranks, since it takes MPI.
 #include "common/check.h"
 
-#include <mpi.h>
 #include <unistd.h>
 
 #include <cerrno>
 
+#include "mpi/mpi.h"
 #include "ranks.h"
 #include "runtime/shared_segment.h"
 #include "runtime/topology.h"

@@ -1,10 +1,9 @@
 // What MPI says of messages that fail.
-#include "common/mpi_requests.h"
-
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "mpi/requests.h"
 #include "ranks.h"
 #include "trial.h"
 
@@ -18,10 +17,11 @@ TEST(the_cause_of_a_failed_message_is_given) {
   const std::vector<uint8_t> leaving(64);
   std::vector<uint8_t> coming(64), other(64);
   std::vector<MPI_Request> requests(4);
-  MPI_Irecv(coming.data(), 3, MPI_BYTE, previous, 7, comm.get(), &requests[0]);  // too short
-  MPI_Irecv(other.data(), 64, MPI_BYTE, previous, 8, comm.get(), &requests[1]);
-  MPI_Isend(leaving.data(), 64, MPI_BYTE, next, 7, comm.get(), &requests[2]);
-  MPI_Isend(leaving.data(), 64, MPI_BYTE, next, 8, comm.get(), &requests[3]);
+  EASYDDL_MPI(MPI_Irecv, coming.data(), 3, MPI_BYTE, previous, 7, comm.get(),
+              &requests[0]);  // too short
+  EASYDDL_MPI(MPI_Irecv, other.data(), 64, MPI_BYTE, previous, 8, comm.get(), &requests[1]);
+  EASYDDL_MPI(MPI_Isend, leaving.data(), 64, MPI_BYTE, next, 7, comm.get(), &requests[2]);
+  EASYDDL_MPI(MPI_Isend, leaving.data(), 64, MPI_BYTE, next, 8, comm.get(), &requests[3]);
   const std::string error =
       trial::error_of([&] { wait_requests(requests.data(), 4, true, [] {}); });
   EXPECT_CONTAINS(error, "MPI_Test failed");

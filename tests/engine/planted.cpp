@@ -2,8 +2,6 @@
 //
 // They prove that a run without a report means something: that what is built here is watched,
 // and that what is suppressed, for MPI's sake, hides nothing of our own.
-#include <mpi.h>
-
 #include <cstdio>
 #include <cstring>
 #include <limits>
@@ -13,6 +11,8 @@
 #include <vector>
 
 #include "arrays/segment_list.h"
+#include "mpi/library.h"
+#include "mpi/mpi.h"
 
 namespace {
 
@@ -59,15 +59,16 @@ void lock_order() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  int level = 0;
-  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
+  easyddl::load_mpi(EASYDDL_TRANSLATION, "");
+  auto level = easyddl::mpi::ThreadLevel::single;
+  EASYDDL_MPI(MPI_Init_thread, easyddl::MPI_THREAD_MULTIPLE, &level);
   const std::string error = argc > 1 ? argv[1] : "";
   if (error == "read_too_far") read_too_far();
   if (error == "overflow") overflow();
   if (error == "leak") leak();
   if (error == "race") race();
   if (error == "lock_order") lock_order();
-  MPI_Finalize();
+  easyddl::mpi_functions().MPI_Finalize();
   std::puts("came to the end");
   return 0;
 }

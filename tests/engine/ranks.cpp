@@ -4,15 +4,14 @@
 // are the deadlines in seconds.
 #include "ranks.h"
 
-#include <mpi.h>
-
 #include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <sstream>
 
-#include "common/check.h"
+#include "mpi/library.h"
+#include "mpi/mpi.h"
 #include "runtime/process_exit.h"
 #include "trial.h"
 
@@ -39,6 +38,7 @@ std::vector<std::string> gather(const std::string& text) {
   std::array<char, 4096> mine{};
   std::memcpy(mine.data(), text.data(), std::min(text.size(), mine.size() - 1));
   std::vector<std::array<char, 4096>> all(static_cast<size_t>(size()));
+  using namespace easyddl;
   EASYDDL_MPI(MPI_Allgather, mine.data(), 4096, MPI_CHAR, all.data(), 4096, MPI_CHAR,
               MPI_COMM_WORLD);
   std::vector<std::string> texts;
@@ -46,24 +46,26 @@ std::vector<std::string> gather(const std::string& text) {
   return texts;
 }
 
-void meet() { EASYDDL_MPI(MPI_Barrier, MPI_COMM_WORLD); }
+void meet() { EASYDDL_MPI(MPI_Barrier, easyddl::MPI_COMM_WORLD); }
 
 }  // namespace ranks
 
 int main(int argc, char** argv) {
-  int level = 0, rank = 0, size = 0;
-  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  using namespace easyddl;
+  int rank = 0, size = 0;
+  load_mpi(EASYDDL_TRANSLATION, "");
+  auto level = mpi::ThreadLevel::single;
+  EASYDDL_MPI(MPI_Init_thread, MPI_THREAD_MULTIPLE, &level);
+  EASYDDL_MPI(MPI_Comm_rank, MPI_COMM_WORLD, &rank);
+  EASYDDL_MPI(MPI_Comm_size, MPI_COMM_WORLD, &size);
   const std::vector<std::string> hosts = ranks::split(argc > 1 ? argv[1] : "");
   if (hosts.size() != static_cast<size_t>(size)) {
     std::fprintf(stderr, "The first argument must name %d hosts, one a rank.\n", size);
-    MPI_Abort(MPI_COMM_WORLD, 2);
+    EASYDDL_MPI(MPI_Abort, MPI_COMM_WORLD, 2);
   }
-  const easyddl::Deadlines deadlines{argc > 2 ? std::atof(argv[2]) : 0,
-                                     argc > 3 ? std::atof(argv[3]) : 0};
-  ranks::g_world = new easyddl::World(hosts[static_cast<size_t>(rank)], deadlines,
-                                      {argc > 4 ? argv[4] : "", argc > 5 ? argv[5] : ""});
-  easyddl::watch_exit(ranks::g_world);
+  const Deadlines deadlines{argc > 2 ? std::atof(argv[2]) : 0, argc > 3 ? std::atof(argv[3]) : 0};
+  ranks::g_world = new World(hosts[static_cast<size_t>(rank)], deadlines,
+                             {argc > 4 ? argv[4] : "", argc > 5 ? argv[5] : ""});
+  watch_exit(ranks::g_world);
   return trial::run("rank " + std::to_string(rank) + ": ", rank == 0);
 }

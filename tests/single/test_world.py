@@ -7,8 +7,11 @@ import pytest
 from easyddl.runtime import mpi_library
 
 CHECKS = pathlib.Path(__file__).parents[1] / "parallel" / "world_checks.py"
-MPICH = "MPICH Version:      5.0.2\nMPICH Release date: some day\n"
-OPEN_MPI = "Open MPI v5.0.11, package: Open MPI user@localhost Distribution, ident: 5.0.11"
+# What libraries call themselves, with their MPI_COMM_WORLD.
+MPICH = ("MPICH Version:      5.0.2\nMPICH Release date: some day\n", 0x44000000)
+OLD_MPICH = (MPICH[0].replace("5.0.2", "4.1.0"), 0x44000000)
+OPEN_MPI = ("Open MPI v5.0.11, package: Open MPI u@localhost Distribution, ident: 5.0.11", 0x7F0042)
+OTHER_OPEN_MPI = (OPEN_MPI[0], 0x7F0052)  # the same version, loaded twice
 
 
 def run(tmp_path, *lines, **env):
@@ -40,31 +43,22 @@ def test_a_world_of_one(tmp_path):
     assert done.returncode == 7, done.stdout
 
 
-@pytest.mark.parametrize("built_with", ["MPICH 5.0.2", "MPICH 4.2.0"])
-def test_one_mpich(built_with):
-    mpi_library.check_same_mpi(MPICH, MPICH, built_with)
-    mpi_library.check_same_mpi(MPICH + "\0", MPICH.rstrip(), built_with)
-
-
-def test_one_open_mpi():
-    mpi_library.check_same_mpi(OPEN_MPI, OPEN_MPI + "\0", "Open MPI 5.0.11")
+@pytest.mark.parametrize("one", [MPICH, OLD_MPICH, OPEN_MPI])
+def test_one_mpi(one):
+    mpi_library.check_same_mpi(one, one, "MPICH 5.0.2")
+    mpi_library.check_same_mpi((one[0] + "\0", one[1]), (one[0].rstrip(), one[1]), "MPICH 5.0.2")
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "built_with"),
-    [
-        (MPICH, OPEN_MPI, "MPICH 5.0.2"),
-        (OPEN_MPI, MPICH, "Open MPI 5.0.11"),
-        (OPEN_MPI, OPEN_MPI, "MPICH 5.0.2"),
-        (MPICH, MPICH.replace("5.0.2", "4.1.0"), "MPICH 5.0.2"),
-    ],
+    ("ours", "theirs"),
+    [(MPICH, OPEN_MPI), (OPEN_MPI, MPICH), (OPEN_MPI, OTHER_OPEN_MPI), (MPICH, OLD_MPICH)],
 )
-def test_two_mpis(ours, theirs, built_with):
+def test_two_mpis(ours, theirs):
     with pytest.raises(RuntimeError, match="Two MPI libraries meet") as caught:
-        mpi_library.check_same_mpi(ours, theirs, built_with)
+        mpi_library.check_same_mpi(ours, theirs, "MPICH 5.0.2")
     text = str(caught.value)
-    assert f"built with {built_with}" in text
-    assert ours.strip().splitlines()[0] in text and theirs.strip().splitlines()[0] in text
+    assert "built with MPICH 5.0.2" in text
+    assert ours[0].splitlines()[0] in text and theirs[0].splitlines()[0] in text
     assert "pip install --force-reinstall" in text and "MPICXX" in text
 
 

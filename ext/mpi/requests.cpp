@@ -1,6 +1,7 @@
-#include "common/mpi_requests.h"
+#include "mpi/requests.h"
 
 #include "common/check.h"
+#include "mpi/mpi.h"
 
 namespace easyddl {
 

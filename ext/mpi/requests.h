@@ -1,9 +1,8 @@
 // Requests of MPI: whether they have ended, and what has gone wrong with them.
 #pragma once
 
-#include <mpi.h>
-
 #include "common/wait.h"
+#include "mpi/mpi.h"
 
 namespace easyddl {
 

@@ -1,4 +1,4 @@
-#include "gpu/dynamic_library.h"
+#include "common/dynamic_library.h"
 
 #include <sys/stat.h>
 

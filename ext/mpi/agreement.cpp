@@ -1,4 +1,4 @@
-#include "common/agreement.h"
+#include "mpi/agreement.h"
 
 #include <unistd.h>
 

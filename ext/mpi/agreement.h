@@ -1,13 +1,12 @@
 // Failures of one rank that all ranks of a communicator learn of.
 #pragma once
 
-#include <mpi.h>
-
 #include <exception>
 #include <optional>
 #include <string>
 
 #include "common/check.h"
+#include "mpi/mpi.h"
 
 namespace easyddl {
 

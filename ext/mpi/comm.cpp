@@ -1,8 +1,9 @@
-#include "common/mpi_comm.h"
+#include "mpi/comm.h"
 
 #include <utility>
 
 #include "common/check.h"
+#include "mpi/mpi.h"
 
 namespace easyddl {
 
@@ -12,8 +13,8 @@ MpiComm::MpiComm(MPI_Comm comm) : comm_(comm) {
 
 MpiComm::~MpiComm() {
   int finalized = 0;
-  MPI_Finalized(&finalized);
-  if (comm_ != MPI_COMM_NULL && finalized == 0) MPI_Comm_free(&comm_);
+  mpi_functions().MPI_Finalized(&finalized);
+  if (comm_ != MPI_COMM_NULL && finalized == 0) mpi_functions().MPI_Comm_free(&comm_);
 }
 
 MpiComm::MpiComm(MpiComm&& other) noexcept : comm_(std::exchange(other.comm_, MPI_COMM_NULL)) {}

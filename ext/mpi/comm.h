@@ -1,7 +1,7 @@
 // A communicator of MPI.
 #pragma once
 
-#include <mpi.h>
+#include "mpi/mpi.h"
 
 namespace easyddl {
 

@@ -1,0 +1,69 @@
+#include "mpi/library.h"
+
+#include <dlfcn.h>
+
+#include <cstdint>
+
+#include "common/check.h"
+#include "common/dynamic_library.h"
+#include "mpi/mpi.h"
+
+namespace easyddl {
+namespace {
+
+const mpi::Functions* g_functions = nullptr;
+std::string g_path;
+
+// The MPI that a loaded library uses. Its own scope tells: the first function of that name in the
+// process may be that of a tool which was preloaded.
+std::string mpi_used_by(const std::string& user) {
+  void* const handle = dlopen(user.empty() ? nullptr : user.c_str(), RTLD_LAZY | RTLD_NOLOAD);
+  if (handle == nullptr) throw Error("'" + user + "' has not been loaded, so MPI has not either.");
+  void* const function = dlsym(handle, "MPI_Get_library_version");
+  if (function == nullptr) throw Error("'" + user + "' uses no MPI library.");
+  return path_of(function);
+}
+
+}  // namespace
+
+// A translation names no library that it needs: the same ABI has other file names at some sites.
+// It finds MPI's functions among the symbols of the whole process. mpi4py loads MPI for itself
+// alone (RTLD_LOCAL), so that its symbols must be made global first. A tool that was preloaded
+// comes before them, as usual.
+void load_mpi(const std::string& translation, const std::string& user_of_mpi) {
+  if (g_functions != nullptr) return;
+  g_path = mpi_used_by(user_of_mpi);
+  if (!user_of_mpi.empty() &&
+      dlopen(g_path.c_str(), RTLD_LAZY | RTLD_NOLOAD | RTLD_GLOBAL) == nullptr) {
+    throw Error(std::string("MPI's symbols cannot be made global: ") + dlerror());
+  }
+  DynamicLibrary library("The translation " + translation);
+  if (!library.open(translation)) throw Error(library.complaint());
+  mpi::EntryPoint* entry_point = nullptr;
+  library.find(entry_point, mpi::kEntryPoint);
+  g_functions = entry_point();
+}
+
+const mpi::Functions& mpi_functions() {
+  if (g_functions == nullptr) throw Error("MPI is called before it has been loaded.");
+  return *g_functions;
+}
+
+std::string mpi_library_version() {
+  char text[mpi::kMaxLibraryVersion];
+  int length = 0;
+  EASYDDL_MPI(MPI_Get_library_version, text, &length);
+  return std::string(text, static_cast<size_t>(length));
+}
+
+const std::string& mpi_library_path() { return g_path; }
+
+void check_mpi(int code, const char* call) {
+  if (code == MPI_SUCCESS) return;
+  char text[mpi::kMaxErrorString];
+  int length = 0;
+  if (mpi_functions().MPI_Error_string(code, text, &length) != MPI_SUCCESS) length = 0;
+  throw Error(std::string(call) + " failed: " + std::string(text, static_cast<size_t>(length)));
+}
+
+}  // namespace easyddl
