@@ -1,8 +1,10 @@
-# Defines the target easyddl_flags: what everything here is compiled with, namely warnings and
-# the sanitizers that EASYDDL_SANITIZE asks for.
+# Defines the target easyddl_flags: what everything here is compiled with, namely warnings, exact
+# floating-point arithmetic and the sanitizers that EASYDDL_SANITIZE asks for.
 
 add_library(easyddl_flags INTERFACE)
-target_compile_options(easyddl_flags INTERFACE -Wall -Wextra -Wpedantic)
+# -ffp-contract=off: where a processor multiplies and adds in one step, that would round otherwise
+# than where it takes two, and hosts of two kinds in one job must choose alike.
+target_compile_options(easyddl_flags INTERFACE -Wall -Wextra -Wpedantic -ffp-contract=off)
 
 if(EASYDDL_SANITIZE STREQUAL "")
   return()

@@ -127,6 +127,9 @@ bool DirectLevel::is_withdrawn(uint32_t phase) {
 // is at work before it looks.
 void DirectLevel::withdraw(uint32_t phase) {
   announcement(shared_memory_.rank(), phase).is_withdrawn.store(1);
+  // Between a store and a load of something else: else the processor may load first (on aarch64
+  // with LDAPR), and both this rank and the last one to come would miss each other.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   if (!shared_memory_.have_all_ended(phase)) return;  // nobody has begun
   const auto end = std::chrono::steady_clock::now() + kPatience;
   for (int member = 0; member < shared_memory_.size(); ++member) {

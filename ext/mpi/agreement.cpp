@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdint>
 
 #include "common/rank_name.h"
@@ -13,7 +14,11 @@ void agree_on_failure(MPI_Comm comm, const std::optional<std::string>& problem) 
   EASYDDL_MPI(MPI_Comm_rank, comm, &rank);
   EASYDDL_MPI(MPI_Comm_size, comm, &size);
   int first = problem ? rank : size;
+  // MPI promises an order for its own buffers only. Here also what a rank has written to shared
+  // memory before is seen by all after.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   EASYDDL_MPI(MPI_Allreduce, MPI_IN_PLACE, &first, 1, MPI_INT, MPI_MIN, comm);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   if (first == size) return;
   std::string text = rank == first ? *problem : "";
   uint64_t length = text.size();

@@ -71,7 +71,7 @@ void LivenessMonitor::start(const Topology& topology) {
   if (mine_ == 0) {
     for (int i = 0; i < topology.machine.size(); ++i) make_mutex(&shared_state_->seats[i].held);
   }
-  EASYDDL_MPI(MPI_Barrier, topology.machine.get());
+  all_or_none(topology.machine.get(), [] {});  // the mutexes are seen by all
   std::promise<void> holding;
   std::promise<bool> all_hold;
   // Detached: it sleeps until the process ends, and then there is nothing left to wait for.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "arrays/half.h"
+#include "arrays/kernels.h"
 #include "trial.h"
 
 namespace {
@@ -141,10 +142,32 @@ template <class T>
 void check_dtype(DType dtype) {
   EXPECT_EQUAL(size_of(dtype), sizeof(T));
   EXPECT_EQUAL(size_of(accumulator_of(dtype)), sizeof(wide_t<T>));
-  std::mt19937_64 random(static_cast<uint64_t>(dtype));
-  for (Op op : kOps) {
-    for (size_t num_sources = 1; num_sources <= 5; ++num_sources) {
-      for (size_t count : kCounts) check_reduction<T>(dtype, op, num_sources, count, random);
+  // The same inputs for all, so that all sets of kernels give the bits of one plain loop.
+  for (const Kernels* each : usable_kernels()) {
+    use_kernels(*each);
+    std::mt19937_64 random(static_cast<uint64_t>(dtype));
+    for (Op op : kOps) {
+      for (size_t num_sources = 1; num_sources <= 5; ++num_sources) {
+        for (size_t count : kCounts) check_reduction<T>(dtype, op, num_sources, count, random);
+      }
+    }
+  }
+}
+
+template <class T>
+void check_scale(DType dtype) {
+  constexpr double kFactor = 1.0 / 3;
+  for (const Kernels* each : usable_kernels()) {
+    use_kernels(*each);
+    std::mt19937_64 random(7);
+    for (size_t count : kCounts) {
+      Array<T> input(count), output(count);
+      for (size_t i = 0; i < count; ++i) input[i] = random_element<T>(random);
+      scale(output.data(), input.data(), count, dtype, kFactor);
+      for (size_t i = 0; i < count; ++i) {
+        const wide_t<T> expected = widened(input[i]) * static_cast<wide_t<T>>(kFactor);
+        EXPECT(same(output[i], rounded<T>(expected, Op::sum, 1)));
+      }
     }
   }
 }
@@ -161,6 +184,17 @@ TEST(int32_is_reduced_as_by_a_loop) { check_dtype<int32_t>(DType::int32); }
 TEST(int64_is_reduced_as_by_a_loop) { check_dtype<int64_t>(DType::int64); }
 TEST(uint8_is_reduced_as_by_a_loop) { check_dtype<uint8_t>(DType::uint8); }
 TEST(bool_is_reduced_as_by_a_loop) { check_dtype<bool>(DType::boolean); }
+
+TEST(floats_are_scaled_as_by_a_loop) {
+  check_scale<Half>(DType::float16);
+  check_scale<BFloat16>(DType::bfloat16);
+  check_scale<float>(DType::float32);
+  check_scale<double>(DType::float64);
+  const std::string error = trial::error_of([] { scale(nullptr, nullptr, 0, DType::int32, 1.0); });
+  EXPECT_CONTAINS(error, "Only floating-point gradients");
+}
+
+TEST(the_fastest_usable_kernels_are_in_use) { EXPECT(&kernels() == usable_kernels().back()); }
 
 TEST(names_of_dtypes_and_operators_are_known) {
   EXPECT(parse_dtype("bfloat16") == DType::bfloat16 && parse_dtype("bool") == DType::boolean);

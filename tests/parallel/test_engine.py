@@ -6,6 +6,7 @@ They are built and run as they are, and, with `-m soak`, with sanitizers.
 import functools
 import importlib.util
 import json
+import os
 import pathlib
 import re
 import shlex
@@ -190,7 +191,8 @@ def test_ways_across_hosts(engine, way):
 
 # A source in each layer, and a header above it.
 UPWARD = {
-    "common": "arrays/dtype.h",
+    "common": "mpi/mpi.h",
+    "mpi": "profiling/timeline.h",
     "arrays": "profiling/trace.h",
     "profiling": "arrays/dtype.h",
     "algorithms": "runtime/world.h",
@@ -220,9 +222,22 @@ def test_a_layer_cannot_include_what_is_above(engine, layer, tmp_path):
 
 def test_includes_are_written_from_ext():
     """A path that goes up would pass by the layers' include directories."""
-    for file in [*ROOT.glob("ext/*/*.h"), *ROOT.glob("ext/*/*.cpp")]:
+    for file in [*ROOT.glob("ext/*/*.h"), *ROOT.glob("ext/**/*.cpp")]:
         for include in re.findall(r'#include "(.*)"', file.read_text()):
             assert (ROOT / "ext" / include).is_file(), f"{file}: {include}"
+
+
+@each(lambda sanitizer: [] if sanitizer else ["Avx2", "Avx512"])(["engine", "kernels"])
+def test_kernels_define_nothing_that_the_linker_could_take_for_others(engine, kernels):
+    """Else an older processor would meet their instructions in other functions."""
+    nm = shutil.which("nm")
+    if not nm or os.uname().machine != "x86_64":
+        pytest.skip("needs nm (binutils), and x86_64")
+    folder = engine.folder / "CMakeFiles" / f"easyddl_kernels_{kernels}.dir"
+    listed = [nm, "--defined-only", "--extern-only", *folder.rglob("*.o")]
+    said = subprocess.run(listed, text=True, capture_output=True, check=True).stdout
+    name = f"k{kernels}Kernels"
+    assert re.findall(r"\S+$", said, re.MULTILINE) == [f"_ZN7easyddl{len(name)}{name}E"]
 
 
 # Watches that the test makes beside the world's outlive it, which sanitizers take for faults.

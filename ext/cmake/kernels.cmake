@@ -1,0 +1,27 @@
+# Compiles the loops over elements (arrays/kernels/kernels.cpp) for each instruction set.
+#
+# A wheel travels: nothing else is compiled for more than the oldest processor (no -march=native).
+# arrays/kernels.cpp chooses at run time. -O3 (Release) vectorises; the two options below let it do so
+# with comparisons and conversions too, and change no result. Not -ffast-math, which does.
+
+function(easyddl_kernels name instruction_set)
+  set(target easyddl_kernels_${name})
+  add_library(${target} OBJECT arrays/kernels/kernels.cpp)
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON
+                                             CXX_VISIBILITY_PRESET hidden)
+  target_compile_definitions(
+    ${target} PRIVATE EASYDDL_KERNELS=k${name}Kernels EASYDDL_INSTRUCTION_SET="${instruction_set}")
+  target_compile_options(${target} PRIVATE -fno-math-errno -fno-trapping-math ${ARGN})
+  target_link_libraries(${target} PRIVATE easyddl_arrays_headers easyddl_flags)
+  target_sources(easyddl_engine INTERFACE "$<TARGET_OBJECTS:${target}>")
+endfunction()
+
+if(CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64")
+  easyddl_kernels(Baseline SSE2)
+  easyddl_kernels(Avx2 AVX2 -mavx2)
+  easyddl_kernels(Avx512 AVX-512 -mavx2 -mavx512f -mavx512bw -mavx512dq -mavx512vl)
+elseif(CMAKE_SYSTEM_PROCESSOR STREQUAL "aarch64")
+  easyddl_kernels(Baseline NEON)
+else()
+  easyddl_kernels(Baseline baseline)
+endif()
