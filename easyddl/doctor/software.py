@@ -31,23 +31,39 @@ def facts():
         Dictionary of strings; a value is `None` for what is not installed. `mpi_error` says why
         MPI or the engine cannot be loaded.
     """
-    backend = _backend()
     mpi, mpi_error = _mpi()
+    return {**installed(), "mpi": mpi, "mpi_error": mpi_error}
+
+
+def installed():
+    """Reads the versions of what loads no MPI.
+
+    Returns:
+        Dictionary as of `facts`, without `mpi` and `mpi_error`.
+    """
+    backend = _backend()
     return {
         "python": platform.python_version(),
         "executable": sys.executable,
-        "easyddl": _version("easyddl"),
+        "easyddl": version_of("easyddl"),
         "easyddl_files": _digest(),
-        "keras": _version("keras"),
+        "keras": version_of("keras"),
         "backend": backend,
-        "backend_version": _version(*_BACKENDS.get(backend, (backend,))),
-        "mpi4py": _version("mpi4py"),
-        "mpi": mpi,
-        "mpi_error": mpi_error,
-        "nccl": _version(*_NCCL),
+        "backend_version": version_of(*_BACKENDS.get(backend, (backend,))),
+        "mpi4py": version_of("mpi4py"),
+        "nccl": version_of(*_NCCL),
         "nvidia_driver": _driver(),
         "kernel": platform.release(),
     }
+
+
+def backends():
+    """The version of each backend of Keras, or `None` where it is not installed.
+
+    Returns:
+        Dictionary from the backend's name to a string.
+    """
+    return {name: version_of(*packages) for name, packages in _BACKENDS.items()}
 
 
 def end_programs():
@@ -56,7 +72,8 @@ def end_programs():
         program.kill()
 
 
-def _version(*packages):
+def version_of(*packages):
+    """The version of the first of these packages that is installed, or `None`."""
     for package in packages:
         try:
             return importlib.metadata.version(package)
@@ -65,13 +82,17 @@ def _version(*packages):
     return None
 
 
+def folder():
+    """The folder of the package easyddl that is in use."""
+    spec = importlib.util.find_spec("easyddl.doctor")
+    return pathlib.Path(next(iter(spec.submodule_search_locations))).parent
+
+
 def _digest():
     """A short hash of easyddl's Python files, which tells copies of one version apart."""
-    spec = importlib.util.find_spec("easyddl.doctor")
-    folder = pathlib.Path(next(iter(spec.submodule_search_locations))).parent
     digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())
+    for path in sorted(folder().rglob("*.py")):
+        digest.update(str(path.relative_to(folder())).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:12]
 
 

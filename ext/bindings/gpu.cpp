@@ -14,6 +14,8 @@ void define_gpu(py::module_& m) {
         "Where Python's packages keep NCCL. Nothing is opened before arrays lie on a GPU.");
   m.def("gpu_versions", &gpu_versions,
         "The CUDA driver, the GPUs and NCCL: pairs of a name and a text. Opens them.");
+  m.def("nccl_version_and_path", &nccl_version_and_path,
+        "NCCL's version, and the path of its library. Opens it, and looks up all functions.");
 }
 
 }  // namespace easyddl

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "arrays/kernels.h"
 #include "bindings/definitions.h"
 #include "common/check.h"
 #include "mpi/library.h"
@@ -26,6 +27,9 @@ PYBIND11_MODULE(_core, m) {
   m.def(
       "built_with", [] { return std::string(mpi_functions().built_with); },
       "The MPI that the translation was compiled for.");
+  m.def(
+      "instruction_set", [] { return kernels().instruction_set; },
+      "The processor's instructions that reductions use.");
   define_startup_monitor(m);
   define_world(m);
   define_communicator(m);

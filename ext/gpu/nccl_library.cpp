@@ -38,7 +38,7 @@ void find_nccl(DynamicLibrary& library) {
 }
 
 NcclLibrary open_nccl() {
-  cuda();  // first: NCCL opens it too
+  const std::lock_guard<std::mutex> lock(g_mutex);
   DynamicLibrary library("NCCL");
   find_nccl(library);
   NcclLibrary n;
@@ -72,11 +72,14 @@ NcclLibrary open_nccl() {
 
 // A library that could not be opened is looked for again: an exception leaves the static unset.
 const NcclLibrary& nccl() {
-  static const NcclLibrary library = [] {
-    const std::lock_guard<std::mutex> lock(g_mutex);
-    return open_nccl();
-  }();
+  cuda();  // first: NCCL opens it too
+  static const NcclLibrary library = open_nccl();
   return library;
+}
+
+std::pair<std::string, std::string> nccl_version_and_path() {
+  const NcclLibrary library = open_nccl();
+  return {nccl_version_text(library.version), library.path};
 }
 
 void look_for_nccl_in(std::vector<std::string> folders) {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/dynamic_library.h"
@@ -54,6 +55,9 @@ struct NcclLibrary {
 
 // Opened at the first call. Throws an Error that says what to install, or what is too old.
 const NcclLibrary& nccl();
+
+// Opens NCCL without the driver, which it does not need for these.
+std::pair<std::string, std::string> nccl_version_and_path();
 
 // Where Python's packages keep NCCL, beside where the system does. To be called before `nccl`.
 void look_for_nccl_in(std::vector<std::string> folders);

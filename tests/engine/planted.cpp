@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "arrays/segment_list.h"
-#include "mpi/library.h"
+#include "loaded_mpi.h"
 #include "mpi/mpi.h"
 
 namespace {
@@ -59,7 +59,7 @@ void lock_order() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  easyddl::load_mpi(EASYDDL_TRANSLATION, "");
+  load_mpi_of_tests();
   auto level = easyddl::mpi::ThreadLevel::single;
   EASYDDL_MPI(MPI_Init_thread, easyddl::MPI_THREAD_MULTIPLE, &level);
   const std::string error = argc > 1 ? argv[1] : "";

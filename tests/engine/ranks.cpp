@@ -10,7 +10,7 @@
 #include <cstring>
 #include <sstream>
 
-#include "mpi/library.h"
+#include "loaded_mpi.h"
 #include "mpi/mpi.h"
 #include "runtime/process_exit.h"
 #include "trial.h"
@@ -53,7 +53,7 @@ void meet() { EASYDDL_MPI(MPI_Barrier, easyddl::MPI_COMM_WORLD); }
 int main(int argc, char** argv) {
   using namespace easyddl;
   int rank = 0, size = 0;
-  load_mpi(EASYDDL_TRANSLATION, "");
+  load_mpi_of_tests();
   auto level = mpi::ThreadLevel::single;
   EASYDDL_MPI(MPI_Init_thread, MPI_THREAD_MULTIPLE, &level);
   EASYDDL_MPI(MPI_Comm_rank, MPI_COMM_WORLD, &rank);

@@ -27,7 +27,7 @@ if [ "$(wc -l < "$starts")" -gt 21 ]; then
     exit 1
 fi
 
-# The MPI with which easyddl was built, and the environment in which it is installed, on a file system
+# The MPI that easyddl shall use, and the environment in which it is installed, on a file system
 # that all hosts share:
 # module load mpi
 # source ~/venv/bin/activate

@@ -18,7 +18,7 @@
 # again by the same line. An integer `save_freq` keeps the loss small if the delay is too short.
 
 cd "$PBS_O_WORKDIR" || exit 1
-# The MPI with which easyddl was built, and the environment in which it is installed, on a file system
+# The MPI that easyddl shall use, and the environment in which it is installed, on a file system
 # that all nodes share:
 # module load mpi
 # source ~/venv/bin/activate

@@ -1,0 +1,130 @@
+"""Prints what easyddl runs with: versions, the MPI in use and why, backends, NCCL, the processor.
+
+Send its output with a bug report. The exit status is 0 if MPI and the engine can be loaded, and 1
+if they cannot.
+"""
+
+import os
+import platform
+import sys
+
+SUMMARY = "print the versions in use, and which MPI and why"
+
+
+def add_arguments(parser):
+    """Adds no arguments."""
+
+
+def run(options):
+    """Runs the subcommand.
+
+    Args:
+        options: Namespace of the arguments.
+
+    Returns:
+        The exit status.
+    """
+    # Not at import: the list of subcommands does without.
+    from easyddl.doctor import software
+
+    facts = software.installed()
+    mpi, core = _load()
+    lines = [
+        ("easyddl", f"{facts['easyddl']} ({software.folder()})"),
+        ("Python", f"{facts['python']} ({sys.executable})"),
+        ("Keras", f"{facts['keras']}, with the backend {facts['backend']}"),
+        *((name, text or "not installed") for name, text in software.backends().items()),
+        *_mpi_lines(mpi, core),
+        ("mpirun", _mpirun()),
+        ("NCCL", _nccl(core)),
+        ("NVIDIA driver", facts["nvidia_driver"] or "none"),
+        ("processor", _processor(core)),
+        ("kernel", f"{facts['kernel']}, {platform.libc_ver()[0]} {platform.libc_ver()[1]}"),
+    ]
+    width = max(len(name) for name, _ in lines) + 2
+    for name, text in lines:
+        print(f"{name:{width}}{text}")
+    return 1 if isinstance(core, Exception) else 0
+
+
+def _load():
+    """Loads MPI and the engine.
+
+    Returns:
+        Pair of the module `mpi4py.MPI` and the engine, or of the errors in their places.
+    """
+    from easyddl.runtime import mpi_library
+
+    try:
+        mpi = mpi_library.load_mpi()
+    except RuntimeError as error:
+        return error, error
+    try:
+        return mpi, mpi_library.load_core(mpi)
+    except RuntimeError as error:
+        return mpi, error
+
+
+def _mpi_lines(mpi, core):
+    from easyddl.doctor import software
+    from easyddl.runtime import mpi_abi
+
+    served = mpi_abi.list_of(mpi_abi.translations())
+    if isinstance(mpi, Exception):
+        return [("MPI", str(mpi)), ("serves", served)]
+    version = " ".join(mpi.Get_library_version().strip("\0 \n").splitlines()[0].split())
+    lines = [("mpi4py", software.version_of("mpi4py")), ("MPI", version)]
+    if isinstance(core, Exception):
+        return [*lines, ("engine", str(core)), ("serves", served)]
+    return [
+        *lines,
+        ("", f"{core.mpi_library_path()}: {_why(core.mpi_library_path())}"),
+        (
+            "engine",
+            f"for the ABI {mpi_abi.of_library(mpi)}, made with {core.built_with()}",
+        ),
+        ("serves", served),
+    ]
+
+
+def _why(path):
+    """Why mpi4py has loaded this library."""
+    if os.environ.get("MPI4PY_LIBMPI"):
+        return "MPI4PY_LIBMPI names it"
+    if path.startswith(sys.prefix + os.sep):
+        return "it is in this Python's environment"
+    if os.environ.get("LD_LIBRARY_PATH") and os.path.dirname(path) in os.environ[
+        "LD_LIBRARY_PATH"
+    ].split(os.pathsep):
+        return "LD_LIBRARY_PATH names its folder"
+    return "the loader found it, or mpi4py was built with it"
+
+
+def _mpirun():
+    from easyddl.launch import mpi
+
+    try:
+        found = mpi.find()
+    except RuntimeError as error:
+        return str(error)
+    return f"{found.mpirun} ({found.version})"
+
+
+def _nccl(core):
+    if isinstance(core, Exception):
+        return "not examined"
+    from easyddl.runtime import mpi_library
+
+    core.set_nccl_folders(mpi_library.nccl_folders())
+    try:
+        return "{} ({})".format(*core.nccl_version_and_path())
+    except core.Error:
+        return "none, which only jobs on GPUs need"
+
+
+def _processor(core):
+    from easyddl.runtime import hardware
+
+    facts = hardware.facts()
+    text = f"{facts['model']}, {hardware.usable_physical_cores()} usable cores"
+    return text if isinstance(core, Exception) else f"{text}; sums use {core.instruction_set()}"
