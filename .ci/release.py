@@ -4,8 +4,9 @@
     python .ci/release.py                            for every CPython that is found here
     python .ci/release.py --python python3.11 --processor x86_64 --check
 
-A wheel is for one version of CPython and one processor, for any MPI, and for Linux with glibc 2.28
-or later. zig compiles it (see ext/cmake/zig.cmake), also for another processor than this one. The
+There is one wheel for each processor. It serves any MPI, all these versions of CPython (the limited
+API, with which one binary could serve them, is not for pybind11), and Linux with glibc 2.28 or
+later. zig compiles it (see ext/cmake/zig.cmake), also for another processor than this one. The
 same commit gives the same bytes again: times come from the commit, and the tools are pinned in
 release_tools.txt. With --check each file is installed in a fresh virtual environment without a
 compiler, and trains tutorials/digits.py on two ranks with MPICH and with Open MPI. Nothing is
@@ -13,6 +14,7 @@ uploaded.
 """
 
 import argparse
+import base64
 import gzip
 import hashlib
 import io
@@ -102,17 +104,24 @@ def run(*command, **options):
 
 def build(work, pythons, processors):
     """Build the sdist and the wheels, and return their paths."""
-    files = []
-    zig = path_of_zig(environment_of_tools(work / "zig", sys.executable))
-    for python in pythons:
-        tag = run(python, "-c", "import sys; print('cp%d%d' % sys.version_info[:2])").strip()
-        tools = environment_of_tools(work / tag, python)
-        if not files:
-            files.append(build_sdist(work, tools))
-        for processor in processors:
-            print(f"Building for {tools.name} on {processor}", flush=True)
-            files.append(build_wheel(work, tools, files[0], processor, zig))
-    return files
+    zig_tools = environment_of_tools(work / "zig", sys.executable)
+    sdist = build_sdist(work, zig_tools)
+    tools = {
+        tag_of(python): environment_of_tools(work / tag_of(python), python) for python in pythons
+    }
+    wheels = []
+    for processor in processors:
+        built = {}
+        for tag, environment in tools.items():
+            print(f"Building for {tag} on {processor}", flush=True)
+            built[tag] = build_wheel(work, environment, sdist, processor, path_of_zig(zig_tools))
+        wheels.append(join_wheels(built, processor, work))
+    return [sdist, *wheels]
+
+
+def tag_of(python):
+    """Return the tag of a CPython, such as cp311."""
+    return run(python, "-c", "import sys; print('cp%d%d' % sys.version_info[:2])").strip()
 
 
 def environment_of_tools(tools, python):
@@ -186,31 +195,47 @@ def build_wheel(work, tools, sdist, processor, zig):
         *("--wheel-dir", raw, sources),
         env=environment,
     )
-    platform = f"manylinux_{GLIBC.replace('.', '_')}_{processor}"
     (built,) = raw.glob("*.whl")
-    run(
-        tools / "bin" / "python",
-        "-m",
-        "wheel",
-        "tags",
-        "--remove",
-        f"--platform-tag={platform}",
-        built,
-    )
-    (tagged,) = raw.glob("*.whl")
-    return rewrite_wheel(tagged, work / tagged.name)
+    return built
 
 
-def rewrite_wheel(raw, target):
-    """Write a zip again with sorted names, the same permissions and one time."""
-    time = (1980, 1, 1, 0, 0, 0)
-    with zipfile.ZipFile(raw) as old, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as new:
-        for name in sorted(old.namelist()):
-            entry = zipfile.ZipInfo(name, time)
+def join_wheels(built, processor, folder):
+    """Write one wheel of those of several CPythons, with sorted names and one time.
+
+    They differ in the module `_core` alone, whose file name tells the version.
+    """
+    tags = list(built)
+    files = {}
+    for wheel in built.values():
+        with zipfile.ZipFile(wheel) as archive:
+            for name in archive.namelist():
+                files.setdefault(name, archive.read(name))
+    (metadata,) = {name.partition("/")[0] for name in files if ".dist-info/" in name}
+    platform = f"manylinux_{GLIBC.replace('.', '_')}_{processor}"
+    head = files[f"{metadata}/WHEEL"].decode().partition("Tag: ")[0]
+    lines = "".join(f"Tag: {tag}-{tag}-{platform}\n" for tag in tags)
+    files[f"{metadata}/WHEEL"] = f"{head}{lines}\n".encode()
+    record = f"{metadata}/RECORD"
+    del files[record]
+    files[record] = record_of(files, record)
+    joined = ".".join(tags)
+    target = folder / f"{metadata.removesuffix('.dist-info')}-{joined}-{joined}-{platform}.whl"
+    with zipfile.ZipFile(target, "w") as archive:
+        for name in sorted(files):
+            entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
             entry.external_attr = (0o755 if name.endswith(".so") else 0o644) << 16
             entry.compress_type = zipfile.ZIP_DEFLATED
-            new.writestr(entry, old.read(name))
+            archive.writestr(entry, files[name])
     return target
+
+
+def record_of(files, record):
+    """Return the list of a wheel's files with their hashes, as PEP 427 has it."""
+    lines = []
+    for name in sorted(files):
+        digest = base64.urlsafe_b64encode(hashlib.sha256(files[name]).digest()).rstrip(b"=")
+        lines.append(f"{name},sha256={digest.decode()},{len(files[name])}\n")
+    return "".join([*lines, f"{record},,\n"]).encode()
 
 
 def check_metadata(work, files):
@@ -237,19 +262,16 @@ def is_as_old(tag, platform):
 
 def check_installed(file, pythons):
     """Install a file in fresh environments, and train with MPICH and then with Open MPI."""
-    for python in pythons:
-        tag = run(python, "-c", "import sys; print('cp%d%d' % sys.version_info[:2])").strip()
-        is_sdist = file.suffix != ".whl"
-        if not is_sdist and f"-{tag}-" not in file.name:
-            continue
-        if not is_sdist and os.uname().machine not in file.name:
-            print(f"NOT CHECKED HERE: {file.name}, which is for another processor.", flush=True)
-            continue
+    is_sdist = file.suffix != ".whl"
+    if not is_sdist and not file.stem.endswith(os.uname().machine):
+        print(f"NOT CHECKED HERE: {file.name}, which is for another processor.", flush=True)
+        return
+    for python in pythons[:1] if is_sdist else pythons:
+        backend = backend_for(python)
         with tempfile.TemporaryDirectory(prefix="easyddl-check-") as folder:
-            train(file, python, pathlib.Path(folder), backend_for(python))
-        print(f"{file.name}: trains on {tag} with MPICH and with Open MPI", flush=True)
-        if is_sdist:
-            return
+            train(file, python, pathlib.Path(folder), backend)
+        where = f"{tag_of(python)} and {backend}"
+        print(f"{file.name}: trains on {where} with MPICH and with Open MPI", flush=True)
 
 
 def backend_for(python):
