@@ -33,6 +33,7 @@ TOOLS = pathlib.Path(__file__).with_name("release_tools.txt")
 PROCESSORS = ("x86_64", "aarch64")
 GLIBC = "2.28"
 ABIS = "mpich,openmpi,abi"
+BUILD_TOOLS = ("cmake", "ninja", "pybind11", "scikit-build-core", "setuptools")
 OLDEST, NEWEST = 10, 14  # minor versions of CPython 3
 
 
@@ -104,17 +105,20 @@ def run(*command, **options):
 
 def build(work, pythons, processors):
     """Build the sdist and the wheels, and return their paths."""
-    zig_tools = environment_of_tools(work / "zig", sys.executable)
+    pins = [line for line in TOOLS.read_text().splitlines() if "==" in line]
+    zig_tools = environment_of_tools(work / "zig", sys.executable, pins)
+    zig = path_of_zig(zig_tools)
     sdist = build_sdist(work, zig_tools)
-    tools = {
-        tag_of(python): environment_of_tools(work / tag_of(python), python) for python in pythons
-    }
+    build_pins = [pin for pin in pins if pin.partition("==")[0] in BUILD_TOOLS]
+    tools = {}
+    for python in pythons:
+        tools[tag_of(python)] = environment_of_tools(work / tag_of(python), python, build_pins)
     wheels = []
     for processor in processors:
         built = {}
         for tag, environment in tools.items():
             print(f"Building for {tag} on {processor}", flush=True)
-            built[tag] = build_wheel(work, environment, sdist, processor, path_of_zig(zig_tools))
+            built[tag] = build_wheel(work, environment, sdist, processor, zig)
         wheels.append(join_wheels(built, processor, work))
     return [sdist, *wheels]
 
@@ -124,10 +128,10 @@ def tag_of(python):
     return run(python, "-c", "import sys; print('cp%d%d' % sys.version_info[:2])").strip()
 
 
-def environment_of_tools(tools, python):
-    """Make a virtual environment with the pinned tools, and return its path."""
+def environment_of_tools(tools, python, pins):
+    """Make a virtual environment with these tools, and return its path."""
     run(python, "-m", "venv", tools)
-    run(tools / "bin" / "pip", "install", "--quiet", "--requirement", TOOLS)
+    run(tools / "bin" / "pip", "install", "--quiet", *pins)
     return tools
 
 
