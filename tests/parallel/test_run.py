@@ -14,6 +14,8 @@ import time
 import mpi
 import pytest
 
+from easyddl.runtime import mpi_abi
+
 JOB = pathlib.Path(__file__).with_name("run_job.py")
 TIMEOUT = 120
 LINES = 50000  # several megabytes, more than all buffers hold
@@ -457,12 +459,14 @@ RANK = f"{sys.executable} -m easyddl.launch.rank"
         ("exit 1", "is of no MPI that easyddl knows"),
         (
             f"echo '{'HYDRA build' if mpi.is_open_mpi() else 'mpirun (Open MPI) 5.0.8'}'",
-            "but easyddl was built with another MPI",
+            "but this installation of easyddl serves",
         ),
     ],
 )
 def test_launchers_that_lie(script, words, with_mpirun):
     command = [*with_mpirun(script), "-np", "2", "--start-timeout", "3"]
+    if "this installation" in str(words) and len(mpi_abi.translations()) > 1:
+        pytest.skip("this installation of easyddl serves several MPIs")
     if words is None:
         if os.geteuid() != 0 or shutil.which("unshare") is None:
             pytest.skip("needs root, to rename a host")

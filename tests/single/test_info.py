@@ -1,3 +1,4 @@
+import pathlib
 import subprocess
 import sys
 
@@ -31,6 +32,8 @@ def test_what_is_in_use():
     abi = "openmpi" if mpi.is_open_mpi() else "mpich"
     assert lines["engine"].startswith(f"for the ABI {abi}, made with {family}")
     assert "/libmpi.so" in said and "sums use" in lines["processor"]
+    flags = pathlib.Path("/proc/cpuinfo").read_text()
+    assert ("sums use AVX" in lines["processor"]) == ("avx2" in flags), said
 
 
 def test_an_mpi_that_is_missing():
