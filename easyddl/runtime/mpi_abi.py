@@ -48,7 +48,7 @@ def world_handle(mpi):
     Args:
         mpi: The module `mpi4py.MPI`.
     """
-    return mpi._handleof(mpi.COMM_WORLD) % 2**64
+    return mpi.COMM_WORLD.handle % 2**64
 
 
 def translations(package=_PACKAGE):

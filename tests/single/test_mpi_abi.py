@@ -1,3 +1,5 @@
+import types
+
 import pytest
 
 from easyddl.runtime import mpi_abi, mpi_library
@@ -8,14 +10,9 @@ STANDARD = "MPICH Version: 5.0.2, ABI: standard"
 class Library:
     """What `mpi4py.MPI` tells of the library that it has loaded."""
 
-    COMM_WORLD = "MPI_COMM_WORLD"
-
     def __init__(self, world, version):
-        self._world, self._version = world, version
-
-    def _handleof(self, comm):
-        assert comm is self.COMM_WORLD
-        return self._world
+        self.COMM_WORLD = types.SimpleNamespace(handle=world)
+        self._version = version
 
     def Get_library_version(self):
         return self._version
