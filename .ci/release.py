@@ -32,6 +32,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 TOOLS = pathlib.Path(__file__).with_name("release_tools.txt")
 PROCESSORS = ("x86_64", "aarch64")
 GLIBC = "2.28"
+PLATFORM = f"manylinux_{GLIBC.replace('.', '_')}"
 ABIS = "mpich,openmpi,abi"
 BUILD_TOOLS = ("cmake", "ninja", "pybind11", "scikit-build-core", "setuptools")
 OLDEST, NEWEST = 10, 14  # minor versions of CPython 3
@@ -183,14 +184,15 @@ def build_wheel(work, tools, sdist, processor, zig):
         f"-DEASYDDL_TARGET={processor}-linux-gnu.{GLIBC}",
         f"-DPYTHON_MODULE_EXTENSION=.cpython-{tools.name[2:]}-{processor}-linux-gnu.so",
     ]
+    # Paths of this machine, which differ from run to run, stay out of the binaries.
+    flags = f"-g0 -ffile-prefix-map={sources}=easyddl"
     environment = {
         **os.environ,
         "PATH": f"{tools / 'bin'}:{os.environ['PATH']}",
         "EASYDDL_MPI": ABIS,
         "CMAKE_ARGS": " ".join(cmake),
-        # Paths of this machine, which differ from run to run, stay out of the binaries.
-        "CFLAGS": f"-g0 -ffile-prefix-map={sources}=easyddl",
-        "CXXFLAGS": f"-g0 -ffile-prefix-map={sources}=easyddl",
+        "CFLAGS": flags,
+        "CXXFLAGS": flags,
         "LDFLAGS": "-Wl,-s",
     }
     raw = work / "raw" / f"{tools.name}-{processor}"
@@ -215,7 +217,7 @@ def join_wheels(built, processor, folder):
             for name in archive.namelist():
                 files.setdefault(name, archive.read(name))
     (metadata,) = {name.partition("/")[0] for name in files if ".dist-info/" in name}
-    platform = f"manylinux_{GLIBC.replace('.', '_')}_{processor}"
+    platform = f"{PLATFORM}_{processor}"
     head = files[f"{metadata}/WHEEL"].decode().partition("Tag: ")[0]
     lines = "".join(f"Tag: {tag}-{tag}-{platform}\n" for tag in tags)
     files[f"{metadata}/WHEEL"] = f"{head}{lines}\n".encode()
@@ -250,11 +252,10 @@ def check_metadata(work, files):
         if file.suffix != ".whl":
             continue
         said = run(tools / "bin" / "python", "-m", "auditwheel", "show", file)
-        platform = f"manylinux_{GLIBC.replace('.', '_')}"
         found = re.search(r'platform tag:\s+"([^"]*)"', said)
         print(f"{file.name}: auditwheel says {found[1] if found else said}", flush=True)
-        if not found or not is_as_old(found[1], platform):
-            sys.exit(f"{file.name} needs more than {platform}:\n{said}")
+        if not found or not is_as_old(found[1], PLATFORM):
+            sys.exit(f"{file.name} needs more than {PLATFORM}:\n{said}")
 
 
 def is_as_old(tag, platform):

@@ -93,9 +93,7 @@ def _why(path):
         return "MPI4PY_LIBMPI names it"
     if path.startswith(sys.prefix + os.sep):
         return "it is in this Python's environment"
-    if os.environ.get("LD_LIBRARY_PATH") and os.path.dirname(path) in os.environ[
-        "LD_LIBRARY_PATH"
-    ].split(os.pathsep):
+    if os.path.dirname(path) in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep):
         return "LD_LIBRARY_PATH names its folder"
     return "the loader found it, or mpi4py was built with it"
 
