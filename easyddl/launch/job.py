@@ -72,7 +72,7 @@ class Job:
                 self._end(signal.SIGKILL, 0)
                 self._wait_for_launcher()
                 self._screen.finish()
-                sys.stderr.write(f"easyddl: {failure}\n")
+                self._screen.tell(str(failure))
                 return 128 + self._signal if self._signal else 1
         return self._judge()
 
@@ -200,7 +200,7 @@ class Job:
                 shares.update(zip((rank.number for rank in there), parts, strict=True))
         if self._request.verbose:
             for number, cpus in sorted(shares.items()):
-                sys.stderr.write(f"easyddl: rank {number} runs on the CPUs {cpus}\n")
+                self._screen.tell(f"rank {number} runs on the CPUs {cpus}")
         return shares
 
     def _watch(self):
@@ -315,18 +315,18 @@ class Job:
         if self._signal is not None:
             name = signal.Signals(self._signal).name
             killed = verdict.killed_text(ranks, self._request.grace)
-            sys.stderr.write(f"easyddl: {name} has ended the job on all hosts.{killed}\n")
+            self._screen.tell(f"{name} has ended the job on all hosts.{killed}")
             return 128 + self._signal
         first = verdict.first_failure(ranks)
         if first is not None:
-            sys.stderr.write(verdict.text_of(first, ranks, self._request.output) + "\n")
+            self._screen.tell(verdict.text_of(first, ranks, self._request.output))
             return verdict.status_of(first)
         statuses = [rank.status for rank in ranks if rank.status]
         launcher = self._launcher.returncode
         if statuses or launcher:
-            sys.stderr.write(
-                f"easyddl: {self._line.launcher} ended the job with status {launcher}, and no rank "
-                "reported a failure of its own. Its messages are above.\n"
+            self._screen.tell(
+                f"{self._line.launcher} ended the job with status {launcher}, and no rank "
+                "reported a failure of its own. Its messages are above."
             )
             return statuses[0] if statuses else (launcher if launcher > 0 else 128 - launcher)
         return 0

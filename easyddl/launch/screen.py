@@ -1,6 +1,7 @@
 """Writes the output of all ranks to this process's standard output and standard error."""
 
 import os
+import select
 import sys
 
 
@@ -42,6 +43,16 @@ class Screen:
             del self._unfinished[stream]
             self._write(self._descriptors[stream], b"\n")
 
+    def tell(self, text):
+        """Writes a line of easyddl's own to standard error."""
+        self._write(self._descriptors["err"], f"easyddl: {text}\n".encode(errors="replace"))
+
     def _write(self, descriptor, data):
         while data:
-            data = data[os.write(descriptor, data) :]
+            try:
+                data = data[os.write(descriptor, data) :]
+            except BlockingIOError:
+                # mpirun has the same streams, and MPICH's makes them non-blocking.
+                writable = select.poll()
+                writable.register(descriptor, select.POLLOUT)
+                writable.poll()

@@ -113,8 +113,8 @@ def text_of(rank, ranks, output=None):
         return _loss(rank, ranks)
     stopped = _stop(rank.status, ranks)
     if stopped:
-        return f"easyddl: the ranks have ended with exit status {rank.status}: {stopped}"
-    text = f"easyddl: {rank.place} {_end(rank)}."
+        return f"the ranks have ended with exit status {rank.status}: {stopped}"
+    text = f"{rank.place} {_end(rank)}."
     if output and not rank.problem:
         text += f" Its output is in {os.path.join(output, f'{rank.number}.log')} on that host."
     if rank.lines:
@@ -164,7 +164,7 @@ def _loss(rank, ranks):
     if len(lost) == len(there):
         numbers = ", ".join(str(other.number) for other in lost)
         return (
-            f"easyddl: host {host} was lost, and with it rank{'s' * (len(lost) > 1)} {numbers}: "
+            f"host {host} was lost, and with it rank{'s' * (len(lost) > 1)} {numbers}: "
             f"{'its connection ended' if rank.lost == 'it ended' else rank.lost}."
         )
-    return f"easyddl: {rank.place} was lost: the process that supervised it has ended."
+    return f"{rank.place} was lost: the process that supervised it has ended."

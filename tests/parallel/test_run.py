@@ -34,13 +34,13 @@ def job(*arguments):
     return ["--", sys.executable, JOB, *arguments]
 
 
-def start(*arguments, env=None):
+def start(*arguments, env=None, stdout=subprocess.PIPE):
     """Starts a job whose output is read while it runs."""
     return subprocess.Popen(
         line(*arguments),
         env=mpi.environment(env),
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
+        stdout=stdout,
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
@@ -63,7 +63,7 @@ def finish(process, seconds=60):
         rest, _ = process.communicate(timeout=seconds)
     finally:
         mpi.stop_session(process)
-    return rest.decode(), process.returncode
+    return (rest or b"").decode(), process.returncode
 
 
 def pids_in(output):
@@ -205,6 +205,22 @@ def test_much_output_is_complete():
     for rank in (0, 1):
         lines = [text for text in done.stdout.splitlines() if text.startswith(f"[{rank}] ")]
         assert lines == [f"[{rank}] {rank} {i} {'x' * 80}" for i in range(LINES)]
+
+
+def test_output_through_a_pipe_that_does_not_block():
+    # MPICH's mpirun sometimes makes its standard output so, which is also that of easyddl run.
+    reading, writing = os.pipe()
+    process = start("-np", 2, *job("talk", LINES), stdout=writing)
+    text = b""
+    while b"xxx\n" not in text:
+        text += os.read(reading, 4096)
+    os.set_blocking(writing, False)
+    os.close(writing)
+    time.sleep(1)  # the pipe is full
+    with open(reading, "rb") as output:
+        text += output.read()
+    assert finish(process)[1] == 0, text[-1000:].decode()
+    assert sum(line.endswith(b"x" * 80) for line in text.splitlines()) == 2 * LINES
 
 
 def require_end_of_input():

@@ -265,7 +265,7 @@ def test_the_first_failure_is_the_earliest_that_was_not_ordered():
     first = verdict.first_failure(ranks)
     assert first.number == 1 and verdict.status_of(first) == 5
     assert verdict.text_of(first, ranks).splitlines() == [
-        "easyddl: rank 1 on host h1 failed first, with exit status 5. Its last lines:",
+        "rank 1 on host h1 failed first, with exit status 5. Its last lines:",
         "    why",
     ]
 
@@ -287,7 +287,7 @@ def test_a_lost_host():
         rank(2, "h2", lost="it does not answer", ended_at=2.1),
     ]
     text = verdict.text_of(verdict.first_failure(ranks), ranks)
-    assert text == "easyddl: host h2 was lost, and with it ranks 1, 2: it does not answer."
+    assert text == "host h2 was lost, and with it ranks 1, 2: it does not answer."
 
 
 def test_no_failure():
@@ -304,7 +304,7 @@ def test_ranks_that_stopped_after_a_signal_have_not_failed():
     said = "easyddl: received SIGTERM on rank 1. Saved epoch 2, step 3. Start the same script again"
     ranks = [rank(0, "a", status=143, lines=[said]), rank(1, "a", status=143)]
     assert verdict.text_of(ranks[1], ranks) == (
-        "easyddl: the ranks have ended with exit status 143: received SIGTERM on rank 1. "
+        "the ranks have ended with exit status 143: received SIGTERM on rank 1. "
         "Saved epoch 2, step 3."
     )
     ranks[0].lines = ["a line"]
