@@ -57,6 +57,7 @@ if not _entry_point.is_light():
     from easyddl.runtime import world as _world
     from easyddl.training.layer_state import register_layer
     from easyddl.training.metrics import register_metric
+    from easyddl.training.prediction import predict
 
     _job_exit.install()
     if not _launcher.is_worker() and _backends.find() is not None:
@@ -96,6 +97,7 @@ __all__ = [
     "local_size",
     "node_rank",
     "num_nodes",
+    "predict",
     "rank",
     "reduce_scatter",
     "register_layer",

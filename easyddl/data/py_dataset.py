@@ -1,5 +1,7 @@
 """Splits a `keras.utils.PyDataset` by batches."""
 
+import keras
+
 from easyddl.data.epoch_order import EpochOrder
 
 
@@ -53,3 +55,39 @@ class ShardedBatches(EpochOrder):
         if self.shard.shuffle:
             # A dataset expects plain integers as indices.
             self._places = self.shard.rows(self.dataset.num_batches, self.epoch).tolist()
+
+
+def count_batches(dataset):
+    """Returns the number of batches of a dataset, which must be finite."""
+    count = dataset.num_batches
+    if count is None:
+        raise ValueError(
+            "`predict` needs a finite number of batches. "
+            "Received: a PyDataset whose `num_batches` is None"
+        )
+    return count
+
+
+def take_batches(dataset, start, stop):
+    """Returns a dataset of consecutive batches of another."""
+    return _BatchRange(dataset, start, stop)
+
+
+class _BatchRange(keras.utils.PyDataset):
+    """The batches of another dataset from `start` up to `stop`."""
+
+    def __init__(self, dataset, start, stop):
+        super().__init__(
+            workers=dataset.workers,
+            use_multiprocessing=dataset.use_multiprocessing,
+            max_queue_size=dataset.max_queue_size,
+        )
+        self.dataset = dataset
+        self.start = start
+        self.stop = stop
+
+    def __len__(self):
+        return self.stop - self.start
+
+    def __getitem__(self, index):
+        return self.dataset[self.start + index]

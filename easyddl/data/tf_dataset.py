@@ -119,3 +119,25 @@ def _check_order(dataset):
             "the ranks' shards would overlap. Split the dataset before that step, or leave out "
             "`deterministic=False`. Received: a tf.data.Dataset with deterministic=False"
         )
+
+
+def count_batches(dataset):
+    """Returns the number of elements of a dataset, whose order must be the same on all ranks.
+
+    Collective: the ranks compare the seeds with which the dataset is shuffled.
+    """
+    count = int(dataset.cardinality())
+    if count < 0:
+        found = "infinite" if count == tf.data.INFINITE_CARDINALITY else "unknown"
+        raise ValueError(
+            "`predict` needs the number of batches. If you know it, call "
+            "`dataset.apply(tf.data.experimental.assert_cardinality(n))` first. "
+            f"Received: a tf.data.Dataset of {found} cardinality"
+        )
+    _check_order(dataset)
+    return count
+
+
+def take_batches(dataset, start, stop):
+    """Returns a dataset of consecutive elements of another."""
+    return dataset.skip(start).take(stop - start)

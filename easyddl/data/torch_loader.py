@@ -117,3 +117,27 @@ class _ShardedBatches(data.IterableDataset):
 
     def __iter__(self):
         return iterators.sharded(self.loader, self.shard)
+
+
+def count_batches(loader):
+    """Returns the number of batches of a loader, whose order must be the same on all ranks."""
+    if isinstance(loader.dataset, data.IterableDataset) or loader.batch_sampler is None:
+        raise TypeError(
+            "`predict` needs a `DataLoader` that can begin at any batch: one of a dataset with "
+            "`__getitem__` and `__len__`, and with a `batch_size`. "
+            f"Received: a DataLoader of {type(loader.dataset).__name__} "
+            f"with batch_size={loader.batch_size}"
+        )
+    if isinstance(loader.sampler, data.RandomSampler):
+        raise ValueError(
+            "`predict` returns predictions in the order of the data, and a `DataLoader` that "
+            "shuffles has no fixed order. Received: a DataLoader with shuffle=True"
+        )
+    return len(loader)
+
+
+def take_batches(loader, start, stop):
+    """Returns a loader of consecutive batches of another."""
+    kept = {name: getattr(loader, name) for name in _KEPT if hasattr(loader, name)}
+    batches = list(loader.batch_sampler)[start:stop]
+    return data.DataLoader(loader.dataset, batch_sampler=batches, **kept)

@@ -16,7 +16,7 @@ TRAINING = (
     "split_data scale_lr DDLCallback DDLGlobalVariablesCallback DistributedOptimizer "
     "broadcast_variables RankZero LearningRateWarmup LearningRateWarmupCallback "
     "LearningRateScheduleCallback ProgressCallback ModelCheckpoint BackupAndRestore "
-    "SyncBatchNormalization sync_batch_norm register_metric register_layer"
+    "SyncBatchNormalization sync_batch_norm register_metric register_layer predict"
 )
 LAUNCH = "run Ranks RankError"
 NAMES = " ".join((WORLD, COLLECTIVES, OBJECTS, TRAINING, LAUNCH)).split()
