@@ -33,6 +33,10 @@ def add_arguments(parser):
     where.add_argument(
         "--racks", metavar="x,x,y,y", help="the rack of each host: less data then leaves a rack"
     )
+    where.add_argument(
+        "--cpus", metavar="LIST", help="CPUs that the ranks may use, all on this machine: `0-3,8` "
+        "(default: those of this process)",
+    )  # fmt: skip
     where.add_argument("--nic", default="", metavar="NAMES", help="network interfaces to use")
     where.add_argument("--tcp", action="store_true", help="use plain TCP between hosts")
     output = parser.add_argument_group("output")
@@ -108,7 +112,7 @@ def run(options):
 
 
 def _request(options):
-    from easyddl.launch import addresses, environment
+    from easyddl.launch import addresses, allowed_cpus, environment
     from easyddl.launch.request import Request
     from easyddl.runtime import hostfile, hosts
 
@@ -120,6 +124,10 @@ def _request(options):
         listed = hosts.parse(options.hosts)
     elif options.hostfile is not None:
         listed, source = hostfile.read(options.hostfile), f"--hostfile {options.hostfile}"
+    cpus = None
+    if options.cpus is not None:
+        cpus = allowed_cpus.read(options.cpus)
+        allowed_cpus.check(cpus, "--cpus")
     if options.nic:
         addresses.of_interfaces(options.nic)
     settings = environment.variables(options.env, os.environ)
@@ -142,6 +150,7 @@ def _request(options):
         options.grace,
         options.host_timeout,
         options.verbose,
+        cpus,
     )
 
 

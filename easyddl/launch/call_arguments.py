@@ -1,12 +1,14 @@
 """The arguments of `easyddl.run` and `easyddl.Ranks`."""
 
 import math
+import operator
 import os
 import sys
 from collections.abc import Mapping
 
-from easyddl.launch import pickling
+from easyddl.launch import allowed_cpus, pickling
 from easyddl.runtime import hosts as host_lists
+from easyddl.runtime import launchers
 
 
 def message_of(function, args, kwargs):
@@ -51,6 +53,29 @@ def check_job(np, hosts, env):
     ):
         raise TypeError(f"`env` must be a dictionary of strings. Received: env={env!r}")
     return dict(env)
+
+
+def check_cpus(cpus, hosts):
+    """Raises an error unless the ranks can be limited to some CPUs. Returns the CPUs in order."""
+    if cpus is None:
+        return None
+    try:
+        numbers = sorted({operator.index(each) for each in cpus})
+    except TypeError:
+        raise TypeError(
+            "`cpus` must be an iterable of CPU numbers, as in cpus=[0, 1] or cpus=range(4). "
+            f"Received: cpus={cpus!r}"
+        ) from None
+    if not numbers:
+        raise ValueError(f"`cpus` must name at least one CPU. Received: cpus={cpus!r}")
+    allowed_cpus.check(set(numbers), "cpus")
+    if hosts is not None:
+        source, asked = "`hosts`", host_lists.parse(hosts, "hosts")
+    else:
+        scheduler, asked = launchers.allocated() or (None, [])
+        source = scheduler and scheduler.name
+    allowed_cpus.require_this_machine(asked, source, "cpus")
+    return numbers
 
 
 def check_seconds(name, value):

@@ -44,10 +44,15 @@ def make(request, placement, variables):
 
     Raises:
         RuntimeError: If there is no launcher for the job.
+        ValueError: If the launcher cannot limit the job's CPUs.
     """
     kind = request.launcher
     if kind == "auto":
-        kind = "srun" if _should_use_srun(placement) else None
+        kind = "srun" if placement.cpus is None and _should_use_srun(placement) else None
+    if kind == "srun" and placement.cpus is not None:
+        raise ValueError(
+            "`--cpus` cannot limit ranks that Slurm's daemons start. Leave out `--launcher srun`."
+        )
     if kind == "srun":
         return _srun(request, placement, variables)
     if placement.scheduler is None and variables.get("FLUX_JOB_ID") and request.hosts is None:
@@ -79,7 +84,7 @@ def _hydra(request, placement, found, variables):
     extra |= {"HYDRA_BINDING": "none", "I_MPI_PIN": "0"}
     line = [found.mpirun]
     launcher = "-bootstrap" if is_intel else "-launcher"
-    if placement.local:
+    if placement.local or placement.cpus is not None:
         line += [launcher, "fork"]
     if request.rsh:
         line += [launcher, "rsh", f"{launcher}-exec", absolute(request.rsh)]

@@ -3,6 +3,8 @@
 import collections
 import ipaddress
 
+from easyddl.runtime import cpu_list
+
 
 def problem(placement, hellos, version):
     """Finds the first difference between the ranks that reported and those asked for.
@@ -10,13 +12,13 @@ def problem(placement, hellos, version):
     Args:
         placement: `Placement`. What was asked for.
         hellos: Dictionary from ranks to what each rank said of itself: `host`, `machine`,
-            `addresses`, `size`, `version` and `local_rank`.
+            `addresses`, `size`, `version`, `local_rank` and `cpus`.
         version: String. The version of easyddl here.
 
     Returns:
         String, or `None` if there is no difference.
     """
-    for check in (_sizes, _versions, _hosts):
+    for check in (_sizes, _versions, _hosts, _cpus):
         found = check(placement, hellos, version)
         if found:
             return found
@@ -59,6 +61,18 @@ def _hosts(placement, hellos, version):
         name = placement.host_of(rank)
         if not placement.local and _are_different(name, hello, placement):
             return f"Rank {rank} was to run on {name}, but it runs on {hello['host']}."
+    return None
+
+
+def _cpus(placement, hellos, version):
+    """Finds a rank that has not inherited the limit of the job's CPUs."""
+    for rank, hello in sorted(hellos.items()):
+        if placement.cpus is not None and not placement.cpus.issuperset(hello["cpus"]):
+            return (
+                f"Rank {rank} may use the CPUs {cpu_list.render(hello['cpus'])}, but `--cpus` "
+                f"allows {cpu_list.render(placement.cpus)}: the launcher does not pass the limit "
+                "on. Leave out `--cpus`."
+            )
     return None
 
 

@@ -111,6 +111,8 @@ class Job:
         }
         variables |= environment.network(self._request)
         variables |= self._line.environment | {"EASYDDL_LAUNCH": settings}
+        if self._placement.cpus is not None:
+            os.sched_setaffinity(0, self._placement.cpus)  # the launcher and the ranks inherit it
         own = os.getpid()
         self._launcher = subprocess.Popen(
             self._line.arguments,

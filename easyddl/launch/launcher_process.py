@@ -7,19 +7,22 @@ import subprocess
 import sys
 import tempfile
 
+from easyddl.runtime import cpu_list
+
 _TAIL = 1 << 14  # bytes
 _LINES = 20
 
 _TERMINATE, _KILL = 5.0, 5.0  # seconds that it has to end after each signal
 
 
-def command(size, hosts, variables, start_timeout, options):
+def command(size, hosts, variables, cpus, start_timeout, options):
     """The command line that starts Python modules as ranks. The module and its arguments follow it.
 
     Args:
         size: Integer. The number of ranks.
         hosts: String such as `h1:4,h2:4`, or `None` for this host or the scheduler's hosts.
         variables: Names of the environment variables that the ranks need.
+        cpus: List of the CPUs that the ranks may use; `None` for those of this process.
         start_timeout: Float, in seconds.
         options: Sequence of strings. Further options of `easyddl run`.
     """
@@ -27,6 +30,8 @@ def command(size, hosts, variables, start_timeout, options):
     line += ["--start-timeout", str(start_timeout)]
     if hosts is not None:
         line += ["-H", hosts]
+    if cpus is not None:
+        line += ["--cpus", cpu_list.render(cpus)]
     for name in variables:
         line += ["--env", name]
     return [*line, *options, "--", sys.executable, "-m"]

@@ -3,7 +3,8 @@
 import dataclasses
 import socket
 
-from easyddl.runtime import hardware, launchers
+from easyddl.launch import allowed_cpus
+from easyddl.runtime import cpu_list, hardware, launchers
 from easyddl.runtime.hosts import HostSlots
 
 
@@ -16,12 +17,14 @@ class Placement:
         source: String. Where the hosts come from, for messages.
         scheduler: The row of `launchers.LAUNCHERS` of an allocation, else `None`.
         local: Boolean. Whether all ranks run on this machine, without any host being named.
+        cpus: Set of integers. The CPUs of this machine to which the job is limited, else `None`.
     """
 
     hosts: list[HostSlots]
     source: str
     scheduler: launchers.Launcher | None = None
     local: bool = False
+    cpus: frozenset[int] | None = None
 
     @property
     def size(self):
@@ -38,6 +41,9 @@ class Placement:
 
     def __str__(self):
         ranks = f"{self.size} rank{'s' * (self.size > 1)}"
+        if self.cpus is not None:
+            word = "CPUs" if len(self.cpus) > 1 else "CPU"
+            return f"{ranks} on the {word} {cpu_list.render(self.cpus)} of this machine"
         if self.local:
             return f"{ranks} on this machine"
         return f"{ranks} on {', '.join(map(str, self.hosts))} (from {self.source})"
@@ -54,22 +60,36 @@ def place(request, environment):
         `Placement`.
 
     Raises:
-        ValueError: If the hosts have too few slots, or their number is not known.
+        ValueError: If the hosts have too few slots, or their number is not known, or if `cpus` is
+            given and there are other hosts.
     """
+    placed = _place(request, environment)
+    if request.cpus is not None:
+        allowed_cpus.require_this_machine(placed.hosts, placed.source, "--cpus")
+    return placed
+
+
+def _place(request, environment):
+    cpus = request.cpus
     if request.hosts is not None:
-        return Placement(_fill(request.hosts, request.np, request.source), request.source)
+        hosts = _fill(request.hosts, request.np, request.source)
+        return Placement(hosts, request.source, cpus=cpus)
     allocation = launchers.allocated(environment)
     if allocation is None:
-        host = HostSlots(socket.gethostname(), request.np or default_size())
-        return Placement([host], "this machine", local=True)
+        host = HostSlots(socket.gethostname(), request.np or default_size(cpus))
+        return Placement([host], "this machine", local=True, cpus=cpus)
     scheduler, hosts = allocation
     source = f"the allocation of {scheduler.name}" if scheduler.launch else scheduler.name
-    return Placement(_fill(hosts, request.np, source), source, scheduler)
+    return Placement(_fill(hosts, request.np, source), source, scheduler, cpus=cpus)
 
 
-def default_size():
-    """The number of ranks on this machine: as many as GPUs, else as physical cores."""
-    return hardware.gpu_count() or hardware.usable_physical_cores()
+def default_size(cpus=None):
+    """The number of ranks on this machine: as many as GPUs, else as physical cores.
+
+    Args:
+        cpus: Set of the CPUs that the ranks may use; by default those of this process.
+    """
+    return hardware.gpu_count() or hardware.usable_physical_cores(allowed=cpus)
 
 
 def _fill(hosts, size, source):

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -47,6 +47,9 @@ class Ranks:
             need the same Python and the same packages at the same paths.
         env: Dictionary of environment variables for the ranks, besides those of this process.
             Defaults to `None`.
+        cpus: Iterable of the numbers of the CPUs that the ranks may use, as in `range(4)`. All
+            ranks then run on this machine. Use it for several jobs at the same time, each on cores
+            of its own. Defaults to `None`: the CPUs that this process may use.
         start_timeout: Positive number. Seconds in which all ranks must start. Defaults to 60.
         grace: Number. Seconds that the other ranks have for their answers when a function has
             raised an exception on a rank. Ranks that have not answered by then probably wait for
@@ -73,11 +76,13 @@ class Ranks:
         hosts: str | None = None,
         env: Mapping[str, str] | None = None,
         *,
+        cpus: Iterable[int] | None = None,
         start_timeout: float = 60.0,
         grace: float = 5.0,
         options: Sequence[str] = (),
     ) -> None:
         env = call_arguments.check_job(np, hosts, env)
+        allowed = call_arguments.check_cpus(cpus, hosts)
         call_arguments.check_options(options)
         call_arguments.check_seconds("start_timeout", start_timeout)
         call_arguments.check_seconds("grace", grace)
@@ -90,7 +95,7 @@ class Ranks:
         self.size = np
         self._grace = grace
         self._is_fit = True  # whether the ranks can run another function
-        self._workers = Workers(np, hosts, env, start_timeout, options)
+        self._workers = Workers(np, hosts, env, allowed, start_timeout, options)
         # Also runs at exit.
         self._finalizer = weakref.finalize(self, Workers.close, self._workers)
         _all.add(self)
@@ -259,6 +264,7 @@ def run(
     hosts: str | None = None,
     env: Mapping[str, str] | None = None,
     *,
+    cpus: Iterable[int] | None = None,
     timeout: float | None = None,
     start_timeout: float = 60.0,
     grace: float = 5.0,
@@ -275,6 +281,7 @@ def run(
         np: Positive integer. The number of ranks. Defaults to 2.
         hosts: String such as `"h1:4,h2:4"`. See `easyddl.Ranks`.
         env: Dictionary of environment variables for the ranks. See `easyddl.Ranks`.
+        cpus: Iterable of the numbers of the CPUs that the ranks may use. See `easyddl.Ranks`.
         timeout: Positive number. Seconds that the function may take. Defaults to `None`: any time.
         start_timeout: Positive number. Seconds in which all ranks must start. Defaults to 60.
         grace: Number. Seconds that the other ranks have after an exception. See `easyddl.Ranks`.
@@ -295,7 +302,10 @@ def run(
     settings, call = call_arguments.message_of(function, args, kwargs)
     if timeout is not None:
         call_arguments.check_seconds("timeout", timeout)
-    with Ranks(np, hosts, env, start_timeout=start_timeout, grace=grace, options=options) as ranks:
+    ranks = Ranks(
+        np, hosts, env, cpus=cpus, start_timeout=start_timeout, grace=grace, options=options
+    )
+    with ranks:
         return ranks._call(settings, call, timeout)
 
 

@@ -3,10 +3,14 @@
 A notebook and a terminal also show the line that rank 0 has not completed, such as a progress bar.
 Such a line is rewritten in place, at most five times per second however often the rank writes it.
 The relay writes in the thread that calls it, so a notebook shows the output below the right cell.
+Relays of several jobs, in several threads, may write to the same stream.
 """
 
+import os
 import re
+import threading
 import time
+import weakref
 
 from easyddl.launch import startup_lines
 
@@ -63,6 +67,25 @@ class Line:
         self._back, self._return = 0, False
 
 
+class _Bottom:
+    """The incomplete line at the bottom of a stream, whichever relay has written it."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.text = ""
+
+
+_bottoms: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # by stream
+os.register_at_fork(after_in_child=_bottoms.clear)  # another thread may hold a lock
+
+
+def _bottom_of(stream):
+    try:
+        return _bottoms.setdefault(stream, _Bottom())
+    except TypeError:  # such as None
+        return _Bottom()
+
+
 class _Display:
     """One of the caller's streams."""
 
@@ -70,21 +93,23 @@ class _Display:
         self._stream = stream
         self._in_notebook = type(stream).__module__.startswith("ipykernel")
         self.is_live = self._in_notebook or _is_terminal(stream)
-        self._shown = ""  # the incomplete line at the bottom
+        self._bottom = _bottom_of(stream)
 
     def print(self, lines):
         """Prints complete lines. The incomplete line disappears."""
-        text = ""
-        for line in lines:
-            text += f"{self._in_place(line)}\n"
-            self._shown = ""
-        self._write(text)
+        with self._bottom.lock:
+            text = ""
+            for line in lines:
+                text += f"{self._in_place(line)}\n"
+                self._bottom.text = ""
+            self._write(text)
 
     def show(self, line):
         """Shows a new version of the incomplete line at the bottom."""
-        if line != self._shown:
-            self._write(self._in_place(line))
-            self._shown = line
+        with self._bottom.lock:
+            if line != self._bottom.text:
+                self._write(self._in_place(line))
+                self._bottom.text = line
 
     def flush(self):
         # A notebook's stream sends what it has five times per second.
@@ -93,9 +118,10 @@ class _Display:
 
     def _in_place(self, line):
         """What to write so that a line takes the place of the incomplete one."""
-        if line.startswith(self._shown):
-            return line[len(self._shown) :]
-        blank = f"\r{' ' * _width(self._shown)}" if _width(self._shown) > _width(line) else ""
+        shown = self._bottom.text
+        if line.startswith(shown):
+            return line[len(shown) :]
+        blank = f"\r{' ' * _width(shown)}" if _width(shown) > _width(line) else ""
         return f"{blank}\r{line}"
 
     def _write(self, text):

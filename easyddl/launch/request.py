@@ -26,6 +26,8 @@ class Request:
         grace: Float. Seconds between the signal that ends a rank and its kill.
         host_timeout: Float. Seconds after which a host that does not answer is lost.
         verbose: Boolean. Whether to print the CPUs that each rank is bound to.
+        cpus: Set of integers. The CPUs of this machine that the job may use; `None` for all that
+            this process may use.
     """
 
     program: list[str]
@@ -44,3 +46,4 @@ class Request:
     grace: float = 5.0
     host_timeout: float = 20.0
     verbose: bool = False
+    cpus: frozenset[int] | None = None

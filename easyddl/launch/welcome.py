@@ -9,7 +9,6 @@ from easyddl.runtime import hosts as host_lists
 from easyddl.runtime import launchers
 
 _POLL = 0.2  # seconds
-_LOCAL = {"localhost", "127.0.0.1", "::1"}
 
 
 def listen(hosts):
@@ -42,8 +41,7 @@ def _other_hosts(hosts):
         found = host_lists.parse(hosts, "hosts")
     else:
         found = (launchers.allocated() or (None, []))[1]
-    own = {*_LOCAL, socket.gethostname(), socket.gethostname().partition(".")[0]}
-    return [host.name for host in found if host.name not in own]
+    return [host.name for host in found if not host_lists.is_this_machine(host.name)]
 
 
 class Welcome:

@@ -49,6 +49,7 @@ class Workers:
         size: Integer. The number of ranks.
         hosts: String such as `h1:4,h2:4`, or `None`.
         env: Dictionary of environment variables for the ranks.
+        cpus: List of the CPUs that the ranks may use; `None` for those of this process.
         start_timeout: Float, in seconds.
         options: Sequence of strings. Further options of `easyddl run`.
 
@@ -56,7 +57,7 @@ class Workers:
         RuntimeError: If the ranks do not start.
     """
 
-    def __init__(self, size, hosts, env, start_timeout, options=()):
+    def __init__(self, size, hosts, env, cpus, start_timeout, options=()):
         self.reason = None  # why the ranks have ended
         self.busy = threading.Lock()  # held during a call
         self._process = os.getpid()
@@ -69,7 +70,7 @@ class Workers:
         welcome = Welcome(size, token, server)
         try:
             names = [*env, link.TOKEN]
-            line = launcher_process.command(size, hosts, names, start_timeout, options)
+            line = launcher_process.command(size, hosts, names, cpus, start_timeout, options)
             self._launcher = launcher_process.LauncherProcess(
                 [*line, "easyddl.launch.worker", address, str(port)],
                 {**os.environ, **_not_of_a_notebook(), **env, link.TOKEN: token},

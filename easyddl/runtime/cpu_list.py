@@ -1,24 +1,27 @@
 """Lists of CPU numbers as the kernel writes them: `0-3,8,10-11`."""
 
+import re
+
+_RANGE = re.compile("([0-9]{1,6})(?:-([0-9]{1,6}))?")
+
 
 def parse(text):
     """The CPUs of a list.
 
     Args:
-        text: String. What a file of the kernel holds, such as `shared_cpu_list`.
+        text: String. What a file of the kernel holds, such as `shared_cpu_list`, or what a user
+            has written.
 
     Returns:
         Frozen set of integers. Empty if the text is not such a list.
     """
     cpus = set()
-    try:
-        for part in text.strip().split(","):
-            if not part:
-                continue
-            first, _, last = part.partition("-")
-            cpus.update(range(int(first), int(last or first) + 1))
-    except ValueError:
-        return frozenset()
+    for part in text.strip().split(","):
+        found = _RANGE.fullmatch(part)
+        numbers = range(int(found[1]), int(found[2] or found[1]) + 1) if found else ()
+        if not numbers:
+            return frozenset()
+        cpus.update(numbers)
     return frozenset(cpus)
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import socket
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +60,12 @@ def check_name(name, argument, text):
             f"`{argument}` must be a list of hosts, as in `h1:4,h2:4`: {name!r} is no name of a "
             f"host. Received: {text!r}"
         )
+
+
+def is_this_machine(name):
+    """Whether a name is certainly that of this machine."""
+    own = socket.gethostname()
+    return name in ("localhost", "127.0.0.1", own, own.partition(".")[0])
 
 
 def unique(hosts, argument):

@@ -262,6 +262,53 @@ def test_arguments_are_checked(ranks):
         ddl.Ranks(env={"A": 1})
     with pytest.raises(TypeError, match="`options` must be"):
         ddl.Ranks(options="--tcp")
+    with pytest.raises(TypeError, match=r"`cpus` must be an iterable .*Received: cpus='0-1'"):
+        ddl.Ranks(cpus="0-1")
+    with pytest.raises(ValueError, match="`cpus` must name at least one CPU"):
+        ddl.run(len, cpus=[])
+    with pytest.raises(ValueError, match="`cpus` must name CPUs that this process may use"):
+        ddl.Ranks(cpus=[99999])
+    with pytest.raises(ValueError, match=r"`cpus` .* `hosts` has other hosts"):
+        ddl.Ranks(cpus=os.sched_getaffinity(0), hosts="h1:2")
+
+
+def work(job):
+    """What one of several jobs side by side computes, and the CPUs that it may use."""
+    total = 0
+    for step in range(20):
+        print(f"job {job} step {step}")
+        total += ddl.allreduce(np.float32(job + step + ddl.rank()), op="sum")
+    return float(total), os.sched_getaffinity(0)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+def test_two_jobs_side_by_side(capsys):
+    cpus = sorted(os.sched_getaffinity(0))
+    shares = cpus[:1], cpus[1:2]
+    found, ready = {}, threading.Barrier(2, timeout=LIMIT)
+
+    def run(job):
+        # The thread that starts the ranks ends before they do.
+        with new_ranks(cpus=shares[job]) as ranks:
+            ready.wait()
+            found[job] = ranks.run(work, (100 * job,), timeout=LIMIT)
+
+    threads = [threading.Thread(target=run, args=[job]) for job in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for job, share in enumerate(shares):
+        # 20 steps of two ranks: the job twice, each step twice, and rank 1.
+        assert found[job] == [(20 * 200 * job + 2 * 190 + 20, set(share))] * 2
+    lines = capsys.readouterr().out.splitlines()
+    expected = [
+        f"[{rank}] job {job} step {step}"
+        for job in (0, 100)
+        for rank in range(2)
+        for step in range(20)
+    ]
+    assert sorted(lines) == sorted(expected)
 
 
 # The ranks of these tests end.

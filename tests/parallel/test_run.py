@@ -121,6 +121,14 @@ def test_ranks_have_cores_of_their_own():
     assert first | second <= os.sched_getaffinity(0)
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+def test_ranks_on_some_cpus():
+    cpu = max(os.sched_getaffinity(0))
+    done = easyddl_run("-np", 2, "--cpus", cpu, *job("tell"))
+    assert f"easyddl: 2 ranks on the CPU {cpu} of this machine: " in done.stdout, done.stdout
+    assert [one["cpus"] for one in facts(done.stdout).values()] == [[cpu], [cpu]]
+
+
 def test_ranks_share_cores_where_there_are_too_few():
     size = len(os.sched_getaffinity(0)) + 1
     done = easyddl_run("-np", size, *job("tell"))
@@ -147,6 +155,12 @@ def test_default_number_of_ranks():
         re.search(r"easyddl: (\d+) ranks? on this machine: python train.py", done.stdout)[1]
     )
     assert 1 <= found <= cores
+
+
+def test_default_number_of_ranks_on_some_cpus():
+    cpu = min(os.sched_getaffinity(0))
+    done = easyddl_run("--dry-run", "--cpus", cpu, "x", env={"CUDA_VISIBLE_DEVICES": ""})
+    assert f"easyddl: 1 rank on the CPU {cpu} of this machine: x" in done.stdout, done.stdout
 
 
 def test_the_ranks_are_one_world():
@@ -412,6 +426,10 @@ def test_an_output_folder_that_cannot_be_made(tmp_path):
         (["--env", "EASYDDL_TEST_UNSET", "x"], "variable that is not set here"),
         (["--nic", "nic0", "x"], "`--nic` must name network interfaces"),
         (["--launcher", "srun", "x"], "srun"),
+        (["--cpus", "0;1", "x"], "`--cpus` must be a list of CPU numbers"),
+        (["--cpus", "", "x"], "as in `0-3,8`. Received: ''"),
+        (["--cpus", "99999", "x"], "which are "),
+        (["--cpus", "0", "-H", "h1:2", "x"], "-H has other hosts"),
         (["--grace", "-1", "x"], "must be a number of seconds. Received: '-1'"),
     ],
 )

@@ -186,3 +186,8 @@ def test_lists_of_cpus(text, cpus):
     assert cpu_list.parse(text) == cpus
     if cpus:
         assert cpu_list.render(cpus) == text.strip()
+
+
+@pytest.mark.parametrize("text", ["0,", "0,,1", "0-", "-1", "0,3-1", "0-1-2", "1_0", "0;1"])
+def test_what_is_no_list_of_cpus(text):
+    assert cpu_list.parse(text) == set()

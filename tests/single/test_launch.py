@@ -1,6 +1,7 @@
 """The parts of `easyddl run` that need no job: placement, command lines, binding, verdicts."""
 
 import pathlib
+import socket
 
 import pytest
 
@@ -126,6 +127,48 @@ def test_placement_in_an_allocation():
         placement.place(Request(["x"], 8), slurm)
     named = placement.place(Request(["x"], 2, hosts.parse("h9:2")), slurm)
     assert named.scheduler is None
+
+
+CPUS = frozenset({0, 1, 2, 5})
+
+
+def test_a_job_on_some_cpus(monkeypatch):
+    _, text = made(mpi.HYDRA, monkeypatch, np=2, cpus=CPUS)
+    assert "-launcher fork -np 2" in text
+    placed = placement.place(Request(["x"], 2, cpus=CPUS), {})
+    assert str(placed) == "2 ranks on the CPUs 0-2,5 of this machine"
+
+
+def test_some_cpus_of_an_allocation_on_this_machine(monkeypatch):
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": socket.gethostname()}
+    request = Request(["x"], 2, cpus=CPUS)
+    placed = placement.place(request, slurm)
+    found = mpi.recognize("/mpi/bin/mpirun", VERSIONS[mpi.HYDRA])
+    monkeypatch.setattr(mpi, "find", lambda: found)
+    monkeypatch.setattr(command_line.shutil, "which", lambda name: f"/bin/{name}")
+    text = " ".join(command_line.make(request, placed, slurm).arguments)
+    assert f"-launcher fork -np 2 -hosts {socket.gethostname()}:2" in text
+    asked = Request(["x"], 2, cpus=CPUS, launcher="srun")
+    with pytest.raises(ValueError, match=r"`--cpus` cannot limit .*Leave out `--launcher srun`"):
+        command_line.make(asked, placed, slurm)
+
+
+def test_cpus_of_other_hosts():
+    with pytest.raises(ValueError, match=r"`--cpus` .* -H has other hosts.* h1:4,h2:2"):
+        placement.place(Request(["x"], None, TWO, cpus=CPUS), {})
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "1(x2)"}
+    with pytest.raises(ValueError, match=r"the allocation of Slurm's srun has other hosts"):
+        placement.place(Request(["x"], cpus=CPUS), slurm)
+
+
+def test_a_launcher_that_does_not_pass_the_cpus_on():
+    placed = placement.place(Request(["x"], 2, cpus=CPUS), {})
+    got = hellos("h1", "h1")
+    got[0]["cpus"], got[1]["cpus"] = [0, 1], [2, 5]
+    assert granted.problem(placed, got, "1") is None
+    got[1]["cpus"] = [2, 3]
+    told = granted.problem(placed, got, "1")
+    assert "Rank 1 may use the CPUs 2-3, but `--cpus` allows 0-2,5" in told
 
 
 def cores(count, threads=1):

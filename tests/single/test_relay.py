@@ -75,6 +75,23 @@ def test_a_terminal_shows_the_bar_of_rank_0_below_the_lines_of_others(every_vers
     assert shown(out.getvalue()) == ["[1] hello", "[0] 3/3 done", "[0] next", ""]
 
 
+def test_two_jobs_write_to_one_terminal(every_version):
+    out = Terminal()
+    one, other = (relay.Relay(1, (out, Terminal())) for _ in range(2))
+    one.write(0, 0, "one: a long line 1/3")
+    one.refresh()
+    other.write(0, 0, "other: done\n")
+    assert shown(out.getvalue()) == ["other: done", ""]
+    one.write(0, 0, "\rone: 2/3")
+    one.refresh()
+    other.write(0, 0, "other: 1/2")
+    other.refresh()
+    assert shown(out.getvalue()) == ["other: done", "other: 1/2"]
+    one.finish()
+    other.finish()
+    assert shown(out.getvalue()) == ["other: done", "one: 2/3", "other: 1/2", ""]
+
+
 def test_many_versions_of_a_line_are_few_writes():
     out = Terminal()
     of = relay.Relay(1, (out, Terminal()))
