@@ -8,7 +8,7 @@ from typing import Any, Literal
 import keras
 
 from easyddl import backends
-from easyddl.callbacks import global_batch, hooks, order, step_spans
+from easyddl.callbacks import global_batch, hooks, order, scaling_measurement, step_spans
 from easyddl.callbacks.global_variables_callback import DDLGlobalVariablesCallback
 from easyddl.collectives import objects
 from easyddl.optimizers import momentum_correction
@@ -175,6 +175,8 @@ class DDLCallback(keras.callbacks.Callback):
                 if isinstance(callback, _WRITERS) and not hooks.runs_on_all_ranks(callback):
                     change = hooks.announce if world.is_root() else hooks.mute
                     fit.at_end.callback(change(callback))
+            if scaling_measurement.is_wanted():
+                scaling_measurement.begin(fit, self, _writers(fit.callbacks))
 
     def _hook(self, fit):
         model = fit.model
@@ -310,3 +312,8 @@ class DDLCallback(keras.callbacks.Callback):
             found = metrics.shared_logs(self.model, {}, has_samples=False)
             if logs is not None:
                 logs.update({f"val_{key}": value for key, value in found.items()})
+
+
+def _writers(callbacks):
+    """The callbacks that write files: Keras's on rank 0, and those that run on all ranks."""
+    return [c for c in callbacks if isinstance(c, _WRITERS) or hooks.runs_on_all_ranks(c)]

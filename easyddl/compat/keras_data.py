@@ -1,5 +1,6 @@
 """The iterator over the data of a fit, and the adapter that it draws batches from."""
 
+import itertools
 import queue
 
 from easyddl.compat.names import Name, version
@@ -78,14 +79,24 @@ def first_batch(iterator):
         # Drawn from its workers, that batch would be missing from the first epoch, and all later
         # ones would begin with what they have read ahead: each rank with another number of batches.
         return adapter._standardize_batch(dataset[0])
-    # Without `iter` before Keras 3.7. On JAX data are an iterator, which may be empty: its steps
-    # never end by themselves. Elsewhere, and in older versions, they are a list.
-    steps = iter(iterator) if hasattr(iterator, "__iter__") else iterator.enumerate_epoch()
-    for *_, batches in steps:
-        for batch in batches:
-            return batch
-        break
+    for batch in batches_of_epoch(iterator, 1):
+        return batch
     raise NoBatch
+
+
+def batches_of_epoch(iterator, steps_per_execution):
+    """Yields the batches of an epoch, of which an epoch iterator hands out several in each step."""
+    # Without `iter` before Keras 3.7.
+    steps = iter(iterator) if hasattr(iterator, "__iter__") else iterator.enumerate_epoch()
+    for *_, data in steps:
+        # An iterator or a list, by the backend and Keras's version. The steps of an iterator whose
+        # batches have run out never end by themselves.
+        has_batch = False
+        for batch in itertools.islice(data, steps_per_execution):
+            has_batch = True
+            yield batch
+        if not has_batch:
+            return
 
 
 class OneBatch:

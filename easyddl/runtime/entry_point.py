@@ -16,7 +16,7 @@ import threading
 
 from easyddl.runtime import launchers
 
-_COMMANDS = ("run", "doctor", "info", "timeline")  # of `easyddl`
+_COMMANDS = ("run", "doctor", "info", "scaling", "timeline")  # of `easyddl`
 _MODULES = ("easyddl.launch.", "easyddl.doctor.")  # of `python -m`
 
 _is_command = False  # as `is_command` said while the package was imported

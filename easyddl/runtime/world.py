@@ -19,8 +19,8 @@ def init() -> None:
     A start that failed cannot be repeated: every later call raises the same error.
 
     Raises:
-        RuntimeError: If MPI cannot be loaded, is not the MPI that easyddl was built with, or
-            counts another number of ranks than the launcher started.
+        RuntimeError: If MPI cannot be loaded, if easyddl has no library for it, or if it counts
+            another number of ranks than the launcher started.
     """
     engine()
 

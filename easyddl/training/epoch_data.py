@@ -1,5 +1,8 @@
 """Keras's iterator over the training data of a fit, which Keras does not show to callbacks."""
 
+import itertools
+import time
+
 from easyddl.compat import keras_data, keras_trainer
 
 
@@ -39,3 +42,26 @@ class EpochData:
         Keras leaves it there when training stops, and does not expect another epoch.
         """
         keras_data.end_epoch(self._iterator)
+
+    def seconds_per_batch(self, model, most, seconds):
+        """Measures how long the reading of a batch takes by itself, without training.
+
+        It begins another epoch. The first batch is left out, because data begin by filling buffers.
+
+        Args:
+            model: The Keras model of the fit.
+            most: Integer. The number of batches after which to stop.
+            seconds: Float. The seconds after which to stop.
+
+        Returns:
+            Float; `None` if the data have fewer than two batches left.
+        """
+        self.end_epoch()
+        batches = keras_data.batches_of_epoch(self._iterator, model.steps_per_execution)
+        next(batches, None)
+        number, begin, passed = 0, time.perf_counter(), 0.0
+        for _ in itertools.islice(batches, most):
+            number, passed = number + 1, time.perf_counter() - begin
+            if passed > seconds:
+                break
+        return passed / number if number else None

@@ -76,8 +76,8 @@ def _fit(original):
             try:
                 if is_shared:
                     active.at_end.callback(backends.require().begin_without_batch(self))
-                    active.at_end.callback(active.data.watch(self))
                 if is_ours:
+                    active.at_end.callback(active.data.watch(self))
                     active.array_order = array_order.begin(active)
                 callbacks = arguments.get("callbacks")
                 _attach(callbacks, self, epochs=arguments.get("epochs", 1))

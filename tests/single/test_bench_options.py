@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from easyddl import cli
+from easyddl.cli import _output_files
 from easyddl.cli import bench as command
 from easyddl.cli.bench import report, timing
 
@@ -63,7 +64,7 @@ def test_bad_options(arguments, expected, capsys):
 
 def test_files_that_cannot_be_written(tmp_path):
     def problem(**files):
-        return command._cannot_write(argparse.Namespace(**{"json": None, "plot": None, **files}))
+        return _output_files.problem(argparse.Namespace(**{"json": None, "plot": None, **files}))
 
     assert problem() is None
     assert problem(json="-") is None
@@ -76,7 +77,7 @@ def test_files_that_cannot_be_written(tmp_path):
 def test_a_picture_without_matplotlib_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    problem = command._cannot_write(argparse.Namespace(json=None, plot="x.png"))
+    problem = _output_files.problem(argparse.Namespace(json=None, plot="x.png"))
     assert "argument --plot: needs matplotlib" in problem
     assert "easyddl[plot]" in problem
 

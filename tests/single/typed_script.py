@@ -37,7 +37,8 @@ def train(x: np.ndarray, y: np.ndarray) -> dict[str, list[float]]:
 
 
 def on_ranks(x: np.ndarray, y: np.ndarray) -> list[dict[str, list[float]]]:
-    with ddl.Ranks(np=4, env={"KERAS_BACKEND": "jax"}, start_timeout=30) as ranks:
+    env = {"KERAS_BACKEND": "jax"}
+    with ddl.Ranks(np=4, env=env, cpus=range(4), start_timeout=30) as ranks:
         ranks.run(train, (x, y), timeout=60)
     return ddl.run(train, args=(x, y), np=4, hosts="h1:2,h2:2")
 

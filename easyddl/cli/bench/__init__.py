@@ -14,7 +14,7 @@ import pathlib
 import re
 import sys
 
-from easyddl.cli import _numbers
+from easyddl.cli import _numbers, _output_files
 
 SUMMARY = "time allreduce on these ranks, next to MPI's and the bounds of memory and network"
 
@@ -37,12 +37,6 @@ def parse_size(text):
             f"must be a multiple of 4 bytes, the size of a float32, and not 0. Received: {text!r}"
         )
     return size
-
-
-def _parse_picture(text):
-    if not text.lower().endswith(".png"):
-        raise argparse.ArgumentTypeError(f"must end in .png. Received: {text!r}")
-    return text
 
 
 def add_arguments(parser):
@@ -78,7 +72,7 @@ def add_arguments(parser):
     )
     parser.add_argument(
         "--plot",
-        type=_parse_picture,
+        type=_output_files.picture,
         metavar="FILE.png",
         help="draw a picture (needs matplotlib: pip install easyddl[plot])",
     )
@@ -99,7 +93,7 @@ def run(options):
     from easyddl.runtime import world
 
     # Only rank 0 writes. It broadcasts its check, so that all ranks end with the same error.
-    problem = objects.broadcast_object(_cannot_write(options) if world.is_root() else None)
+    problem = objects.broadcast_object(_output_files.problem(options) if world.is_root() else None)
     if problem is None:
         missing = timing.memory_missing(max(options.sizes))
         problem = missing and f"argument --sizes: {missing}"
@@ -126,28 +120,6 @@ def run(options):
     if world.is_root():
         _write(results, options)
     return 0
-
-
-def _cannot_write(options):
-    """Returns the reason why the output files cannot be written; `None` if they can."""
-    for name in ("json", "plot"):
-        path = getattr(options, name)
-        if path is None or (name == "json" and path == "-"):
-            continue
-        path = pathlib.Path(path)
-        if path.is_dir():
-            return f"argument --{name}: there is a directory of this name: {str(path)!r}"
-        if not path.parent.is_dir():
-            return f"argument --{name}: there is no directory {str(path.parent)!r}"
-    if options.plot is not None:
-        try:
-            import matplotlib.figure  # noqa: F401 - checks only that it can be imported
-        except ImportError as error:
-            return (
-                "argument --plot: needs matplotlib: `pip install matplotlib`, or the extra "
-                f"`easyddl[plot]` ({error})"
-            )
-    return None
 
 
 def _short(version):

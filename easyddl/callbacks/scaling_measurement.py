@@ -1,0 +1,166 @@
+"""Measures the steps of a fit for `easyddl scaling`, and then ends the job."""
+
+import os
+import time
+
+from easyddl.callbacks import hooks
+from easyddl.collectives import objects
+from easyddl.compat import patches
+from easyddl.profiling import measurement_request
+from easyddl.profiling.step_times import StepRecorder, are_enough, combine
+from easyddl.runtime import affinity, hardware, world
+from easyddl.training import fit_context
+
+# With very short epochs few steps are measured. The measurement ends after so many times the
+# batches that were asked for.
+_PATIENCE = 4
+
+_latest = None  # the `ScalingMeasurement` of the last fit
+
+
+def is_wanted():
+    """Whether `easyddl scaling` started this job."""
+    return measurement_request.VARIABLE in os.environ
+
+
+def begin(fit, callback, writers):
+    """Measures the steps of a fit, together with those of the fits before that had the same step.
+
+    Call it in a callback's `set_model`, on all ranks.
+
+    Args:
+        fit: `FitContext`.
+        callback: The Keras callback whose hooks receive the steps. It must be the first one.
+        writers: List of the callbacks that write checkpoints, backups and logs. They are muted: a
+            measurement must not replace the files of a training.
+    """
+    global _latest
+    if _latest is None or _latest.step is not fit.step:
+        _latest = ScalingMeasurement(fit.step, measurement_request.from_environment())
+    _latest.watch(fit, callback)
+    for writer in writers:
+        fit.at_end.callback(hooks.mute(writer))
+
+
+class ScalingMeasurement:
+    """The measurement of a model's training steps.
+
+    Args:
+        step: `CompiledStep`.
+        request: `MeasurementRequest`.
+
+    Attributes:
+        step: `CompiledStep`.
+    """
+
+    def __init__(self, step, request):
+        self.step = step
+        self._request = request
+        self._recorder = StepRecorder(request.warmup)
+        self._first_batch = step.meter.steps
+
+    def watch(self, fit, callback):
+        """Measures the steps of a fit.
+
+        Args:
+            fit: `FitContext`.
+            callback: The first Keras callback of the fit.
+        """
+        inherited_begin, inherited_end = callback.on_train_batch_begin, callback.on_train_batch_end
+
+        def begin_step(batch, logs=None):
+            self._begin_step(fit, batch // fit.model.steps_per_execution)
+            inherited_begin(batch, logs)
+
+        def end_step(batch, logs=None):
+            self._end_step(fit, batch // fit.model.steps_per_execution)
+            inherited_end(batch, logs)
+
+        replacements = {"on_train_batch_begin": begin_step, "on_train_batch_end": end_step}
+        fit.at_end.callback(patches.replace_all(callback, replacements))
+        fit.on_success(lambda: self._end_fit(fit))
+        if world.size() > 1:
+            fit.on_steps_end(lambda: self._end_steps(fit))
+
+    def _begin_step(self, fit, number):
+        samples, batches = self.step.meter.samples, self.step.meter.steps
+        self._recorder.begin_step(number, samples, batches)
+        if batches - self._first_batch < self._request.steps:
+            return
+        steps = self._recorder.steps(samples, batches)
+        if not self._is_enough(steps, batches):
+            return
+        if world.size() == 1:
+            self._finish(fit, [steps])
+        # All ranks end after the same step, which carries this request to them.
+        fit.join.ask_to_stop()
+
+    def _end_step(self, fit, number):
+        now = time.perf_counter()
+        if fit_context.all_ranks_have_batches(fit.model):
+            self._recorder.end_step(number, now, fit.join.waited)
+
+    def _is_enough(self, steps, batches):
+        """Whether the job can end.
+
+        Args:
+            steps: List of the `Step` that have been measured.
+            batches: Integer. The number of all batches so far.
+        """
+        most = _PATIENCE * (self._request.steps + self._request.warmup)
+        return are_enough(steps, self._request.steps) or batches - self._first_batch >= most
+
+    def _gather(self):
+        """The steps of all ranks so far, and whether they are enough. Collective."""
+        samples, batches = self.step.meter.samples, self.step.meter.steps
+        steps = self._recorder.steps(samples, batches)
+        is_enough = self._is_enough(steps, batches)
+        ranks, enough = zip(*objects.allgather_object((steps, is_enough)), strict=True)
+        return list(ranks), any(enough)
+
+    def _end_steps(self, fit):
+        """Ends the job after an epoch's steps, if they are enough. Called on all ranks together."""
+        ranks, is_enough = self._gather()
+        if is_enough:
+            self._finish(fit, ranks)
+
+    def _end_fit(self, fit):
+        """Reports the steps of a fit that has ended by itself. Called on all ranks together."""
+        ranks, is_enough = self._gather()
+        if is_enough:
+            self._finish(fit, ranks)
+        self._report(ranks, None)
+
+    def _finish(self, fit, ranks):
+        with world.activity("reading batches for easyddl scaling"):
+            reading = fit.data.seconds_per_batch(
+                fit.model, self._request.steps, sum(step.seconds for step in ranks[world.rank()])
+            )
+        self._report(ranks, reading)
+        raise SystemExit(0)
+
+    def _report(self, ranks, reading):
+        """Prints the measurement on the root. Collective."""
+        readings = objects.allgather_object(reading)
+        measured = {
+            **combine(ranks, self._request.steps),
+            "reading_seconds": None if None in readings else sum(readings) / len(readings),
+            "threads": min(objects.allgather_object(affinity.compute_threads())),
+            "hosts": _hosts(),
+        }
+        if world.is_root():
+            # Past `sys.stderr`, which the script may have replaced.
+            os.write(2, measurement_request.answer(measured).encode())
+
+
+def _hosts():
+    """The ranks, CPU cores and GPUs of each host, as a list of dicts. Collective."""
+    ranks = objects.allgather_object((world.host(), os.sched_getaffinity(0)))
+    cpus = set().union(*(each for host, each in ranks if host == world.host()))
+    own = hardware.usable_physical_cores(allowed=cpus), hardware.gpu_count()
+    found = dict(objects.allgather_object((world.host(), own)))
+    hosts = [host for host, _ in ranks]
+    return [
+        {"host": host, "ranks": hosts.count(host), "cores": cores, "gpus": gpus}
+        for host, (cores, gpus) in found.items()
+    ]

@@ -1,0 +1,41 @@
+"""The files that a command writes its results to: `--json FILE` and `--plot FILE.png`."""
+
+import argparse
+import pathlib
+
+
+def picture(text):
+    """Checks the name of a picture."""
+    if not text.lower().endswith(".png"):
+        raise argparse.ArgumentTypeError(f"must end in .png. Received: {text!r}")
+    return text
+
+
+def problem(options):
+    """The reason why the files cannot be written; `None` if they can.
+
+    Args:
+        options: Namespace. `json` and `plot`, each the name of a file or `None`. The JSON file `-`
+            is standard output.
+    """
+    for name in ("json", "plot"):
+        path = getattr(options, name)
+        if path is None or (name == "json" and path == "-"):
+            continue
+        path = pathlib.Path(path)
+        if path.is_dir():
+            return f"argument --{name}: there is a directory of this name: {str(path)!r}"
+        if not path.parent.is_dir():
+            return f"argument --{name}: there is no directory {str(path.parent)!r}"
+    return _plot_problem() if options.plot is not None else None
+
+
+def _plot_problem():
+    try:
+        import matplotlib.figure  # noqa: F401 - checks only that it can be imported
+    except ImportError as error:
+        return (
+            "argument --plot: needs matplotlib: `pip install matplotlib`, or the extra "
+            f"`easyddl[plot]` ({error})"
+        )
+    return None

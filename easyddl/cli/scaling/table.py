@@ -1,0 +1,81 @@
+"""The table of `easyddl scaling`, and the content of its JSON file."""
+
+import dataclasses
+
+from easyddl.cli.scaling import verdict
+
+_COLUMNS = ("ranks", "samples/s", "speed-up", "efficiency", "step (ms)", "exposed", "lag", "input")
+_WIDTHS = (5, 10, 8, 10, 9, 7, 5, 5)
+
+
+def header():
+    """The line with the names of the columns."""
+    return _line(_COLUMNS)
+
+
+def row(measurement, first):
+    """The line of a `Measurement`, with its ratios to the first one."""
+    rate, step = measurement.rate, 1000 * measurement.median_step
+    return _line(
+        [
+            str(measurement.ranks),
+            f"{rate:.{0 if rate >= 1000 else 1}f}",
+            f"{measurement.speed_up(first):.2f}",
+            percent(measurement.efficiency(first)),
+            f"{step:.{1 if step >= 10 else 2}f}",
+            percent(measurement.exposed),
+            percent(measurement.lag),
+            percent(measurement.input),
+        ]
+    )
+
+
+def too_few(measurements, steps):
+    """The line on scripts that ended before all steps were taken; `None` if none did.
+
+    Args:
+        measurements: List of `Measurement`.
+        steps: Integer. The number of steps that was asked for.
+    """
+    few = [
+        f"{each.steps} on {each.ranks} rank{'s' * (each.ranks > 1)}"
+        for each in measurements
+        if each.steps < steps
+    ]
+    if not few:
+        return None
+    return f"The script ended before {steps} steps were measured: {', '.join(few)}."
+
+
+def percent(share):
+    """A share in percent; a dash for `None`."""
+    return "-" if share is None else f"{100 * share:.0f} %"
+
+
+def _line(cells):
+    return "  ".join(cell.rjust(width) for cell, width in zip(cells, _WIDTHS, strict=True))
+
+
+def as_json(measurements, program):
+    """The content of the JSON file.
+
+    Args:
+        measurements: List of `Measurement`.
+        program: List of strings. The program and its arguments.
+    """
+    first = measurements[0]
+    return {
+        "program": program,
+        "measurements": [
+            {
+                **dataclasses.asdict(each),
+                "samples_per_second": each.rate,
+                "speed_up": each.speed_up(first),
+                "efficiency": each.efficiency(first),
+                "median_step_seconds": each.median_step,
+                "input": each.input,
+            }
+            for each in measurements
+        ],
+        "limit": verdict.sentence(measurements),
+    }

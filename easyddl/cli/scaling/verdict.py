@@ -1,0 +1,165 @@
+"""The sentence of `easyddl scaling` on what limits the scaling of a script."""
+
+import dataclasses
+
+_GOOD = 0.9  # the efficiency from which on a script scales well
+_SMALLER = 0.75  # the ratio of the batches of a rank below which they have become smaller
+_MORE = 1.2  # how much longer than in inverse proportion to its cores a rank may compute
+
+
+def sentence(measurements):
+    """Says what limits the scaling, at the largest number of ranks.
+
+    Args:
+        measurements: List of `Measurement`, in ascending order of the numbers of ranks.
+
+    Returns:
+        String.
+    """
+    first, last = measurements[0], measurements[-1]
+    if len(measurements) == 1:
+        return "One number of ranks shows no scaling: pass several, as in `-np 1 2 4`."
+    if last.efficiency(first) >= _GOOD:
+        return (
+            f"Scales well: {last.ranks} ranks train {last.speed_up(first):.1f} times as fast as "
+            f"{_number(first.ranks, 'rank')}."
+        )
+    cause = losses(first, last).largest()
+    return _too_many(last) or _OF_CAUSE[cause](first, last)
+
+
+def _too_many(last):
+    """The sentence on a host with more ranks than cores or GPUs; `None` without one."""
+    # Where gradients are on GPUs, the wait for them is not measured.
+    kind, name = ("gpus", "GPU") if last.exposed is None else ("cores", "core")
+    for host in last.hosts:
+        if host["ranks"] > host[kind] > 0:
+            where = f" on host {host['host']}" if len(last.hosts) > 1 else ""
+            return (
+                f"{host['ranks']} ranks share {_number(host[kind], name)}{where}: more ranks than "
+                f"{name}s cannot go faster."
+            )
+    return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Losses:
+    """The seconds by which a step is longer than the ideal, by cause.
+
+    Attributes:
+        exchange: Float. The exchange of gradients, which no computation hides.
+        lag: Float. The wait for the slowest rank.
+        reading: Float. Reading the batch.
+        computing: Float. All else: computation, callbacks and Keras itself.
+    """
+
+    exchange: float
+    lag: float
+    reading: float
+    computing: float
+
+    def largest(self):
+        """The name of the largest."""
+        causes = dataclasses.asdict(self)
+        return max(causes, key=causes.get)
+
+
+def losses(first, last):
+    """Finds out why a step is longer than the ideal.
+
+    The ideal is the time per sample of a rank in the first measurement.
+
+    Args:
+        first: `Measurement`.
+        last: `Measurement`.
+
+    Returns:
+        `Losses`.
+    """
+    ratio = last.batch / first.batch
+    busy = max(0.0, _busy(last) - ratio * _busy(first))
+    reading = 0.0
+    if None not in (first.reading_seconds, last.reading_seconds):
+        # Reading may go on during computation, and then makes the step longer by less.
+        reading = min(busy, max(0.0, last.reading_seconds - ratio * first.reading_seconds))
+    return Losses(
+        exchange=_exchange(last) - ratio * _exchange(first),
+        lag=_lag(last) - ratio * _lag(first),
+        reading=reading,
+        computing=busy - reading,
+    )
+
+
+def _busy(measurement):
+    """The seconds of a step in which a rank does not wait for gradients."""
+    return measurement.step * (1 - (measurement.exposed or 0.0))
+
+
+def _exchange(measurement):
+    return measurement.step * ((measurement.exposed or 0.0) - (measurement.lag or 0.0))
+
+
+def _lag(measurement):
+    return measurement.step * (measurement.lag or 0.0)
+
+
+def _of_exchange(first, last):
+    advice = "larger batches or a faster network" if len(last.hosts) > 1 else "larger batches"
+    share = _percent(last.exposed - last.lag)
+    return f"{share} of a step is communication that nothing hides: use {advice}."
+
+
+def _of_lag(first, last):
+    return (
+        f"The ranks wait for the slowest one for {_percent(last.lag)} of a step: give all ranks "
+        "equally fast cores and batches of equal cost."
+    )
+
+
+def _of_reading(first, last):
+    return (
+        f"The input pipeline takes {_percent(min(1.0, last.input))} of a step: cache the data, "
+        "read them in parallel or prefetch them."
+    )
+
+
+def _of_computing(first, last):
+    ratio = last.batch / first.batch
+    factor = _busy(last) / (ratio * _busy(first))
+    before = _number(first.ranks, "rank")
+    times = f"{factor:.1f} times as long"
+    if last.exposed is None:
+        return (
+            f"A step takes {times} as with {before}. On GPUs the wait for gradients is not "
+            "measured: `easyddl timeline` shows the exchange."
+        )
+    if ratio < _SMALLER:
+        return (
+            f"A rank computes {times} for a sample as with {before}, and its batches have "
+            f"{last.batch:.0f} samples instead of {first.batch:.0f}: keep them large."
+        )
+    if last.threads < first.threads and factor <= _MORE * first.threads / last.threads:
+        return (
+            f"A rank has {_number(last.threads, 'core')} instead of {first.threads}, and computes "
+            f"{times} as with {before}: a faster machine or more hosts help."
+        )
+    return (
+        f"A rank computes {times} as with {before}, and its share of the cores does not explain "
+        "it: ranks share caches and memory bandwidth, or other programs use the cores."
+    )
+
+
+_OF_CAUSE = {
+    "exchange": _of_exchange,
+    "lag": _of_lag,
+    "reading": _of_reading,
+    "computing": _of_computing,
+}
+
+
+def _number(count, noun):
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def _percent(share):
+    return f"{100 * share:.0f} %"
