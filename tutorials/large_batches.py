@@ -9,7 +9,9 @@ accuracy of small ones. large_batches.md shows the expected results.
 
 The ranks share each batch, so a job of 8 ranks trains like one process. This script is about
 batches and rates. With real data you would keep the batch size of a rank, and the factor would be
-the number of ranks.
+the number of ranks. WARMUP is the length of the warmup, as a fraction of all epochs.
+
+This is the plain Keras script plain/large_batches.py with the four lines of easyddl, marked 1 to 4.
 """
 
 import argparse
@@ -22,11 +24,12 @@ from sklearn.model_selection import train_test_split
 
 BATCH, FACTOR = 8, 16  # size of the small batch, and the ratio of large to small
 RATE = 0.006  # suits the small batch
-SETTINGS = {  # factor, and warmup as a fraction of all epochs
-    "small batches": (1, 0),
-    "large batches, no warmup": (FACTOR, 0),
-    "large batches, warmup": (FACTOR, 1 / 3),
+SETTINGS = {  # batch sizes, as multiples of BATCH
+    "small batches": 1,
+    "large batches, no warmup": FACTOR,
+    "large batches, warmup": FACTOR,  # rank
 }
+WARMUP = {"large batches, warmup": 1 / 3}  # rank
 
 parser = argparse.ArgumentParser(description="Train with small batches and with large ones.")
 parser.add_argument("--seeds", type=int, default=5)
@@ -34,8 +37,8 @@ parser.add_argument("--first-seed", type=int, default=0)
 parser.add_argument("--epochs", type=int, default=30)
 parser.add_argument("--plot", metavar="FILE.png", help="draw a picture (needs matplotlib)")
 args = parser.parse_args()
-if BATCH % ddl.size():
-    parser.error(f"the ranks share batches of {BATCH}: start 1, 2, 4 or 8 ranks, not {ddl.size()}")
+if BATCH % ddl.size():  # rank
+    parser.error(f"the ranks share batches of {BATCH}: start 1, 2, 4 or 8 ranks")  # rank
 if args.plot:
     import matplotlib.figure
 
@@ -44,18 +47,20 @@ x_train, x_test, y_train, y_test = train_test_split(
     images.astype("float32") / 16, labels, test_size=0.25, stratify=labels, random_state=0
 )
 whole = len(x_train) // (BATCH * FACTOR) * BATCH * FACTOR  # so that all batches are full
-x_train, y_train = ddl.split_data(x_train[:whole], y_train[:whole])  # 2
+x_train, y_train = x_train[:whole], y_train[:whole]
+x_train, y_train = ddl.split_data(x_train, y_train)  # 2
 
 
-def train(seed, factor, warmup):
+def train(name, seed):
     """Trains a model, and returns it with its training error in percent by epoch."""
     keras.utils.set_random_seed(seed)
-    steps = whole // (BATCH * factor)  # per epoch
+    factor = SETTINGS[name]
+    batch = BATCH * factor
+    steps = whole // batch  # per epoch
+    batch //= ddl.size()  # rank
+    warmup = round(WARMUP.get(name, 0) * args.epochs * steps)  # rank
     falls = [args.epochs * steps // 2, args.epochs * steps * 4 // 5]
     rate = keras.optimizers.schedules.PiecewiseConstantDecay(falls, [RATE, RATE / 10, RATE / 100])
-    rate = ddl.LearningRateWarmup(  # 3
-        rate, warmup_epochs=warmup * args.epochs, steps_per_epoch=steps, size=factor
-    )
     # Initial weights twice as large as usual make the first steps of a small network as sensitive
     # as those of a large one.
     start = keras.initializers.VarianceScaling(scale=4 * 2, distribution="uniform")
@@ -63,7 +68,7 @@ def train(seed, factor, warmup):
     layers = [keras.layers.Dense(*size, kernel_initializer=start) for size in sizes]
     model = keras.Sequential([keras.layers.Input((64,)), *layers])
     model.compile(
-        keras.optimizers.SGD(rate, momentum=0.9),
+        keras.optimizers.SGD(ddl.LearningRateWarmup(rate, warmup, size=factor), momentum=0.9),  # 3
         loss="sparse_categorical_crossentropy",
         metrics=["accuracy"],
         steps_per_execution=10,
@@ -71,7 +76,7 @@ def train(seed, factor, warmup):
     history = model.fit(
         x_train,
         y_train,
-        batch_size=BATCH * factor // ddl.size(),
+        batch_size=batch,
         epochs=args.epochs,
         verbose=0,
         callbacks=[ddl.DDLCallback(), ddl.DDLGlobalVariablesCallback()],  # 4
@@ -95,17 +100,18 @@ def plot(errors, accuracies, path):
 
 errors = {name: [] for name in SETTINGS}
 accuracies = {name: [] for name in SETTINGS}
-for name, (factor, warmup) in SETTINGS.items():
+for name in SETTINGS:
     for seed in range(args.first_seed, args.first_seed + args.seeds):
-        model, error = train(seed, factor, warmup)
+        model, error = train(name, seed)
         errors[name].append(error)
-        if ddl.is_root():
+        if ddl.is_root():  # rank
             _, accuracy = model.evaluate(x_test, y_test, verbose=0)
             accuracies[name].append(100 * accuracy)
-    if ddl.is_root():
+    if ddl.is_root():  # rank
         found = " ".join(f"{accuracy:5.1f}" for accuracy in accuracies[name])
         deviation = np.std(accuracies[name], ddof=1) if args.seeds > 1 else 0
         print(f"{name:25} mean {np.mean(accuracies[name]):5.2f} +- {deviation:5.2f}  ({found})")
 
-if args.plot and ddl.is_root():
+args.plot = args.plot if ddl.is_root() else None  # rank
+if args.plot:
     plot(errors, accuracies, args.plot)

@@ -3,9 +3,10 @@
     python tutorials/mnist_cnn.py
     mpirun -np 4 python tutorials/mnist_cnn.py
 
-This is Keras's script with the four lines of easyddl, marked 1 to 4. It downloads MNIST once, into
-Keras's cache. If the download fails, it trains on scikit-learn's digits, scaled up to MNIST's 28 by
-28 pixels, and prints a message.
+This is the plain Keras script plain/mnist_cnn.py with the four lines of easyddl, marked 1 to 4. It
+downloads MNIST once, into Keras's cache. If the download fails, it trains on scikit-learn's digits,
+scaled up to MNIST's 28 by 28 pixels, and prints a message. Rank 0 alone loads the data, and sends
+them to all ranks, so that all ranks use the same data.
 """
 
 import argparse
@@ -18,17 +19,19 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 
-def load_mnist():
-    """Loads MNIST from the cache or the network. Returns `None` if that fails."""
+def load_data():
+    """Loads MNIST from the cache or the network, or else scikit-learn's digits."""
     socket.setdefaulttimeout(10)  # seconds, so that a network without an answer cannot block
     try:
-        return keras.datasets.mnist.load_data()
+        data = keras.datasets.mnist.load_data()
     except Exception as problem:  # Keras has no more specific exception for a failed download
-        if ddl.is_root():
-            print(f"MNIST is not available: {problem}")
-        return None
+        print(f"MNIST is not available: {problem}")
+        print("Training on scikit-learn's digits, scaled up to 28x28, instead of MNIST.")
+        return load_large_digits()
     finally:
         socket.setdefaulttimeout(None)
+    print("Training on MNIST.")
+    return data
 
 
 def load_large_digits():
@@ -46,16 +49,10 @@ parser = argparse.ArgumentParser(description="Train Keras's convolutional networ
 parser.add_argument("--epochs", type=int, default=5)
 args = parser.parse_args()
 
-# The root downloads the file, then the other ranks read it. All ranks must use the same data.
-with ddl.root_first():
-    data = load_mnist()
-if not ddl.allreduce(data is not None, op="min"):
-    data = load_large_digits()
-    if ddl.is_root():
-        print("Training on scikit-learn's digits, scaled up to 28x28, instead of MNIST.")
-elif ddl.is_root():
-    print("Training on MNIST.")
-
+data = None  # rank
+if ddl.is_root():  # rank
+    data = load_data()
+data = ddl.broadcast_object(data)  # rank
 (x_train, y_train), (x_test, y_test) = data
 x_train = np.expand_dims(x_train.astype("float32") / 255, -1)
 x_test = np.expand_dims(x_test.astype("float32") / 255, -1)
@@ -85,6 +82,6 @@ model.fit(
     callbacks=[ddl.DDLCallback(), ddl.DDLGlobalVariablesCallback()],  # 4
 )
 
-if ddl.is_root():
+if ddl.is_root():  # rank
     _, accuracy = model.evaluate(x_test, y_test, verbose=0)
     print(f"Held-out accuracy with {ddl.size()} rank(s): {accuracy:.4f}")

@@ -6,12 +6,9 @@ import re
 import time
 
 import mpi
-import nbclient
-import nbformat
 import pytest
 from jupyter_client import KernelManager
 
-GUIDE = pathlib.Path(__file__).parents[2] / "tutorials" / "notebooks.md"
 LIMIT = 90  # seconds of a cell that would otherwise hang
 
 # The kernel of this environment, whatever the user has installed.
@@ -190,15 +187,3 @@ def test_ranks_end_with_the_kernel(folders):
     finally:
         kernel.end()
     assert ended(pids)
-
-
-def test_the_guide_runs_as_a_notebook(tmp_path):
-    cells = re.findall(r"^```python\n(.*?)^```$", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(each) for each in cells])
-    nbclient.NotebookClient(
-        notebook, timeout=LIMIT, resources={"metadata": {"path": str(tmp_path)}}
-    ).execute()
-    printed = ["".join(o.get("text", "") for o in cell.outputs) for cell in notebook.cells]
-    losses = re.search(r"^loss ([\d.]+), then ([\d.]+)$", "\n".join(printed), re.MULTILINE)
-    assert float(losses[2]) < float(losses[1])
-    assert any("[0] " in text and "8/8" in text for text in printed)

@@ -1,6 +1,7 @@
 import importlib.util
 import inspect
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -40,6 +41,12 @@ def test_the_names_are_exactly_these():
 
 def test_dir_shows_what_a_user_may_import():
     assert sorted(dir(ddl)) == sorted([*NAMES, "callbacks", "layers", "optimizers"])
+
+
+def test_the_reference_has_all_of_them():
+    text = (pathlib.Path(__file__).parents[2] / "tutorials" / "reference.md").read_text()
+    found = re.findall(r"^\.\. auto(?:class|function):: easyddl\.(\w+)$", text, re.MULTILINE)
+    assert sorted(found) == sorted(NAMES)
 
 
 def test_beside_the_folders_there_is_nothing_but_the_package_itself():

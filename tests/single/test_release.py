@@ -82,7 +82,7 @@ def test_version_stands_in_one_place():
     files = [*ROOT.glob("easyddl/**/*.py"), *ROOT.glob("ext/**/*.[ch]*"), ROOT / "pyproject.toml"]
     assert len(files) > 100
     assert not [file for file in files if f'"{version}"' in file.read_text()]
-    assert f"**{version}**" in (ROOT / "README.md").read_text()
+    assert f"**{version}**" in (ROOT / "tutorials" / "changes.md").read_text()
 
 
 @pytest.mark.parametrize("text", ["", " , ", "mpich,foo", "MPICH"])

@@ -1,0 +1,38 @@
+"""Trains a classifier of scikit-learn's digits with easyddl and Keras 3.
+
+    easyddl run -H host1:1,host2:1 python ibm_ddl_after.py
+
+This is the translation of ibm_ddl_before.py. ../from_ibm_ddl.md explains it.
+"""
+
+import easyddl as ddl
+import keras
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+
+BATCH, RATE = 16, 0.01
+
+images, labels = load_digits(return_X_y=True)
+x_train, x_test, y_train, y_test = train_test_split(
+    images.astype("float32") / 16, labels, test_size=0.25, stratify=labels, random_state=0
+)
+x_train, y_train = ddl.split_data(x_train, y_train)
+
+model = keras.Sequential(
+    [
+        keras.layers.Input((64,)),
+        keras.layers.Dense(64, activation="relu"),
+        keras.layers.Dense(10, activation="softmax"),
+    ]
+)
+optimizer = keras.optimizers.SGD(ddl.scale_lr(RATE), momentum=0.9)
+model.compile(optimizer, loss="sparse_categorical_crossentropy", metrics=["accuracy"])
+
+callbacks = [ddl.DDLCallback()]
+callbacks.append(keras.callbacks.ModelCheckpoint("last.keras"))
+callbacks.append(ddl.DDLGlobalVariablesCallback())
+model.fit(x_train, y_train, batch_size=BATCH, epochs=10, verbose=2, callbacks=callbacks)
+
+if ddl.rank() == 0:
+    _, accuracy = model.evaluate(x_test, y_test, verbose=0)
+    print(f"Held-out accuracy: {accuracy:.4f}")
