@@ -10,6 +10,7 @@ import keras
 from easyddl import backends
 from easyddl.callbacks import global_batch, hooks, order, scaling_measurement, step_spans
 from easyddl.callbacks.global_variables_callback import DDLGlobalVariablesCallback
+from easyddl.callbacks.rank_zero import RankZero
 from easyddl.collectives import objects
 from easyddl.optimizers import momentum_correction
 from easyddl.profiling import trace_file
@@ -315,5 +316,10 @@ class DDLCallback(keras.callbacks.Callback):
 
 
 def _writers(callbacks):
-    """The callbacks that write files: Keras's on rank 0, and those that run on all ranks."""
-    return [c for c in callbacks if isinstance(c, _WRITERS) or hooks.runs_on_all_ranks(c)]
+    """The callbacks that write files: Keras's, and easyddl's, which run on all ranks."""
+
+    def writes(callback):
+        inner = callback.callback if isinstance(callback, RankZero) else callback
+        return isinstance(inner, _WRITERS) or hooks.runs_on_all_ranks(callback)
+
+    return [callback for callback in callbacks if writes(callback)]

@@ -147,7 +147,9 @@ def combine(ranks, batches):
         "samples": sum(step.samples for steps in together for step in steps),
         "seconds": max(own, default=0.0),
         "step_seconds": [
-            _mean([step.seconds / max(1, step.batches) for step in steps]) for steps in together
+            # Few digits, because rank 0 prints all of these on one line.
+            round(_mean([step.seconds / max(1, step.batches) for step in steps]), 7)
+            for steps in together
         ],
     }
     return {**combined, **_shares(together, _mean(own))}

@@ -33,6 +33,7 @@ callbacks = [
     ddl.DDLCallback(),
     Notes(),
     keras.callbacks.CSVLogger(folder / "log.csv"),
+    ddl.RankZero(keras.callbacks.CSVLogger(folder / "wrapped.csv")),
     ddl.BackupAndRestore(folder / "backup", save_freq=2),
     ddl.DDLGlobalVariablesCallback(),
 ]
