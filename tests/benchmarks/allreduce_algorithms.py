@@ -19,6 +19,8 @@ import subprocess
 import sys
 import time
 
+import tagged_cells
+
 TESTS = pathlib.Path(__file__).resolve().parents[1]
 NOTEBOOK = TESTS.parent / "tutorials" / "notebooks" / "03_allreduce_seen.py"
 PING_PONGS = 20
@@ -67,20 +69,6 @@ def limit_bursts(net, mbit):
         subprocess.run(line, check=True)
 
 
-def notebook_names(**names):
-    """What the notebook's cells tagged `algorithms` define, as a dictionary.
-
-    Args:
-        **names: The modules that the cells use.
-    """
-    import jupytext
-
-    cells = jupytext.read(NOTEBOOK).cells
-    tagged = [cell.source for cell in cells if "algorithms" in cell.metadata.get("tags", ())]
-    exec("\n\n".join(tagged), names)
-    return names
-
-
 def ping_pong_seconds(comm, partner, size):
     """The median time of a message from rank 0 to its partner, by half the way there and back."""
     import numpy as np
@@ -112,7 +100,8 @@ def measure(options):
 
     comm = MPI.COMM_WORLD
     modules = {"ddl": ddl, "functools": functools, "np": np, "os": os}
-    names = notebook_names(**modules, statistics=statistics, time=time)
+    modules |= {"statistics": statistics, "time": time}
+    names = tagged_cells.execute(NOTEBOOK, "algorithms", **modules)
     latency = ping_pong_seconds(comm, options.ranks, 4)
     large = ping_pong_seconds(comm, options.ranks, LARGE)
     results = [

@@ -235,9 +235,9 @@ plt.show()
 # - **Scaled.** Longer steps make up for the smaller number of steps. But at the start, the
 #   weights change fast, and such steps are too long for them. With 8 ranks, some seeds never
 #   recover. An error of 90 % is guessing.
-# - **Scaled, with warmup.** With 8 ranks, the rate is small while the weights change fast, and
-#   all seeds come close to the training of one rank. With 16 ranks, the full rate is too large
-#   for this network even after a warmup: the linear rule holds only up to a limit.
+# - **Scaled, with warmup.** With 8 ranks, the rate is small while the weights change fast, and no
+#   seed is lost. With 16 ranks, the full rate is too large for this network even after a warmup:
+#   the linear rule holds only up to a limit.
 
 
 # %%
@@ -252,7 +252,7 @@ for way in WAYS:
 assert final("not scaled", 1) < 2
 assert final("not scaled", 16) > final("not scaled", 8) + 2 > final("not scaled", 1) + 2
 assert final("scaled", 8) > final("scaled, with warmup", 8) + 4
-assert final("scaled, with warmup", 8) < 5
+assert max(curve[-1] for curve in curves["scaled, with warmup", 8]) < 20  # no seed is lost
 assert final("scaled, with warmup", 16) > final("scaled, with warmup", 8) + 10
 
 # %% [markdown]
@@ -275,12 +275,16 @@ plt.show()
 
 accuracy = {key: np.mean(found) for key, found in held_out.items()}
 assert accuracy["not scaled", 1] > 93
-for k in (2, 4, 8):
-    assert abs(accuracy["scaled, with warmup", k] - accuracy["not scaled", 1]) < 3
+assert all(accuracy[way, k] > accuracy["not scaled", 1] - 4 for way in WAYS for k in (2, 4))
+assert accuracy["scaled, with warmup", 8] > accuracy["not scaled", 1] - 3
 assert accuracy["scaled, with warmup", 8] > accuracy["not scaled", 8] + 0.5
 assert accuracy["scaled, with warmup", 8] > accuracy["scaled", 8] + 4
+assert all(accuracy[way, 16] < accuracy["not scaled", 1] - 3 for way in WAYS)
 
 # %% [markdown]
+# Up to 4 ranks, all three ways come close to one rank. With 8 ranks, the scaled rate with a
+# warmup comes closest. With 16 ranks, none of them comes close.
+#
 # ## What to change, in order
 #
 # 1. **Keep the batch of a rank, and scale the rate.** Leave `batch_size` as it was in one
