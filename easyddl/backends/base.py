@@ -44,6 +44,10 @@ class Backend(abc.ABC):
             threads: Integer. The number of threads that this rank should start.
         """
 
+    @abc.abstractmethod
+    def threads_of_operations(self):
+        """The number of threads that an operation may use; `None` if it is the framework's own."""
+
     # Tensors.
 
     @abc.abstractmethod

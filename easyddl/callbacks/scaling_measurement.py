@@ -3,6 +3,7 @@
 import os
 import time
 
+from easyddl import backends
 from easyddl.callbacks import hooks
 from easyddl.collectives import objects
 from easyddl.compat import patches
@@ -145,12 +146,18 @@ class ScalingMeasurement:
         measured = {
             **combine(ranks, self._request.steps),
             "reading_seconds": None if None in readings else sum(readings) / len(readings),
-            "threads": min(objects.allgather_object(affinity.compute_threads())),
+            "threads": min(objects.allgather_object(_threads())),
             "hosts": _hosts(),
         }
         if world.is_root():
             # Past `sys.stderr`, which the script may have replaced.
             os.write(2, measurement_request.answer(measured).encode())
+
+
+def _threads():
+    """The number of cores that an operation of this rank uses."""
+    share = affinity.compute_threads()
+    return min(share, backends.require().threads_of_operations() or share)
 
 
 def _hosts():

@@ -6,6 +6,8 @@ import typing
 
 LEAST = 3  # steps, without which there is no median
 
+_SIZES = 3  # how many sizes of a step frameworks are expected to compile
+
 
 class Step(typing.NamedTuple):
     """A step of one rank. With `steps_per_execution`, Keras takes several batches in one step.
@@ -44,8 +46,9 @@ class _Epoch:
 class StepRecorder:
     """Records the training steps of this rank.
 
-    The first step of an epoch is left out: no step ends at its begin. Keras may report the ends of
-    steps in other threads than their begins, and late.
+    The first step of an epoch is left out: no step ends at its begin. So is the first one with a
+    smaller batch, such as the last of an epoch, because frameworks may compile it anew. Keras may
+    report the ends of steps in other threads than their begins, and late.
 
     Args:
         warmup: Integer. The number of batches, from the first one on, that are left out.
@@ -89,27 +92,31 @@ class StepRecorder:
         """
         with self._lock:
             ends = [epoch.taken[0] for epoch in self._epochs[1:]]
-            found = []
+            found, sizes = [], set()
             for number, end in enumerate([*ends, (samples, batches)][: len(self._epochs)]):
-                found += self._steps_of(number, end)
+                found += self._steps_of(number, end, sizes)
             return found
 
-    def _steps_of(self, number, end):
-        """The steps of an epoch, after which `end` samples and batches have been taken."""
+    def _steps_of(self, number, end, sizes):
+        """The steps of an epoch.
+
+        Args:
+            number: Integer. The number of the epoch.
+            end: Pair. The samples and batches of all steps up to the end of the epoch.
+            sizes: Set of the samples and batches of earlier steps, to which those of this epoch's
+                steps are added.
+        """
         epoch, first = self._epochs[number], self._epochs[0].taken[0][1]
         for step, (before, after) in enumerate(itertools.pairwise([*epoch.taken, end])):
+            size = after[0] - before[0], after[1] - before[1]
+            compiles = size not in sizes and len(sizes) < _SIZES
+            sizes.add(size)
             is_measured = {step - 1, step} <= epoch.ended.keys()
-            if not is_measured or before[1] - first < self._warmup:
+            if compiles or not is_measured or before[1] - first < self._warmup:
                 continue
             (begin, waited_before), (ended, waited) = epoch.ended[step - 1], epoch.ended[step]
-            yield Step(
-                number,
-                step,
-                ended - begin,
-                None if None in (waited, waited_before) else waited - waited_before,
-                after[0] - before[0],
-                after[1] - before[1],
-            )
+            wait = None if None in (waited, waited_before) else waited - waited_before
+            yield Step(number, step, ended - begin, wait, *size)
 
 
 def are_enough(steps, batches):

@@ -52,6 +52,12 @@ def compute_threads():
     return estimate(of_this_process(), launcher.local_size()) if _agreed is None else _agreed
 
 
+def threads_in_environment(name):
+    """The number of threads that an environment variable sets, or `None`."""
+    text = os.environ.get(name, "").strip()
+    return int(text) if text.isdecimal() and int(text) > 0 else None
+
+
 def are_limited():
     """Whether this rank should start fewer threads than it has CPUs, or shares its machine."""
     return launcher.local_size() > 1 or compute_threads() < len(os.sched_getaffinity(0))

@@ -24,7 +24,7 @@ def scale(*arguments, **env):
     return mpi.run_command(line(*arguments), mpi.environment(env, ["matplotlib"]), TIMEOUT)
 
 
-def scale_job(tmp_path, ranks, *arguments, steps=12, backend="tensorflow", options=()):
+def scale_job(tmp_path, ranks, *arguments, steps=12, backend="tensorflow", options=(), env=()):
     """Measures the job.
 
     Returns:
@@ -34,7 +34,7 @@ def scale_job(tmp_path, ranks, *arguments, steps=12, backend="tensorflow", optio
     result = tmp_path / "result.json"
     asked = ["-np", *ranks, "--steps", steps, "--warmup", 3, "--json", result, *options]
     job = ["--", sys.executable, JOB, tmp_path, *arguments]
-    done = scale(*asked, *job, KERAS_BACKEND=backend)
+    done = scale(*asked, *job, KERAS_BACKEND=backend, **dict(env))
     found = json.loads(result.read_text())["measurements"] if result.exists() else []
     return done, {each["ranks"]: each for each in found}
 
@@ -55,13 +55,15 @@ def test_a_script(tmp_path):
     pytest.importorskip("matplotlib")
     picture = tmp_path / "picture.png"
     # On two ranks an epoch has five steps, of which the first does not count.
-    done, found = scale_job(tmp_path, [1, 2], 80, 50, options=["--plot", picture])
+    env = {"TF_NUM_INTRAOP_THREADS": "1"}
+    done, found = scale_job(tmp_path, [1, 2], 80, 50, options=["--plot", picture], env=env)
     assert done.returncode == 0, done.stdout
     for ranks, calls in ((1, 16), (2, 17)):
         one = found[ranks]
         assert one["steps"] == len(one["step_seconds"]) == 12
         assert one["samples"] == 12 * BATCH * ranks
         assert one["samples_per_second"] > 0 and one["input"] > 0
+        assert one["threads"] == 1
         assert [host["ranks"] for host in one["hosts"]] == [ranks]
         assert_ended_early(tmp_path, ranks, calls)
     assert found[1]["exposed"] == 0 and 0 < found[2]["exposed"] < 1
@@ -81,11 +83,13 @@ def test_a_script(tmp_path):
 @pytest.mark.soak
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_another_backend(backend, tmp_path):
-    done, found = scale_job(tmp_path, [1, 2], 80, 50, backend=backend)
+    env = {"jax": {"NPROC": "1"}, "torch": {"OMP_NUM_THREADS": "1"}}[backend]
+    done, found = scale_job(tmp_path, [1, 2], 80, 50, backend=backend, env=env)
     assert done.returncode == 0, done.stdout
     for ranks, calls in ((1, 16), (2, 17)):
         assert found[ranks]["steps"] == 12
         assert found[ranks]["samples"] == 12 * BATCH * ranks
+        assert found[ranks]["threads"] == 1
         assert_ended_early(tmp_path, ranks, calls)
     assert 0 < found[2]["exposed"] < 1 and found[2]["input"] > 0
 

@@ -55,6 +55,26 @@ def test_several_batches_in_a_step():
     assert combine([steps], 10)["step_seconds"] == [0.1, 0.2]
 
 
+def test_the_first_step_with_a_smaller_batch_does_not_count():
+    recorder, samples = StepRecorder(warmup=1), 0
+    for epoch in range(2):
+        for number, size in enumerate([8, 8, 5]):
+            recorder.begin_step(number, samples, 3 * epoch + number)
+            recorder.end_step(number, 10.0 * epoch + number, None)
+            samples += size
+    found = [(step.epoch, step.number, step.samples) for step in recorder.steps(samples, 6)]
+    assert found == [(0, 1, 8), (1, 1, 8), (1, 2, 5)]
+
+
+def test_steps_count_if_all_batches_differ():
+    recorder, samples = StepRecorder(warmup=1), 0
+    for number in range(6):
+        recorder.begin_step(number, samples, number)
+        recorder.end_step(number, float(number), None)
+        samples += 10 + number
+    assert [step.number for step in recorder.steps(samples, 6)] == [3, 4, 5]
+
+
 def test_the_samples_of_a_step_that_runs_do_not_count_before():
     recorder = StepRecorder(warmup=1)
     record(recorder, [1.0, 2.0])

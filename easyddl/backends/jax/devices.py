@@ -10,6 +10,7 @@ from easyddl.backends.base import Backend
 from easyddl.backends.jax import private
 from easyddl.runtime import affinity, launcher
 
+_MULTI_THREAD = "xla_cpu_multi_thread_eigen"
 _VISIBLE, _ALL = "jax_cuda_visible_devices", "all"
 
 
@@ -50,9 +51,14 @@ class JaxDevices(Backend):
         # either, it stays.
         if os.environ.get("NPROC") not in (None, self._own_threads):
             return
-        if "xla_cpu_multi_thread_eigen" in os.environ.get("XLA_FLAGS", ""):
+        if _MULTI_THREAD in os.environ.get("XLA_FLAGS", ""):
             return
         os.environ["NPROC"] = self._own_threads = str(threads)
+
+    def threads_of_operations(self):
+        if f"{_MULTI_THREAD}=false" in os.environ.get("XLA_FLAGS", ""):
+            return 1
+        return affinity.threads_in_environment("NPROC")
 
 
 def _pin_gpu(local_rank):

@@ -9,6 +9,8 @@ import tensorflow as tf
 from easyddl.backends.base import Backend
 from easyddl.runtime import affinity, launcher
 
+_INTRA_OP = "TF_NUM_INTRAOP_THREADS"
+
 _own = {}  # the numbers of threads that easyddl has set
 
 
@@ -46,6 +48,10 @@ class TensorFlowDevices(Backend):
         with contextlib.suppress(RuntimeError):
             _share_cores(threads)
 
+    def threads_of_operations(self):
+        set_here = tf.config.threading.get_intra_op_parallelism_threads()
+        return set_here or affinity.threads_in_environment(_INTRA_OP)
+
 
 def _pin_gpu(local_rank):
     gpus = tf.config.get_visible_devices("GPU")
@@ -58,7 +64,7 @@ def _pin_gpu(local_rank):
 
 def _share_cores(threads):
     """Sets TensorFlow's numbers of threads that the user has not set."""
-    if "TF_NUM_INTRAOP_THREADS" in os.environ:
+    if _INTRA_OP in os.environ:
         return
     settings = tf.config.threading
     # Two at least: one may wait in an exchange while the other computes.

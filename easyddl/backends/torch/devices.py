@@ -40,3 +40,6 @@ class TorchDevices(Backend):
             most = self._most_threads = self._most_threads or now
             self._own_threads = min(threads, most)
             torch.set_num_threads(self._own_threads)
+
+    def threads_of_operations(self):
+        return torch.get_num_threads()
