@@ -325,7 +325,8 @@ def test_the_json_file():
 @pytest.mark.parametrize("numbers", [[1, 2, 8], [2]])
 def test_a_picture(numbers, tmp_path):
     pytest.importorskip("matplotlib")
-    plot.draw([measured(number, 1.0) for number in numbers], str(tmp_path / "picture.png"))
+    measurements = [measured(number, 1.0) for number in numbers]
+    plot.draw(measurements, "python a$b$.py " * 20, str(tmp_path / "picture.png"))
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -167,4 +167,17 @@ def _write(measurements, program, options):
         else:
             pathlib.Path(options.json).write_text(text)
     if options.plot is not None:
-        plot.draw(measurements, options.plot)
+        plot.draw(measurements, _where(program, measurements[-1].hosts), options.plot)
+
+
+def _where(program, hosts):
+    """The title of the picture: the script, and what it ran on."""
+    parts = []
+    for count, noun in (
+        (len(hosts), "host"),
+        (sum(host["cores"] for host in hosts), "core"),
+        (sum(host["gpus"] for host in hosts), "GPU"),
+    ):
+        if count > 0:
+            parts.append(f"{count} {noun}{'s' * (count > 1)}")
+    return f"{shlex.join(program)} on {', '.join(parts)}"

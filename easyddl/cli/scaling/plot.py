@@ -3,11 +3,12 @@
 _MEASURED, _IDEAL = "#0072b2", "#777777"
 
 
-def draw(measurements, path):
+def draw(measurements, title, path):
     """Draws the samples per second beside the ideal, and the efficiency.
 
     Args:
         measurements: List of `Measurement`.
+        title: String.
         path: String. The file to write, which ends in `.png`.
     """
     # pyplot would look for a display.
@@ -18,6 +19,7 @@ def draw(measurements, path):
     ranks = [each.ranks for each in measurements]
     figure = Figure(figsize=(8, 3.6), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
+    figure.suptitle(title, fontsize="medium", wrap=True, parse_math=False)
     rates, efficiencies = figure.subplots(1, 2)
     ideal = [first.rate * number / first.ranks for number in ranks]
     rates.plot(ranks, ideal, "--", color=_IDEAL, label="ideal")
@@ -31,7 +33,7 @@ def draw(measurements, path):
     for axes in (rates, efficiencies):
         axes.set_xlabel("ranks")
         axes.set_xticks(ranks)
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.08 * axes.dataLim.ymax)
         axes.grid(color="#dddddd")
         axes.set_axisbelow(True)
     figure.savefig(path)

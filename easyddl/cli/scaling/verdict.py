@@ -141,7 +141,7 @@ def _of_computing(first, last):
     if last.threads < first.threads and factor <= _MORE * first.threads / last.threads:
         return (
             f"A rank has {_number(last.threads, 'core')} instead of {first.threads}, and computes "
-            f"{times} as with {before}: a faster machine or more hosts help."
+            f"{times} as with {before}: more cores or more hosts help."
         )
     return (
         f"A rank computes {times} as with {before}, and its share of the cores does not explain "
