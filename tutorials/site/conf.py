@@ -2,7 +2,8 @@
 
     python -m sphinx -W --keep-going -c tutorials/site tutorials build/site
 
-The sources are in `tutorials/`. `docstrings.py` prepares the docstrings, which are Markdown.
+The sources are in `tutorials/`. `docstrings.py` prepares the docstrings, which are Markdown, and
+`mathml.py` writes the formulas.
 """
 
 import importlib.metadata
@@ -25,6 +26,7 @@ version = release = importlib.metadata.version("easyddl")
 copyright = "the authors of easyddl"
 
 extensions = [
+    "mathml",
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
@@ -33,6 +35,7 @@ extensions = [
 exclude_patterns = ["clusters", "migration", "plain", "site", "**/.ipynb_checkpoints"]
 
 html_theme = "furo"
+html_math_renderer = "mathml"
 pygments_style = "default"
 pygments_dark_style = "monokai"
 html_title = "easyddl"
