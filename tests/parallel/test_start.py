@@ -72,7 +72,8 @@ def test_ranks_do_not_wait_for_ever_for_one_that_never_comes(how, step):
 def test_what_tensorflow_tells_for_information_comes_once():
     script = (
         "import easyddl, os, tensorflow as tf; tf.function(lambda: tf.ones(3), jit_compile=True)();"
-        "print('level', os.environ.get('TF_CPP_MIN_LOG_LEVEL'), flush=True)"
+        # A line in one piece, which the other rank's messages cannot part.
+        "os.write(1, f'\\nlevel {os.environ.get(\"TF_CPP_MIN_LOG_LEVEL\")}\\n'.encode())"
     )
     line = mpi.command(2, [sys.executable, "-c", script])
     env = mpi.environment()
