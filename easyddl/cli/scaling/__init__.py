@@ -172,12 +172,12 @@ def _write(measurements, program, options):
 
 def _where(program, hosts):
     """The title of the picture: the script, and what it ran on."""
-    parts = []
-    for count, noun in (
-        (len(hosts), "host"),
-        (sum(host["cores"] for host in hosts), "core"),
-        (sum(host["gpus"] for host in hosts), "GPU"),
-    ):
-        if count > 0:
-            parts.append(f"{count} {noun}{'s' * (count > 1)}")
+    from easyddl.cli.scaling.verdict import number
+
+    counts = {
+        "host": len(hosts),
+        "core": sum(host["cores"] for host in hosts),
+        "GPU": sum(host["gpus"] for host in hosts),
+    }
+    parts = [number(count, noun) for noun, count in counts.items() if count > 0]
     return f"{shlex.join(program)} on {', '.join(parts)}"

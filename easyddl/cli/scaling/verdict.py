@@ -22,7 +22,7 @@ def sentence(measurements):
     if last.efficiency(first) >= _GOOD:
         return (
             f"Scales well: {last.ranks} ranks train {last.speed_up(first):.1f} times as fast as "
-            f"{_number(first.ranks, 'rank')}."
+            f"{number(first.ranks, 'rank')}."
         )
     cause = losses(first, last).largest()
     return _too_many(last) or _OF_CAUSE[cause](first, last)
@@ -36,7 +36,7 @@ def _too_many(last):
         if host["ranks"] > host[kind] > 0:
             where = f" on host {host['host']}" if len(last.hosts) > 1 else ""
             return (
-                f"{host['ranks']} ranks share {_number(host[kind], name)}{where}: more ranks than "
+                f"{host['ranks']} ranks share {number(host[kind], name)}{where}: more ranks than "
                 f"{name}s cannot go faster."
             )
     return None
@@ -126,7 +126,7 @@ def _of_reading(first, last):
 def _of_computing(first, last):
     ratio = last.batch / first.batch
     factor = _busy(last) / (ratio * _busy(first))
-    before = _number(first.ranks, "rank")
+    before = number(first.ranks, "rank")
     times = f"{factor:.1f} times as long"
     if last.exposed is None:
         return (
@@ -140,7 +140,7 @@ def _of_computing(first, last):
         )
     if last.threads < first.threads and factor <= _MORE * first.threads / last.threads:
         return (
-            f"A rank has {_number(last.threads, 'core')} instead of {first.threads}, and computes "
+            f"A rank has {number(last.threads, 'core')} instead of {first.threads}, and computes "
             f"{times} as with {before}: more cores or more hosts help."
         )
     return (
@@ -157,7 +157,8 @@ _OF_CAUSE = {
 }
 
 
-def _number(count, noun):
+def number(count, noun):
+    """A count and its noun, as in "1 rank" or "2 ranks"."""
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
