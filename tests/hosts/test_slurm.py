@@ -23,6 +23,7 @@ MPI = "--mpi=pmix" if mpi.is_open_mpi() else "--mpi=pmi2"
 BY_MPIRUN = "openmpi" if mpi.is_open_mpi() else "hydra"
 MPIRUN = [mpi.mpirun(), *(["--allow-run-as-root"] if mpi.is_open_mpi() else [])]
 TIMEOUT = 300
+AGAIN = 3  # times that a job is started again after a crash that is not easyddl's
 
 REASON = slurm.missing()
 pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
@@ -50,7 +51,22 @@ def environment(shown=()):
 def python(cluster, launcher, *arguments, shown=(), timeout=TIMEOUT):
     """Runs a Python script on the first host, by a launcher and its arguments."""
     command = [*launcher, sys.executable, *arguments]
-    return cluster.run(command, environment(shown), timeout)
+    done = cluster.run(command, environment(shown), timeout)
+    for _ in range(AGAIN):
+        if not has_crashed_in_open_mpi(done):
+            break
+        done = cluster.run(command, environment(shown), timeout)
+    return done
+
+
+def has_crashed_in_open_mpi(done):
+    """Whether a rank received a message in `MPI_Init` before Open MPI was ready for it.
+
+    Open MPI 5 has this race under srun, in programs without easyddl, too:
+    https://github.com/open-mpi/ompi/issues/12495 and https://github.com/open-mpi/ompi/pull/13559.
+    """
+    frames = ("mca_pml_ob1_recv_frag_callback_match", "ompi_mpi_init", "PMPI_Init_thread")
+    return all(frame in done.stdout for frame in frames)
 
 
 def test_digits_by_srun(cluster):
