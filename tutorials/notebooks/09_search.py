@@ -244,7 +244,7 @@ for batch, marker in zip(BATCHES, "os^D", strict=True):
     mine = [trial for trial in trials if trial.params["batch"] == batch]
     rates = [trial.params["rate"] for trial in mine]
     axes.plot(rates, [trial.value for trial in mine], marker, label=f"batch of {batch}")
-axes.set(xlabel="learning rate", ylabel="validation accuracy", xscale="log", xlim=(1e-3, 1))
+axes.set(xlabel="learning rate", ylabel="validation accuracy", xscale="log", xlim=(1e-3, 1.2))
 axes.legend()
 plt.show()
 
