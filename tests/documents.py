@@ -3,10 +3,11 @@
 A block is a fence with a language. GitHub does not show a comment of HTML; one or more of these may
 stand before a block of `python` or `sh`:
 
-    <!-- not run: REASON -->    a test cannot run it; REASON is one of `REASONS`
-    <!-- run: soak -->          it takes long, so the soak runs it
-    <!-- command: NAME -->      `.ci/run` runs it, in an environment of its own
-    <!-- setup: NAME -->        a fragment, before which one of run_document.py's `SETUPS` is run
+    <!-- not run: REASON -->      a test cannot run it; REASON is one of `REASONS`
+    <!-- run: soak -->            it takes long, so the soak runs it
+    <!-- shortened: OPTIONS -->   it takes very long: the soak adds these options to each line
+    <!-- command: NAME -->        `.ci/run` runs it, in an environment of its own
+    <!-- setup: NAME -->          a fragment, before which one of run_document.py's `SETUPS` is run
 """
 
 import dataclasses
@@ -21,17 +22,7 @@ EXECUTED = ("python", "sh")
 DATA = ("json", "toml", "yaml")
 SHOWN = ("cpp", "diff", "mermaid", "text")
 
-REASONS = (
-    "needs a cluster",
-    "needs a GPU",
-    "needs Open MPI",
-    "needs root",
-    "installs packages",
-    "CI's own command",
-    "a measurement of many minutes",
-)
-COMMANDS = ("main job", "tests")
-MARKERS = ("not run", "run", "command", "setup")
+REASONS = ("needs a cluster", "needs a GPU")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +60,19 @@ class Block:
 
     @property
     def takes_long(self):
-        return self.markers.get("run") == "soak"
+        return self.markers.get("run") == "soak" or "shortened" in self.markers
+
+    @property
+    def needs_root(self):
+        return "sudo " in self.code
+
+    @property
+    def shortened(self):
+        """Its code, in which options shorten each line if a comment gives some."""
+        if "shortened" not in self.markers:
+            return self.code
+        options = self.markers["shortened"]
+        return "".join(f"{line} {options}\n" for line in self.code.splitlines())
 
 
 def documents():

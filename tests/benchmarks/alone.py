@@ -1,17 +1,19 @@
 """Times what easyddl costs where there is nothing to share: in a world of one, and on import.
 
     python tests/benchmarks/alone.py
+    python tests/benchmarks/alone.py --rounds 1
 
 A tiny model takes steps with easyddl's callbacks and without, in turns; shown is the difference
 of the median steps. And processes import Keras, and Keras and easyddl, in turns.
 """
 
+import argparse
 import statistics
 import subprocess
 import sys
 import time
 
-STEPS, ROUNDS, IMPORTS = 2000, 7, 9
+STEPS = 2000
 
 
 def step_seconds(model, x, first=(), last=()):
@@ -34,7 +36,7 @@ def build(keras):
     return model
 
 
-def cost_of_a_step():
+def cost_of_a_step(rounds):
     import keras
     import numpy as np
 
@@ -43,7 +45,7 @@ def cost_of_a_step():
     plain, together = build(keras), build(keras)
     x = np.zeros((STEPS, 4), np.float32)
     found = {"plain": [], "easyddl": []}
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         found["plain"].append(step_seconds(plain, x))
         hooks = [ddl.DDLCallback()], [ddl.DDLGlobalVariablesCallback()]
         found["easyddl"].append(step_seconds(together, x, *hooks))
@@ -56,9 +58,9 @@ def import_seconds(line):
     return time.perf_counter() - begin
 
 
-def cost_of_import():
+def cost_of_import(rounds):
     found = {"import keras": [], "import keras, easyddl": []}
-    for _ in range(IMPORTS):
+    for _ in range(rounds):
         for line, times in found.items():
             times.append(import_seconds(line))
     return found
@@ -73,8 +75,11 @@ def show(found, unit, scale):
 
 
 def main():
-    show(cost_of_import(), "ms", 1e3)
-    show(cost_of_a_step(), "us a step", 1e6)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=9)
+    options = parser.parse_args()
+    show(cost_of_import(options.rounds), "ms", 1e3)
+    show(cost_of_a_step(options.rounds), "us a step", 1e6)
 
 
 if __name__ == "__main__":

@@ -24,11 +24,11 @@ import time
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
 LAYERS, WIDTH = 32, 512  # gradients of 33.6 MB, in layers of 1 MB
-STEPS, ROUNDS = 12, 5
+STEPS = 12
 TRIAL_BATCH = 256
 
 
-def start(rate):
+def start(rate, rounds):
     """Makes the hosts, and starts this script on them."""
     sys.path[:0] = [str(TESTS), str(TESTS / "hosts")]
     import mpi
@@ -39,7 +39,7 @@ def start(rate):
     with tempfile.TemporaryDirectory() as folder, network.Network(2, mbit=rate) as two:
         env = two.environment({"EASYDDL_TIMELINE": folder, "TF_CPP_MIN_LOG_LEVEL": "3"})
         env.setdefault("PYTHONPATH", mpi.environment()["PYTHONPATH"])
-        line = two.mpirun(1, [__file__, "--on-a-host"])
+        line = two.mpirun(1, [__file__, "--on-a-host", "--rounds", str(rounds)])
         subprocess.run(line, env=env, stdin=subprocess.DEVNULL, check=True)
         line = [sys.executable, "-m", "easyddl", "timeline", folder]
         subprocess.run(line, env=env, check=True)
@@ -67,7 +67,7 @@ def step_seconds(model, batch, callbacks=()):
     return float(statistics.median(np.diff(ends[3:])))
 
 
-def measure():
+def measure(rounds):
     import keras
     import numpy as np
     import tensorflow as tf
@@ -95,7 +95,7 @@ def measure():
     for _ in range(3):  # the time of a step is not quite in proportion to its batch
         batch = int(batch * exchange / (slowest(step_seconds(plain, batch)) * 2 / 3))
     found = {"step alone": [], "exchange alone": [], "step with easyddl": []}
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         found["step alone"].append(slowest(step_seconds(plain, batch)))
         found["exchange alone"].append(slowest(exchange_seconds()))
         callbacks = [ddl.DDLCallback()], [ddl.DDLGlobalVariablesCallback()]
@@ -114,13 +114,14 @@ def measure():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--mbit", type=int, default=1000, help="the speed of each host's wire")
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--on-a-host", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.on_a_host:
         os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-        measure()
+        measure(options.rounds)
     else:
-        start(options.mbit)
+        start(options.mbit, options.rounds)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import sys
 
 import documents
 import mpi
+import network
 import pytest
 import run_document
 
@@ -23,12 +24,15 @@ RUN_DOCUMENT = pathlib.Path(run_document.__file__)
 TRAIN = RUN_DOCUMENT.with_name("train.py")
 LANGUAGES = (*documents.EXECUTED, *documents.DATA, *documents.SHOWN)
 ALLOWED = {
-    "not run": documents.REASONS,
-    "run": ("soak",),
-    "command": documents.COMMANDS,
-    "setup": run_document.SETUPS,
+    "not run": documents.REASONS.__contains__,
+    "run": {"soak"}.__contains__,
+    "shortened": re.compile("--").match,
+    "command": re.compile(r"\w").match,
+    "setup": run_document.SETUPS.__contains__,
 }
+CI = documents.ROOT / ".ci" / "run"
 OF_SCRIPTS = ("matplotlib", "sklearn")
+AS_ROOT = 'sudo() { "$@"; }\n'
 TIMEOUT = 1200  # seconds
 
 # The commands of this environment come before those of the machine.
@@ -96,13 +100,20 @@ def test_every_block_is_a_fence_with_a_language(path):
 
 @each_document()
 def test_comments_before_blocks_are_known(path):
-    wrong = [
-        f"{block.place}: {name}: {value}"
-        for block in documents.blocks(path)
-        for name, value in block.markers.items()
-        if block.language not in documents.EXECUTED or value not in ALLOWED.get(name, ())
-    ]
-    assert wrong == []
+    for block in documents.blocks(path):
+        for name, value in block.markers.items():
+            comment = f"{block.place}: {name}: {value}"
+            assert block.language in documents.EXECUTED and name in ALLOWED, comment
+            assert ALLOWED[name](value), comment
+
+
+@each_document()
+def test_commands_for_an_environment_of_their_own_are_run_by_ci(path):
+    called = re.sub(r"\s+", " ", CI.read_text())
+    for block in documents.blocks(path):
+        if name := block.markers.get("command"):
+            document = path.relative_to(documents.ROOT)
+            assert f'run_command {document} "{name}"' in called, block.place
 
 
 @each_document()
@@ -163,6 +174,8 @@ def run(blocks, folder, lean):
         lean: Whether processes import no more than they need. Commands that select no backend
             then take that which is imported in the shortest time, and otherwise Keras's default.
     """
+    if network.missing() is not None:
+        blocks = [block for block in blocks if not block.needs_root]
     blocks = [block for block in blocks if block.is_run]
     if not blocks:
         pytest.skip("no such block")
@@ -198,10 +211,12 @@ def needed_by(blocks):
 
 def as_step(block):
     """What run_document.py needs to know of a block."""
+    # A test that may run as root already does so.
+    code = AS_ROOT + block.shortened if block.needs_root else block.shortened
     return {
         "path": str(block.path),
         "line": block.line,
         "language": block.language,
-        "code": block.code,
+        "code": code,
         "setup": block.markers.get("setup"),
     }
