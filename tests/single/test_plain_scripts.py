@@ -1,6 +1,8 @@
 """Each tutorial's script is a plain Keras script, in tutorials/plain, plus four marked lines.
 
-`plain_of` applies the rule that tutorials/four_lines.md states.
+A plain script is the script without the lines that end in `# 1`, `# 2`, `# 4` or `# rank`; what was
+indented below such a line moves to the left. In the line `# 3` easyddl's call becomes its first
+argument. The number of ranks is left out of a text.
 """
 
 import ast
