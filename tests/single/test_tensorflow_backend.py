@@ -65,6 +65,31 @@ def test_what_the_user_set_stays(monkeypatch):
     assert asked == []
 
 
+@pytest.fixture
+def threads(monkeypatch):
+    """TensorFlow's numbers of threads, of which none is set."""
+    numbers = {"intra": 0, "inter": 0}
+    monkeypatch.setattr(devices, "_own", {})
+    for kind in numbers:
+        monkeypatch.delenv(f"TF_NUM_{kind.upper()}OP_THREADS", raising=False)
+        name = f"{kind}_op_parallelism_threads"
+        monkeypatch.setattr(tf.config.threading, f"get_{name}", lambda k=kind: numbers[k])
+        monkeypatch.setattr(
+            tf.config.threading, f"set_{name}", lambda count, k=kind: numbers.update({k: count})
+        )
+    return numbers
+
+
+def test_each_variable_that_the_user_set_stays(monkeypatch, threads):
+    monkeypatch.setenv("TF_NUM_INTEROP_THREADS", "3")
+    BACKEND.share_cores(4)
+    assert threads == {"intra": 4, "inter": 0}
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "1")
+    monkeypatch.delenv("TF_NUM_INTEROP_THREADS")
+    BACKEND.share_cores(5)
+    assert threads == {"intra": 4, "inter": 5}
+
+
 def test_importing_after_tensorflow_has_begun_warns(monkeypatch):
     def begun(device, kind):
         raise RuntimeError("Visible devices cannot be modified after being initialized")
@@ -77,20 +102,11 @@ def test_importing_after_tensorflow_has_begun_warns(monkeypatch):
         BACKEND.configure()
 
 
-def test_threads_are_set_again_when_the_ranks_know_each_other(monkeypatch):
-    state = {"intra": 0, "inter": 0}
-    monkeypatch.setattr(devices, "_own", {})
-    monkeypatch.delenv("TF_NUM_INTRAOP_THREADS", raising=False)
-    for kind in state:
-        name = f"{kind}_op_parallelism_threads"
-        monkeypatch.setattr(tf.config.threading, f"get_{name}", lambda k=kind: state[k])
-        monkeypatch.setattr(
-            tf.config.threading, f"set_{name}", lambda count, k=kind: state.update({k: count})
-        )
+def test_threads_are_set_again_when_the_ranks_know_each_other(threads):
     BACKEND.share_cores(1)
-    assert state == {"intra": 1, "inter": 2}
+    assert threads == {"intra": 1, "inter": 2}
     BACKEND.share_cores(4)
-    assert state == {"intra": 4, "inter": 4}
-    state["intra"] = 7  # the user's
+    assert threads == {"intra": 4, "inter": 4}
+    threads["intra"] = 7  # the user's
     BACKEND.share_cores(2)
-    assert state == {"intra": 7, "inter": 2}
+    assert threads == {"intra": 7, "inter": 2}

@@ -9,7 +9,7 @@ import tensorflow as tf
 from easyddl.backends.base import Backend
 from easyddl.runtime import affinity, launcher
 
-_INTRA_OP = "TF_NUM_INTRAOP_THREADS"
+_VARIABLES = {"intra": "TF_NUM_INTRAOP_THREADS", "inter": "TF_NUM_INTEROP_THREADS"}
 
 _own = {}  # the numbers of threads that easyddl has set
 
@@ -50,7 +50,7 @@ class TensorFlowDevices(Backend):
 
     def threads_of_operations(self):
         set_here = tf.config.threading.get_intra_op_parallelism_threads()
-        return set_here or affinity.threads_in_environment(_INTRA_OP)
+        return set_here or affinity.threads_in_environment(_VARIABLES["intra"])
 
 
 def _pin_gpu(local_rank):
@@ -64,11 +64,11 @@ def _pin_gpu(local_rank):
 
 def _share_cores(threads):
     """Sets TensorFlow's numbers of threads that the user has not set."""
-    if _INTRA_OP in os.environ:
-        return
     settings = tf.config.threading
     # Two at least: one may wait in an exchange while the other computes.
     for kind, count in (("intra", threads), ("inter", max(2, threads))):
+        if _VARIABLES[kind] in os.environ:
+            continue  # TensorFlow prefers what is set here to the variable
         now = getattr(settings, f"get_{kind}_op_parallelism_threads")()
         if now in (0, _own.get(kind)):
             getattr(settings, f"set_{kind}_op_parallelism_threads")(count)
