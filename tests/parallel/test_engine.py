@@ -124,7 +124,7 @@ def build(sanitizer, folder):
         pytest.skip(done.stderr)
     assert done.returncode == 0, done.stdout + done.stderr
     compile_all = [cmake, "--build", folder, "--target", "engine_tests", "--parallel", "2"]
-    done = subprocess.run(compile_all, text=True, capture_output=True, timeout=600)
+    done = subprocess.run(compile_all, text=True, capture_output=True, timeout=1500)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

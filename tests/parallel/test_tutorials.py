@@ -98,8 +98,9 @@ def test_warmup_brings_large_batches_back(tmp_path):
     found = list(accuracies(run_plain("large_batches.py", cwd=tmp_path)).values())
     small, cold, warm = found
     error = np.sqrt((np.var(small, ddof=1) + np.var(warm, ddof=1)) / len(small))
-    assert np.mean(small) - np.mean(warm) < 2 * error, found
-    assert np.mean(small) - np.mean(cold) > max(1, 2 * error), found
+    # In percent. Rounding differs between processors, and two errors alone are met by chance.
+    much = max(1, 2 * error)
+    assert np.mean(small) - np.mean(warm) < much < np.mean(small) - np.mean(cold), found
 
 
 def test_every_tutorial_is_run_by_a_test():
