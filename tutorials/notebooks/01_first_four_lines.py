@@ -241,8 +241,9 @@ def difference(results, when):
 
 # %% [markdown]
 # First without any of the lines, and with all of them. Without the lines, two ranks are two
-# processes that train alone. Each of them takes as many steps as the plain script, and the models
-# differ. With the lines, each rank takes half the steps, and the models are equal in every bit.
+# processes that train alone. Each of them takes as many steps in an epoch as the plain script,
+# and the models differ. With the lines, each rank takes half the steps, and the models are equal
+# in every bit.
 
 # %%
 none = ranks.run(train, args=(False, False, False, False))
@@ -262,8 +263,9 @@ assert difference(every, "after") == 0
 #
 # ### Line 2: `ddl.split_data`
 #
-# Without it, every rank trains on all samples. The ranks still agree, but each takes as many steps
-# as one process: the job does twice the work, and no time is gained.
+# It gives each rank its own part of the samples, its *shard*. Without it, every rank trains on
+# all samples. The ranks still agree, but each takes as many steps as one process: the job does
+# twice the work, and no time is gained.
 
 # %%
 no_split = ranks.run(train, kwargs={"split": False})
@@ -312,9 +314,9 @@ assert difference(no_average, "after") > 0.01
 # %% [markdown]
 # ### Line 4, second callback: `ddl.DDLGlobalVariablesCallback`
 #
-# It broadcasts the weights of the root before the first step. Without it, the ranks start from
-# different weights. `DDLCallback` warns about this when `fit` begins, and again at the end, when it
-# compares the weights of the ranks.
+# It broadcasts the weights of the root before the first step, that is, it copies them to all
+# ranks. Without it, the ranks start from different weights. `DDLCallback` warns about this when
+# `fit` begins, and again at the end, when it compares the weights of the ranks.
 
 # %%
 with contextlib.redirect_stderr(io.StringIO()) as warnings:

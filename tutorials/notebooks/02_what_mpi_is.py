@@ -322,9 +322,10 @@ independent = ranks.run(pi_by_monte_carlo, args=(False,))
 same_seed = ranks.run(pi_by_monte_carlo, args=(True,))
 
 # %% [markdown]
-# With seeds of their own the ranks get different estimates, and the estimate of all ranks together
-# is better. With the same seed all ranks draw the same points. Their estimates are equal, and so is
-# the estimate of all ranks together: three of the four ranks have worked for nothing.
+# With seeds of their own the ranks get different estimates. The estimate of all ranks together is
+# better on average, although a single rank can be closer by chance. With the same seed all ranks
+# draw the same points. Their estimates are equal, and so is the estimate of all ranks together:
+# three of the four ranks have worked for nothing.
 
 # %%
 alone, together = zip(*independent, strict=True)
@@ -382,9 +383,9 @@ plt.show()
 #
 # ## The same with easyddl
 #
-# easyddl has these collectives as functions that return a new array. `ddl.allreduce` computes the
-# mean, unless `op` names another operation. They also take numbers, and tensors of TensorFlow, JAX
-# or PyTorch.
+# easyddl has three of these collectives as functions that return a new array: `ddl.broadcast`,
+# `ddl.allgather` and `ddl.allreduce`. `ddl.allreduce` computes the mean, unless `op` names
+# another operation. They also take numbers, and tensors of TensorFlow, JAX or PyTorch.
 
 # %%
 
@@ -444,7 +445,7 @@ assert [each["mean"][0] for each in ranks.run(with_easyddl)] == [2.5] * 4
 #
 # The loss of a batch is a mean over its samples, and so is its gradient. If $k$ ranks hold $n$
 # samples each, the gradient over all $kn$ samples is the mean of the $k$ gradients over $n$
-# samples:
+# samples, where $g_{ri}$ is the gradient of sample $i$ of rank $r$:
 #
 # $$\frac{1}{kn} \sum_{r=1}^{k} \sum_{i=1}^{n} g_{ri} = \frac{1}{k} \sum_{r=1}^{k} \Big( \frac{1}{n}
 # \sum_{i=1}^{n} g_{ri} \Big)$$

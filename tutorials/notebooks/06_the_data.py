@@ -90,7 +90,8 @@ for rank, (x, y) in enumerate(ranks.run(shard_of_digits, args=(images[:100], lab
 # - `shuffle=True`: one permutation, the same on all ranks, before the split. After it the samples
 #   stay in their shard too. Use it for data that are sorted or repeat with a period.
 # - `shuffle="epoch"`: a new permutation of all samples in every epoch, and then the split ([Goyal
-#   et al., 2017](https://arxiv.org/abs/1706.02677)). Over the epochs a rank sees all samples.
+#   et al., 2017](https://arxiv.org/abs/1706.02677)). After enough epochs, each rank has seen all
+#   samples.
 #
 # With `"epoch"` the shard of an array is a `PyDataset`, which yields batches. `DDLCallback` passes
 # the number of the epoch to it. The function below does so itself.
@@ -245,8 +246,8 @@ print(f"{len(paths)} files, {kilobytes / len(paths):.0f} kB each")
 #
 # The split decides how much work a rank has. `split_data` of file names gives each rank its names,
 # and the rank decodes its own files. `split_data` of decoded images gives each rank its images,
-# too, but the rank has decoded all files before, and throws most of them away. The images are the
-# same.
+# too, but the rank has decoded all files before, and throws away those of the other ranks. The
+# images are the same.
 #
 # The cell counts the files that each rank reads and decodes in two epochs. `cache()` keeps the
 # decoded images of the first epoch in memory.
@@ -342,10 +343,10 @@ for rank, found in enumerate(pools):
     assert found["inter-op"] >= 2
 
 # %% [markdown]
-# The function of `map` runs on the inter-op threads. `num_parallel_calls` limits how many calls are
-# active at a time, and the number of threads limits it too. That is right for decoding, which needs
-# a core. It is too few for a storage that answers late, such as a network file system: a call that
-# waits for it needs no core, but it occupies a thread.
+# The function of `map` runs on the inter-op threads. `num_parallel_calls` limits how many calls
+# are active at a time. At most as many are active as there are threads, and it can be fewer. That
+# is right for decoding, which needs a core. It is too few for a storage that answers late, such
+# as a network file system: a call that waits for it needs no core, but it occupies a thread.
 #
 # A pipeline can have threads of its own
 # ([`tf.data.ThreadingOptions`](https://www.tensorflow.org/api_docs/python/tf/data/ThreadingOptions)).
@@ -517,6 +518,7 @@ plt.show()
 # %% [markdown]
 # What each version can change:
 #
+# - **Map** has costs of its own for a Python function, and can be slower than the loop.
 # - **Prefetch** lets the pipeline work during the step. A batch then costs the longer of the two,
 #   the step or its decoding, in place of their sum. If the step itself computes on the CPU, both
 #   need the same cores, and the gain is small.
@@ -530,8 +532,8 @@ plt.show()
 # These are the rules that follow:
 #
 # - Split file names, then `shuffle`, `map`, `batch` and `prefetch`, in this order.
-# - Leave `num_parallel_calls` at `tf.data.AUTOTUNE` if the files are local: the pipeline then uses
-#   the threads of its rank.
+# - Pass `num_parallel_calls=tf.data.AUTOTUNE` if the files are local: the pipeline then uses the
+#   threads of its rank.
 # - For a slow storage, give the pipeline 8 or more threads of its own, and as many calls. Each rank
 #   of a host has such a pool, so with `k` ranks the storage gets `k` times as many requests at
 #   once.

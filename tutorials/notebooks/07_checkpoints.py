@@ -103,7 +103,7 @@ def train(backup, at=None, checkpoint=None, epochs=EPOCHS, dropout=0.0, batch=No
 
     Returns:
         Dictionary with the numbers of the epochs that were trained, the loss of each of them, the
-        learning rate at the end, and the weights.
+        number of steps of an epoch, the learning rate at the end, and the weights.
     """
     import keras
     from sklearn.datasets import load_digits
@@ -125,6 +125,7 @@ def train(backup, at=None, checkpoint=None, epochs=EPOCHS, dropout=0.0, batch=No
     return {
         "epochs": history.epoch,
         "loss": history.history["loss"],
+        "steps": history.params["steps"],
         "rate": float(keras.ops.convert_to_numpy(model.optimizer.learning_rate)),
         "weights": model.get_weights(),
     }
@@ -245,8 +246,8 @@ assert not os.path.exists("killed")
 #
 # ## Go on with another number of ranks
 #
-# Two ranks have written the backup that the cell above copied. One rank can resume from it, or
-# four ranks. There are two ways:
+# The cell that killed the job has copied its backup to `for_one_rank`. It is a backup of two
+# ranks. One rank can resume from it, or four ranks. There are two ways:
 #
 # - **The global batch stays.** One rank takes 64 samples in a step, as the two ranks did
 #   together. The rate stays too: pass `rescale="none"`.
@@ -291,6 +292,8 @@ done_and_saved["SIGTERM, one backup per epoch"] = (steps, steps)
 assert TERM_STEP <= steps <= TERM_STEP + 1  # the step in which the signal came, or the next one
 
 # %% [markdown]
+# easyddl's message counts epochs from 1, so its epoch 2 is the epoch 1 of `state.json`.
+#
 # In a job of `easyddl run`, 143 is the exit status of the job. The script of a batch job can
 # recognize it and submit the job again: see [On a cluster](10_on_a_cluster.ipynb). In a notebook
 # the ranks stay usable, and the next call resumes on them.
@@ -408,8 +411,9 @@ assert (saved <= done).all() and (done - saved)[0] < SAVE_FREQ
 #
 # A backup serves to resume one training. `ddl.ModelCheckpoint` saves the model itself, with the
 # arguments of Keras's callback: below, after each epoch whose loss is the lowest so far. Its
-# files are atomic too. All ranks pass the callback, and only rank 0 writes. To show this, each
-# rank passes another name. Only the file of rank 0 exists afterwards.
+# files, too, are written under another name and then renamed. All ranks pass the callback, and
+# only rank 0 writes. To show this, each rank passes another name. Only the file of rank 0 exists
+# afterwards.
 
 
 # %%
@@ -452,7 +456,8 @@ print(f"rate {whole[0]['rate']:.2f}, and then {resumed[0]['rate']:.2f}")
 describe(resumed[0])
 assert resumed[0]["epochs"] == [2, 3]
 np.testing.assert_allclose(resumed[0]["rate"], 2 * whole[0]["rate"], rtol=1e-6)
-assert SAMPLES // (64 * pair.size) == STEPS // 2
+print(f"steps of an epoch: {whole[0]['steps']}, and then {resumed[0]['steps']}")
+assert resumed[0]["steps"] == whole[0]["steps"] // 2
 
 pair.close()
 alone.close()

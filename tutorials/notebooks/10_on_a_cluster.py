@@ -223,7 +223,7 @@ assert "`-np 16` asks for more ranks than there are slots" in refusal
 # both Kubernetes operators by a file.
 #
 # The next cell gives `easyddl run` the same two nodes as these systems would. It finds the same
-# eight ranks each time.
+# eight ranks each time. The last line takes its hosts, gpu1 and gpu2, from hosts.txt.
 
 # %%
 listed = {
@@ -268,9 +268,11 @@ assert doctor.returncode == 0 and "Training can start" in doctor.stdout
 
 # %% [markdown]
 # The first lines are the findings, one for each thing that was examined. A finding that is not
-# `fine` comes with advice. The last line says whether training can start, and so does the exit
-# status. With several nodes, the report also has the bandwidth and the latency of each pair of
-# them.
+# `fine` comes with advice. The table has a line for each node: `copy` is the bandwidth of a copy
+# in memory, `access` the latency of memory, and `clock` the offset of the clock. The tree shows
+# processors and caches; [Examine the hosts](../start_a_job.md#examine-the-hosts) explains its
+# first line. The last line says whether training can start, and so does the exit status. With
+# several nodes, the report also has the bandwidth and the latency of each pair of them.
 #
 # ## Two nodes on this computer
 #
@@ -295,8 +297,8 @@ assert [(node, local) for _, node, local, _, _ in places] == [(0, 0), (0, 1), (1
 assert all(nodes == 2 and total == 0 + 1 + 2 + 3 for *_, nodes, total in places)
 
 # %% [markdown]
-# `rank` is unique in the job. `local_rank` is unique on its node: it chooses a GPU, for example, or
-# decides who unpacks data to the disk of the node.
+# `rank` is unique in the job. `node_rank` is the number of the node. `local_rank` is unique on
+# its node: it chooses a GPU, for example, or decides who unpacks data to the disk of the node.
 #
 # ## Before the time limit
 #
@@ -317,17 +319,19 @@ assert all(nodes == 2 and total == 0 + 1 + 2 + 3 for *_, nodes, total in places)
 # 3. The training ends with status 143, and the batch file puts the job back into the queue.
 # 4. The job starts again, and the training continues after the step of the backup.
 #
-# A preemption, in which Slurm takes the nodes back for a more urgent job, goes the same way. In it
-# `easyddl run` receives the signal too, passes it on, and kills what still runs after `--grace`
-# seconds. The cell below checks that this time is shorter than that of the announcement.
-# [Checkpoints](07_checkpoints.ipynb) kills a training in this way and continues it with the same
-# bits. [Preemption](../clusters.md#preemption-time-limits-and-spot-machines) describes the other
+# A preemption, in which Slurm takes the nodes back for a more urgent job, goes the same way. In
+# it `easyddl run` receives the signal too, passes it on, and kills what still runs after
+# `--grace` seconds. The site decides how many seconds a preemption leaves, and `--grace` should
+# be less. The cell below prints both times of the file. [Checkpoints](07_checkpoints.ipynb) kills
+# a training in this way and continues it with the same bits.
+# [Preemption](../clusters.md#preemption-time-limits-and-spot-machines) describes the other
 # schedulers.
 
 # %%
 announced = int(re.search(r"--signal=TERM@(\d+)", batch_file).group(1))
 grace = int(re.search(r"--grace (\d+)", batch_file).group(1))
-print(f"announced {announced} seconds before the limit; killed {grace} seconds after the signal")
+print(f"time limit: SIGTERM {announced} seconds before it")
+print(f"preemption: what still runs is killed {grace} seconds after SIGTERM")
 assert grace < announced
 
 # %% [markdown]
@@ -346,18 +350,20 @@ assert grace < announced
 #   node is faster than the shared file system, if the site offers one: copy them there first.
 #   Compute nodes often have no access to the Internet: download data on the login node.
 # - **Backups and models** are written by rank 0 only. Put them on the shared file system, because
-#   after a restart rank 0 may be on another node. Name the backup after the job, so that two jobs
-#   do not share one: `ddl.BackupAndRestore(f"backup-{os.environ['SLURM_JOB_NAME']}")`.
+#   after a restart rank 0 may be on another node. Two jobs must not share a backup. Give each job
+#   a name of its own, as in `sbatch --job-name=resnet slurm.sbatch train.py`: the file names
+#   every job `train`. Then name the backup after the job:
+#   `ddl.BackupAndRestore(f"backup-{os.environ['SLURM_JOB_NAME']}")`.
 # - **What the ranks print** goes to the file that `--output` in the batch file names. Each line
 #   begins with the number of its rank.
 
 # %% [markdown]
 # ## Exercise
 #
-# A partition of your cluster has nodes with 64 cores. You get four nodes, and want to run eight
-# ranks with eight cores on each. Write the line with `sbatch` that asks for this with the unchanged
-# file `slurm.sbatch`. Then use `dry_run` to check how many ranks `easyddl run` starts in that job,
-# and that it passes on the cores. Which values do `SLURM_JOB_NODELIST`, `SLURM_TASKS_PER_NODE` and
+# Your cluster has nodes with 64 cores. You get four nodes, and want to run eight ranks with eight
+# cores on each. Write the line with `sbatch` that asks for this with the unchanged file
+# `slurm.sbatch`. Then use `dry_run` to check how many ranks `easyddl run` starts in that job, and
+# that it passes on the cores. Which values do `SLURM_JOB_NODELIST`, `SLURM_TASKS_PER_NODE` and
 # `SLURM_CPUS_PER_TASK` have?
 
 # %% [markdown]
