@@ -53,9 +53,9 @@ def make_environment(folder, mpi, with_torch):
         print(f"making {folder}", file=sys.stderr, flush=True)
         venv.create(folder, with_pip=True)
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    wanted = [[mpi], [f"{ROOT}[tensorflow]"], *([["torch"]] if with_torch else [])]
     # The sources may have changed since: pip would not see it by their version.
-    again = ["--force-reinstall", "--no-deps", "--no-cache-dir", str(ROOT)]
-    wanted = [[mpi], again, ["easyddl[tensorflow]"], *([["torch"]] if with_torch else [])]
+    wanted.append(["--force-reinstall", "--no-deps", "--no-cache-dir", str(ROOT)])
     for packages in wanted:
         subprocess.run([*pip, *packages], check=True, env=clean_environment(), cwd=folder)
 
