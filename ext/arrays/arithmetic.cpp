@@ -2,20 +2,24 @@
 
 #include "arrays/kernels.h"
 #include "common/check.h"
+#include "common/subnormal_mode.h"
 
 namespace easyddl {
 
 void accumulate(void* accumulator, const void* const* sources, size_t num_sources, size_t count,
                 DType dtype, Op op) {
+  const SubnormalMode mode(SubnormalMode::keep);
   kernels().accumulate(accumulator, sources, num_sources, count, dtype, op);
 }
 
 void finish(void* result, const void* accumulator, size_t count, DType dtype, Op op, int divisor) {
+  const SubnormalMode mode(SubnormalMode::keep);
   kernels().finish(result, accumulator, count, dtype, op, divisor);
 }
 
 void accumulate_and_finish(void* result, const void* const* sources, size_t num_sources,
                            size_t count, DType dtype, Op op, int divisor) {
+  const SubnormalMode mode(SubnormalMode::keep);
   kernels().accumulate_and_finish(result, sources, num_sources, count, dtype, op, divisor);
 }
 
@@ -24,6 +28,7 @@ void scale(void* result, const void* source, size_t count, DType dtype, double f
   if (wide != DType::float32 && wide != DType::float64) {
     throw Error("Only floating-point gradients can be weighted.");
   }
+  const SubnormalMode mode(SubnormalMode::keep);
   kernels().scale(result, source, count, dtype, factor);
 }
 

@@ -1,4 +1,5 @@
-// The arithmetic of a reduction, for every dtype and operator.
+// The arithmetic of a reduction, for every dtype and operator. It computes with subnormal floats in
+// any thread: see SubnormalMode.
 #pragma once
 
 #include <cstddef>

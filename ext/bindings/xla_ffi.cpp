@@ -13,12 +13,14 @@
 #include <vector>
 
 #include "bindings/xla_ffi_api.h"
+#include "common/subnormal_mode.h"
 #include "reducer/entry_points.h"
 
 namespace {
 
 using easyddl::ReducerEntryPoints;
 using easyddl::Segment;
+using easyddl::SubnormalMode;
 namespace xla = easyddl::xla;
 
 ReducerEntryPoints engine{};
@@ -128,7 +130,11 @@ std::vector<Segment> arrays_of(const xla::CallFrame& frame) {
 }
 
 // The memory of arguments and results lives until the future is set.
+//
+// On a CPU, XLA computes what needs the results within these calls, in this thread, unless they are
+// there before the handler has returned. XLA's own threads take subnormal floats as zero.
 void tell(const xla::Api& api, xla::Future* future, const std::string& error) {
+  const SubnormalMode mode(SubnormalMode::flush);
   if (error.empty()) {
     auto args = xla::sized<xla::FutureAvailableArgs>();
     args.future = future;

@@ -11,6 +11,7 @@
 
 #include "arrays/half.h"
 #include "arrays/kernels.h"
+#include "common/subnormal_mode.h"
 #include "trial.h"
 
 namespace {
@@ -91,6 +92,12 @@ bool same(T a, T b) {
   } else {
     return a == b;
   }
+}
+
+uint32_t bits_of(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
 }
 
 // std::vector<bool> has no array inside.
@@ -192,6 +199,31 @@ TEST(floats_are_scaled_as_by_a_loop) {
   check_scale<double>(DType::float64);
   const std::string error = trial::error_of([] { scale(nullptr, nullptr, 0, DType::int32, 1.0); });
   EXPECT_CONTAINS(error, "Only floating-point gradients");
+}
+
+// A sum inside of a step is computed in a thread of the framework on some ranks, and in one of
+// easyddl's on others.
+TEST(subnormal_floats_are_reduced_alike_in_all_threads) {
+  constexpr float kSmallest = std::numeric_limits<float>::denorm_min();
+  const std::vector<float> first(19, 3 * kSmallest), second(19, 4 * kSmallest);
+  const void* const sources[]{first.data(), second.data()};
+  const SubnormalMode mode(SubnormalMode::flush);
+  for (const Kernels* each : usable_kernels()) {
+    use_kernels(*each);
+    for (const size_t count : {size_t{1}, first.size()}) {
+      std::vector<float> sum(count), scaled(count);
+      accumulate_and_finish(sum.data(), sources, 2, count, DType::float32, Op::sum, 1);
+      scale(scaled.data(), sum.data(), count, DType::float32, 2.0);
+      for (size_t i = 0; i < count; ++i) {
+        // As bits, because a comparison in this thread takes all of them as zero.
+        EXPECT_EQUAL(bits_of(sum[i]), uint32_t{7});
+        EXPECT_EQUAL(bits_of(scaled[i]), uint32_t{14});
+      }
+    }
+  }
+  const volatile float subnormal = 3 * kSmallest;
+  const float product = subnormal * 2;
+  EXPECT_EQUAL(bits_of(product), uint32_t{0});  // this thread's mode is as it was
 }
 
 TEST(the_fastest_usable_kernels_are_in_use) { EXPECT(&kernels() == usable_kernels().back()); }

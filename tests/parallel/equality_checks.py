@@ -170,6 +170,27 @@ def check_class_weight():
     assert_equal_to_one_process(dense, sgd(), class_weight=weight)
 
 
+def momenta_after_a_step(x, y, **arguments):
+    """The bytes of the momenta after a step whose gradients are zero, by which they are halved."""
+    model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(2)])
+    optimizer = keras.optimizers.SGD(0.1, momentum=0.5)
+    model.compile(optimizer, "mse")
+    optimizer.build(model.trainable_variables)
+    for momentum in optimizer.momentums:
+        momentum.assign(np.full(momentum.shape, 1.2e-38, "float32"))
+    model.fit(x, y, batch_size=len(x), verbose=0, **arguments)
+    return [keras.ops.convert_to_numpy(each).tobytes() for each in optimizer.momentums]
+
+
+def check_momenta_become_subnormal():
+    x, y = np.zeros((N * COMM.size, 3), "float32"), np.zeros((N * COMM.size, 2), "float32")
+    callbacks = [ddl.DDLCallback(), ddl.DDLGlobalVariablesCallback()]
+    momenta = momenta_after_a_step(*ddl.split_data(x, y), callbacks=callbacks)
+    # TensorFlow and XLA take subnormal numbers as zero. PyTorch keeps them.
+    expected = by_the_root(momenta_after_a_step, x, y)
+    assert COMM.allgather(momenta) == [expected] * COMM.size, (momenta, expected)
+
+
 @contextlib.contextmanager
 def exchange_switched_off():
     mean = GradientReducer.mean

@@ -11,6 +11,7 @@ SOME = (
     "check_dense_sgd",
     "check_convnet_adam_clipnorm",
     "check_dense_adam_accumulating",
+    "check_momenta_become_subnormal",
     "check_custom_loop_in_eager_mode",
     "check_custom_loop_in_a_graph",
 )
