@@ -1,15 +1,19 @@
-"""Tells whether `import easyddl` shall import Keras now, or when a public name is first used.
+"""Tells whether `import easyddl` shall import Keras now, or when it is needed.
 
 Importing Keras and its backend takes seconds and hundreds of megabytes. These processes do without:
 
 - the commands that start or examine jobs, and what they start on each host;
-- a notebook or a script without a launcher, which may only start ranks by `easyddl.run`.
+- a notebook or a script without a launcher, which may only start ranks by `easyddl.run`. What a
+  light import has left out follows when the first public name that needs Keras is used, or when the
+  script imports Keras itself: easyddl patches `keras.Model.fit`, and must do so before
+  `model.fit(callbacks=[ddl.DDLCallback()])` looks that method up.
 
 A rank imports everything at once, because easyddl must divide the cores and the GPUs of a host
 among its ranks before a framework uses them.
 """
 
 import importlib
+import importlib.util
 import os
 import sys
 import threading
@@ -32,7 +36,10 @@ def is_light():
     global _light, _is_command
     if _light is None:
         _is_command = is_command()
-        _light = _is_command or launchers.first_integer("size") is None
+        has_launcher = launchers.first_integer("size") is not None
+        _light = _is_command or not (has_launcher or "keras" in sys.modules)
+        if _light and not _is_command:
+            sys.meta_path.insert(0, _KerasFinder)
     return _light
 
 
@@ -59,6 +66,11 @@ def load_for_script():
 def load_whole_package():
     """Imports what a light import has left out."""
     global _light
+    if not _light:
+        return
+    # Not while holding the lock: another thread may import Keras now, and then ask for the lock.
+    importlib.import_module("easyddl.runtime.startup_logs")
+    importlib.import_module("keras")
     with _lock:
         if not _light:
             return
@@ -68,3 +80,24 @@ def load_whole_package():
         except BaseException:
             _light = True
             raise
+
+
+class _KerasFinder:
+    """Has the script's own import of Keras load what a light import of easyddl has left out."""
+
+    @classmethod
+    def find_spec(cls, fullname, path=None, target=None):
+        if fullname != "keras":
+            return None
+        sys.meta_path.remove(cls)
+        spec = importlib.util.find_spec(fullname)
+        if spec is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def execute_and_load(module):
+            execute(module)
+            load_for_script()
+
+        spec.loader.exec_module = execute_and_load
+        return spec

@@ -150,6 +150,24 @@ def test_keras_is_imported_at_the_first_use_of_a_name_that_needs_it(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+# The callback is then the first name that needs Keras, after `model.fit` has been looked up.
+@pytest.mark.parametrize("imports", ["easyddl, keras", "keras, easyddl"])
+def test_one_process_trains_with_line_four_alone(imports, tmp_path):
+    done = python(
+        f"import {imports}",
+        "import numpy as np",
+        "model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])",
+        "model.compile('sgd', 'mse')",
+        "x = np.ones((4, 2), 'float32')",
+        "history = model.fit(x, x[:, :1], verbose=0, callbacks=[",
+        "    easyddl.DDLCallback(), easyddl.DDLGlobalVariablesCallback()])",
+        "assert len(history.epoch) == 1",
+        tmp_path=tmp_path,
+        **mpi.ANY_BACKEND,
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_rank_imports_keras_at_once(tmp_path):
     done = python(
         "import sys",
