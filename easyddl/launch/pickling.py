@@ -1,5 +1,7 @@
 """Functions and their results as bytes, by cloudpickle."""
 
+import functools
+import io
 import linecache
 import os
 import pickle
@@ -9,6 +11,7 @@ _MISSING = (
     "easyddl.run and easyddl.Ranks need the package cloudpickle on every host: "
     '`pip install "easyddl[notebook]"`, or `pip install cloudpickle`.'
 )
+_NO_FILE = "<unknown>"  # the file name of code whose own name is pickled beside it
 
 
 def require():
@@ -27,6 +30,34 @@ def require():
     return cloudpickle
 
 
+@functools.cache
+def _pickler():
+    """The class by which `dumps` pickles."""
+
+    class Pickler(require().Pickler):
+        """Keeps the file names of functions that are pickled by value.
+
+        Tracebacks need them: see `sources`. cloudpickle 3.1.3 and later replace them.
+        """
+
+        def reducer_override(self, thing):
+            if isinstance(thing, types.CodeType) and thing.co_filename != _NO_FILE:
+                return _with_file_name, (thing.replace(co_filename=_NO_FILE), thing.co_filename)
+            return super().reducer_override(thing)
+
+    return Pickler
+
+
+def _with_file_name(code, name):
+    return code.replace(co_filename=name)
+
+
+def _pickled(thing, **options):
+    file = io.BytesIO()
+    _pickler()(file, protocol=5, **options).dump(thing)
+    return file.getvalue()
+
+
 def dumps(thing):
     """Pickles an object. Functions and classes of a notebook are pickled by value.
 
@@ -37,11 +68,11 @@ def dumps(thing):
         List of buffers. The first holds the pickle, the others large arrays, which are not copied.
     """
     arrays: list[pickle.PickleBuffer] = []
-    data = require().dumps(thing, protocol=5, buffer_callback=arrays.append)
+    data = _pickled(thing, buffer_callback=arrays.append)
     try:
         return [data, *(each.raw() for each in arrays)]
     except BufferError:  # an array that is not contiguous
-        return [require().dumps(thing, protocol=5)]
+        return [_pickled(thing)]
 
 
 def loads(parts):
