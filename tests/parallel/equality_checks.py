@@ -170,24 +170,29 @@ def check_class_weight():
     assert_equal_to_one_process(dense, sgd(), class_weight=weight)
 
 
-def momenta_after_a_step(x, y, **arguments):
-    """The bytes of the momenta after a step whose gradients are zero, by which they are halved."""
+def with_small_momenta():
+    """A model whose momenta are close above the smallest normal number."""
     model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(2)])
-    optimizer = keras.optimizers.SGD(0.1, momentum=0.5)
-    model.compile(optimizer, "mse")
-    optimizer.build(model.trainable_variables)
-    for momentum in optimizer.momentums:
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.5), "mse")
+    model.optimizer.build(model.trainable_variables)
+    for momentum in model.optimizer.momentums:
         momentum.assign(np.full(momentum.shape, 1.2e-38, "float32"))
+    return model
+
+
+def momenta_after_a_step(model, x, y, **arguments):
+    """Their bytes after a step whose gradients are zero, so that it halves the momenta."""
     model.fit(x, y, batch_size=len(x), verbose=0, **arguments)
-    return [keras.ops.convert_to_numpy(each).tobytes() for each in optimizer.momentums]
+    return [keras.ops.convert_to_numpy(each).tobytes() for each in model.optimizer.momentums]
 
 
 def check_momenta_become_subnormal():
     x, y = np.zeros((N * COMM.size, 3), "float32"), np.zeros((N * COMM.size, 2), "float32")
+    model, alone = with_small_momenta(), with_small_momenta()
     callbacks = [ddl.DDLCallback(), ddl.DDLGlobalVariablesCallback()]
-    momenta = momenta_after_a_step(*ddl.split_data(x, y), callbacks=callbacks)
+    momenta = momenta_after_a_step(model, *ddl.split_data(x, y), callbacks=callbacks)
     # TensorFlow and XLA take subnormal numbers as zero. PyTorch keeps them.
-    expected = by_the_root(momenta_after_a_step, x, y)
+    expected = by_the_root(momenta_after_a_step, alone, x, y)
     assert COMM.allgather(momenta) == [expected] * COMM.size, (momenta, expected)
 
 
