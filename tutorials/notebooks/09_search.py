@@ -245,7 +245,7 @@ for batch, marker in zip(BATCHES, "os^D", strict=True):
     rates = [trial.params["rate"] for trial in mine]
     axes.plot(rates, [trial.value for trial in mine], marker, label=f"batch of {batch}")
 axes.set(xlabel="learning rate", ylabel="validation accuracy", xscale="log", xlim=(8e-4, 1.25))
-axes.legend()
+figure.legend(loc="outside lower center", ncols=len(BATCHES))
 plt.show()
 
 given = {
@@ -273,7 +273,7 @@ for trial in trials:
 axes.set(xlabel="seconds", yticks=range(JOBS), yticklabels=[f"job {job}" for job in range(JOBS)])
 handles = [plt.Rectangle((0, 0), 1, 1, color=f"C{number}") for number in range(len(BATCHES))]
 names = [f"batch of {batch}" for batch in BATCHES]
-axes.legend(handles, names, loc="upper center", bbox_to_anchor=(0.5, 1.3), ncols=4, frameon=False)
+figure.legend(handles, names, loc="outside lower center", ncols=len(BATCHES))
 plt.show()
 
 # %% [markdown]
