@@ -12,6 +12,11 @@ from easyddl.data import batch_range
 from easyddl.runtime import context, validators, world
 from easyddl.training import replica_check
 
+_NOT_SHARED = (
+    "Every rank draws initial weights of its own. Load the same weights on all ranks, or call "
+    "`ddl.broadcast_variables(model.weights)` before."
+)
+
 
 def predict(
     model: keras.Model,
@@ -67,7 +72,7 @@ def predict(
         with world.failing_alike(text):
             count = _count_batches(x, batch_size, steps)
         world.agree(f"{text} of {count} batches")
-        replica_check.check(model, "before predict()")
+        replica_check.check(model, "before predict()", _NOT_SHARED)
         with world.failing_alike(text), world.activity("predict()"):
             outputs = _predict_range(model, x, batch_size, count, verbose)
         world.agree(f"the end of {text}")

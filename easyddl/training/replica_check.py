@@ -6,8 +6,13 @@ from easyddl.collectives import arrays
 from easyddl.collectives.variables import checksum
 from easyddl.training import layer_state, model_state
 
+CHANGED = (
+    "Something other than the optimizer changes them on some ranks only (a callback, for example), "
+    "or draws random numbers that differ between ranks."
+)
 
-def check(model, place):
+
+def check(model, place, cause=CHANGED):
     """Raises the same error on all ranks unless their weights and optimizer variables are equal.
 
     Each rank computes a checksum of each variable (CRC-32 of its bytes). The ranks exchange the
@@ -18,17 +23,14 @@ def check(model, place):
     Args:
         model: A built Keras model in training.
         place: String. When the check happens, for the error message.
+        cause: String. Sentences that say what may be the reason, and what to do.
 
     Raises:
         RuntimeError: On all ranks. The message names the variables and the ranks.
     """
     found = differences(model)
     if found:
-        raise RuntimeError(
-            f"The ranks' models differ {place}: {found}. Something other than the optimizer "
-            "changes them on some ranks only (a callback, for example), or draws random numbers "
-            "that differ between ranks."
-        )
+        raise RuntimeError(f"The ranks' models differ {place}: {found}. {cause}")
 
 
 def differences(model):
