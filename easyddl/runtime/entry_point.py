@@ -91,8 +91,8 @@ class _KerasFinder:
             return None
         sys.meta_path.remove(cls)
         spec = importlib.util.find_spec(fullname)
-        if spec is None:
-            return None
+        if spec is None or spec.loader is None:
+            return spec
         execute = spec.loader.exec_module
 
         def execute_and_load(module):
