@@ -94,12 +94,6 @@ bool same(T a, T b) {
   }
 }
 
-uint32_t bits_of(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  return bits;
-}
-
 // std::vector<bool> has no array inside.
 template <class T>
 class Array {
