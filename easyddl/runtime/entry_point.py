@@ -23,6 +23,20 @@ from easyddl.runtime import launchers
 _COMMANDS = ("run", "doctor", "info", "scaling", "timeline")  # of `easyddl`
 _MODULES = ("easyddl.launch.", "easyddl.doctor.")  # of `python -m`
 
+# The folders of easyddl whose import imports Keras.
+_KERAS_FOLDERS = (
+    "backends",
+    "callbacks",
+    "checkpoint",
+    "collectives",
+    "compat",
+    "data",
+    "layers",
+    "optimizers",
+    "reducer",
+    "training",
+)
+
 _is_command = False  # as `is_command` said while the package was imported
 _light = None  # whether the package was imported without Keras; `None` before its import
 _lock = threading.RLock()  # held while the package is imported again
@@ -97,7 +111,9 @@ class _KerasFinder:
 
         def execute_and_load(module):
             execute(module)
-            load_for_script()
+            # A module of easyddl that imports Keras is not complete yet: the rest follows later.
+            if not any(f"easyddl.{folder}" in sys.modules for folder in _KERAS_FOLDERS):
+                load_for_script()
 
         spec.loader.exec_module = execute_and_load
         return spec

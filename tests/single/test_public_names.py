@@ -9,6 +9,7 @@ import mpi
 import pytest
 
 import easyddl as ddl
+from easyddl.runtime import entry_point
 
 WORLD = "init rank size local_rank local_size node_rank num_nodes is_root barrier"
 COLLECTIVES = "allreduce broadcast allgather reduce_scatter alltoall"
@@ -150,8 +151,20 @@ def test_keras_is_imported_at_the_first_use_of_a_name_that_needs_it(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+def test_folders_that_import_keras_are_known():
+    package = pathlib.Path(ddl.__file__).parent
+    found = {
+        path.relative_to(package).parts[0]
+        for path in package.rglob("*.py")
+        if re.search("^ *(import|from) keras", path.read_text(), re.MULTILINE)
+    }
+    assert found and found <= set(entry_point._KERAS_FOLDERS)
+
+
 # The callback is then the first name that needs Keras, after `model.fit` has been looked up.
-@pytest.mark.parametrize("imports", ["easyddl, keras", "keras, easyddl"])
+@pytest.mark.parametrize(
+    "imports", ["easyddl, keras", "keras, easyddl", "easyddl.callbacks, easyddl.collectives, keras"]
+)
 def test_one_process_trains_with_line_four_alone(imports, tmp_path):
     done = python(
         f"import {imports}",
