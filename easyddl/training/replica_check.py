@@ -6,13 +6,13 @@ from easyddl.collectives import arrays
 from easyddl.collectives.variables import checksum
 from easyddl.training import layer_state, model_state
 
-CHANGED = (
+_CHANGED = (
     "Something other than the optimizer changes them on some ranks only (a callback, for example), "
     "or draws random numbers that differ between ranks."
 )
 
 
-def check(model, place, cause=CHANGED):
+def check(model, place, cause=_CHANGED):
     """Raises the same error on all ranks unless their weights and optimizer variables are equal.
 
     Each rank computes a checksum of each variable (CRC-32 of its bytes). The ranks exchange the
