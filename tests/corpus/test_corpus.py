@@ -88,7 +88,11 @@ def run_job(ranks, backend, where, folder, paths):
     limit = 60 + 10 * len(paths)
     try:
         return mpi.run(
-            ranks, RUNNER, where, folder, *paths, env=env, timeout=limit, ranks_by_mpirun=many
+            *(ranks, RUNNER, where, folder, *paths),
+            env=env,
+            timeout=limit,
+            ranks_by_mpirun=many,
+            forked=True,
         ).stdout
     except TimeoutError as error:
         return str(error)
