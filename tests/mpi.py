@@ -1,52 +1,17 @@
 """Starts jobs under mpirun, and reads what their checks found.
 
-A test of many ranks is a script of functions named `check_...`, which `run_checks` calls one
-after the other on every rank of one job, since importing Keras takes each process seconds.
-
-Each check runs where it can fail, by backend x number of ranks x hosts (of one machine, named by
-EASYDDL_HOSTS) x MPI:
-
-- What depends on a backend runs on each of the three; what does not, on one. Where Keras does the
-  rest after the exchange, the other backends run `SOME` of a script's checks.
-- Two ranks show most; three show orders, several ranks without batches, and numbers that are no
-  power of two; more than three are the engine's own tests' (C++), up to eight on a host.
-- Hosts matter below Python: the engine's own tests take all routes, and one script of each kind
-  (collectives, gradients, uneven data, sparse rows) is run on several hosts.
-- What needs no Keras does without it: see `engine_only`, `without_keras` and `ANY_BACKEND`.
-- The soak holds some of the pairs that are left, larger jobs, and sanitizers. Every CI run has it.
-
-                              every run                           and in the soak
-    fit, fidelity             tensorflow:2 jax:2 torch:3          fidelity tensorflow:1
-    equality                  tensorflow:3                        jax:2 torch:2
-      some of it              jax:2 torch:2, tensorflow:3 a,a,b   jax:4, tensorflow:2 with XLA
-    exchange                  tensorflow:3                        jax:2, tensorflow:3 a,b,b (some)
-    uneven                    tensorflow:3, torch:3 a,b,b (some)  jax:2, tensorflow:2 with XLA
-    sync_batch_norm           tensorflow:2 torch:3                many layers, jax:3, with XLA
-    metrics, keras, checkpoint  tensorflow:2                      jax:2
-    sparse                    tensorflow:2, tensorflow:3 a,b,b    - (TensorFlow alone has it)
-    progress, data_in_fit, global_batch  tensorflow:2
-    jax, replicas             jax:2
-    torch                     torch:3, torch:2 compiled
-    collectives, objects,     tensorflow:2 torch:3,               jax:8, tensorflow:4 a,b,a,b
-      disagreement, layout,   tensorflow:5 a,a,a,b,b,
-      variables, shared memory  jax:4 a,b,c,d
-    half_way, exit, start     without Keras, 2 and 3 ranks        more calls
-    faults                    tensorflow:3 jax:2, torch in part   jax torch fits, jax:3 torch:3
-    gpu_path, gpu_faults      without Keras, 1 to 8 ranks         8 ranks, all checks
-    engine (C++)              1 to 8 ranks, all routes            with sanitizers
-    hosts (network)           2 x 2, 5 x 1 in racks               2 x 4, 4 x 2
-    corpus                    tensorflow:2, ten scripts           all on torch and one more
-    tutorials                 tensorflow:2                        jax:4 torch:3
-
-MPICH runs all of this. With Open MPI CI runs what reaches MPI: collectives to shared memory above,
-half_way, deadlines and start. With the oldest TensorFlow and Keras: tests/single, and fit,
-exchange, uneven and a tutorial.
+A test of many ranks is a script of functions named `check_...`, which `run_checks` calls one after
+the other on every rank of one job, since importing Keras takes each process seconds.
+`parallel/matrix.py` says which of them run in which job. MPICH runs all of it. With Open MPI and
+with the oldest TensorFlow and Keras, `.ci/run` runs a part: see its stages.
 """
 
 import array
 import ast
 import contextlib
+import dataclasses
 import functools
+import gc
 import importlib.util
 import json
 import os
@@ -62,7 +27,10 @@ import time
 import traceback
 import warnings
 
+import fork_server
+
 TIMEOUT = 480  # seconds; a job that takes longer hangs
+CHECK_TIMEOUT = 240  # seconds; a check that takes longer hangs
 
 # What Keras and TensorFlow import where it is installed, and easyddl does not.
 NOT_NEEDED = ("jax", "matplotlib", "pandas", "sklearn", "torch")
@@ -133,8 +101,12 @@ def run(
     timeout=TIMEOUT,
     cwd=None,
     ranks_by_mpirun=True,
+    forked=False,
 ):
     """Runs a Python script on some ranks.
+
+    Args:
+        forked: Whether a fork server makes the ranks, which have imported Keras then.
 
     Returns:
         `subprocess.CompletedProcess` with standard output and error, mixed, as `stdout`.
@@ -142,14 +114,25 @@ def run(
     Raises:
         TimeoutError: If it takes too long; the job is killed and what it printed shown.
     """
-    line = [sys.executable, str(script), *map(str, arguments)]
+    env = environment(env, shown)
+    line = [*python(env, forked), str(script), *map(str, arguments)]
     if ranks_by_mpirun:
         line = command(ranks, line)
-    return run_command(line, environment(env, shown), timeout, cwd)
+    return run_command(line, env, timeout, cwd)
 
 
-def run_command(line, env, timeout=TIMEOUT, cwd=None):
-    """Runs the command line of a job, as `run` does."""
+def python(env, forked):
+    """The command line that runs a script. With EASYDDL_TEST_FORK=0 no fork server is used."""
+    forked = forked and os.environ.get("EASYDDL_TEST_FORK") != "0"
+    return [sys.executable, *(fork_server.command(env) if forked else [])]
+
+
+def run_command(line, env, timeout=TIMEOUT, cwd=None, progress=None):
+    """Runs the command line of a job, as `run` does.
+
+    Args:
+        progress: Path of a folder. The time counts from the last change of a file there.
+    """
     with tempfile.TemporaryFile("w+") as output:
         # Into a file: a pipe would be kept open by a rank that outlives the launcher.
         process = subprocess.Popen(
@@ -161,17 +144,29 @@ def run_command(line, env, timeout=TIMEOUT, cwd=None):
             cwd=cwd,
             start_new_session=True,
         )
-        try:
-            process.wait(timeout)
-            late = False
-        except subprocess.TimeoutExpired:
-            late = True
+        late = not _has_ended(process, timeout, progress)
+        if late:
             stop_session(process)
         output.seek(0)
         text = output.read()
     if late:
         raise TimeoutError(f"{line} took more than {timeout} s. It printed:\n{text}")
     return subprocess.CompletedProcess(line, process.returncode, text)
+
+
+def _has_ended(process, timeout, progress):
+    """Waits for a process. Returns whether it has ended in time."""
+    began = time.time()
+    while True:
+        try:
+            process.wait(max(0, began + timeout - time.time()))
+            return True
+        except subprocess.TimeoutExpired:
+            files = pathlib.Path(progress).iterdir() if progress else ()
+            latest = max((path.stat().st_mtime for path in files), default=began)
+            if latest <= began:
+                return False
+            began = latest
 
 
 def shown(ranks, *arguments, watched, timeout=120):
@@ -249,12 +244,44 @@ def checks_of(script):
     ]
 
 
-@functools.cache
-def _results(ranks, script, only, env):
+@dataclasses.dataclass(frozen=True)
+class CheckRun:
+    """What a job of checks left.
+
+    Attributes:
+        by_rank: List. For each rank a dictionary: what became of each check that it has finished.
+        ended: String. How the job ended, and what it printed.
+        failed: Whether it did not end well.
+    """
+
+    by_rank: list
+    ended: str
+    failed: bool
+
+    def problem(self, check):
+        """What went wrong in a check, on all ranks where it did; empty if nothing has."""
+        results = [results.get(check, "did not finish") for results in self.by_rank]
+        return "\n".join(f"rank {r}: {text}" for r, text in enumerate(results) if text != "ok")
+
+
+def check_job(ranks, script, only, variables):
+    """Runs some checks of a script in one job.
+
+    Args:
+        ranks: Integer.
+        script: Path of the script.
+        only: Tuple of the checks' names; empty for all of them.
+        variables: Dictionary. What the job's environment has besides. With KERAS_BACKEND the ranks
+            are forked from processes that have imported Keras.
+
+    Returns:
+        `CheckRun`.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        extra = {**dict(env), "EASYDDL_TEST_RESULTS": folder}
+        env = environment({**variables, "EASYDDL_TEST_RESULTS": folder})
+        line = command(ranks, [*python(env, "KERAS_BACKEND" in variables), script, *only])
         try:
-            done = run(ranks, script, *only, env=extra)
+            done = run_command(line, env, CHECK_TIMEOUT, progress=folder)
             ended = f"The job ended with status {done.returncode}. It printed:\n{done.stdout}"
             failed = done.returncode != 0
         except TimeoutError as error:
@@ -263,7 +290,12 @@ def _results(ranks, script, only, env):
         for rank in range(ranks):
             path = pathlib.Path(folder, f"{rank}.json")
             by_rank.append(json.loads(path.read_text()) if path.exists() else {})
-    return by_rank, ended, failed
+    return CheckRun(by_rank, ended, failed)
+
+
+@functools.cache
+def _results(ranks, script, only, variables):
+    return check_job(ranks, script, only, dict(variables))
 
 
 def jobs(now, soak=""):
@@ -307,15 +339,10 @@ def assert_check(ranks, script, check, only=(), **env):
         env: The job's environment.
     """
     require(env.get("KERAS_BACKEND", "keras"))
-    by_rank, ended, failed = _results(ranks, str(script), tuple(only), tuple(sorted(env.items())))
-    problems = []
-    for rank, results in enumerate(by_rank):
-        result = results.get(check, "did not finish")
-        if result != "ok":
-            problems.append(f"rank {rank}: {result}")
-    assert not problems, "\n".join([*problems, ended])
+    run = _results(ranks, str(script), tuple(only), tuple(sorted(env.items())))
+    assert not run.problem(check), f"{run.problem(check)}\n{run.ended}"
     last = (only or checks_of(script))[-1]
-    assert not (failed and check == last), ended
+    assert not (run.failed and check == last), run.ended
 
 
 def _compile_by_xla():
@@ -372,6 +399,7 @@ def run_checks(namespace):
     comm = MPI.COMM_WORLD.Dup()
     only = sys.argv[1:]
     for name in only or [name for name in namespace if name.startswith("check_")]:
+        began = time.monotonic()
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
@@ -389,9 +417,15 @@ def run_checks(namespace):
             results[name] = traceback.format_exc()
             print(f"rank {comm.rank}: {results[name]}", file=sys.stderr, flush=True)
         pathlib.Path(folder, f"{comm.rank}.json").write_text(json.dumps(results))
+        if comm.rank == 0:
+            print(f"{time.monotonic() - began:6.1f} s  {name}", flush=True)
         if results[name] != "ok":
             # Ranks have parted ways, and others may wait for this one. They get some time to
             # find out for themselves, and to say so.
             time.sleep(3)
             comm.Abort(1)
+        # What a check leaves is destroyed now, because the destructor of a TensorFlow dataset's
+        # iterator waits the longer, the older it is. Later collections skip what stays.
+        gc.collect()
+        gc.freeze()
         asleep(comm.Ibarrier())

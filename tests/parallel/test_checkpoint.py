@@ -7,26 +7,7 @@ import mpi
 import numpy as np
 import pytest
 
-SCRIPT = pathlib.Path(__file__).with_name("checkpoint_checks.py")
 JOB = pathlib.Path(__file__).with_name("checkpoint_job.py")
-
-
-ALONE = (
-    "check_it_goes_on_in_the_middle_of_an_epoch",
-    "check_files_of_all_kinds",
-    "check_a_loaded_model_goes_on_with_hooks_in_place",
-)
-
-
-@mpi.jobs("tensorflow:2", soak="jax:2")
-@pytest.mark.parametrize("check", mpi.checks_of(SCRIPT))
-def test_checkpoints(backend, ranks, check):
-    mpi.assert_check(ranks, SCRIPT, check, KERAS_BACKEND=backend)
-
-
-@pytest.mark.parametrize("check", ALONE)
-def test_checkpoints_of_one_rank(check):
-    mpi.assert_check(1, SCRIPT, check, ALONE)
 
 
 @pytest.mark.parametrize(

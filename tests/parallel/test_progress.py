@@ -4,13 +4,6 @@ import mpi
 import pytest
 
 HERE = pathlib.Path(__file__).parent
-SCRIPT = HERE / "progress_checks.py"
-
-
-@mpi.jobs("tensorflow:2")
-@pytest.mark.parametrize("check", mpi.checks_of(SCRIPT))
-def test_progress(backend, ranks, check):
-    mpi.assert_check(ranks, SCRIPT, check, KERAS_BACKEND=backend)
 
 
 @pytest.mark.parametrize("watched", [True, False])

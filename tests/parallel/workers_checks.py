@@ -1,4 +1,4 @@
-"""Run under mpirun by test_workers.py: processes that ranks start, beside MPI."""
+"""Run under mpirun by test_checks.py: processes that ranks start, beside MPI."""
 
 import atexit
 import ctypes

@@ -1,0 +1,23 @@
+"""Run under mpirun by `test_checks.py`: checks of one or more files, in one job.
+
+mpirun -np 3 python checks_job.py fit:check_a_name metrics:check_another ...
+"""
+
+import importlib
+import sys
+
+import mpi
+import ranks
+
+
+class Checks(dict):
+    """Finds `FILE:CHECK` when it is its turn: importing a file may change what others find."""
+
+    def __missing__(self, name):
+        file, _, check = name.partition(":")
+        return getattr(importlib.import_module(f"{file}_checks"), check)
+
+
+if __name__ == "__main__":
+    sys.argv.append("end:assert_world_works")
+    mpi.run_checks(Checks({"end:assert_world_works": ranks.assert_world_works}))

@@ -1,0 +1,220 @@
+"""Which checks run in which job: by backend, number of ranks, and hosts.
+
+A file `*_checks.py` beside this one holds functions `check_...`. `test_checks.py` starts each job
+once, for all checks that are listed for it, because the ranks of a job need time to start and each
+framework needs time for its first step. A check runs where it can fail:
+
+- What depends on a backend runs on each of the three. What does not, runs on one. Where Keras does
+  the rest after the exchange, the other backends run `SOME` of a file's checks.
+- Two ranks show most. Three show orders, several ranks without batches, and numbers that are no
+  power of two. What depends on more than three is tested by the engine's own tests (C++), up to
+  eight on a host.
+- Hosts matter below Python. The engine's own tests take all algorithms between hosts. Of each kind
+  of exchange (collectives, gradients, uneven data, sparse rows) some checks run on several hosts,
+  which EASYDDL_HOSTS makes of one machine.
+- The soak holds some of the pairs that are left, and what XLA compiles for long.
+
+`python tests/parallel/matrix.py` prints the table.
+"""
+
+import ast
+import dataclasses
+import pathlib
+
+HERE = pathlib.Path(__file__).parent
+
+# What differs by the backend, by the number of ranks, or by what lies between them.
+SOME = {
+    "equality": (
+        "check_dense_sgd",
+        "check_convnet_adam_clipnorm",
+        "check_dense_adam_accumulating",
+        "check_momenta_become_subnormal",
+        "check_custom_loop_in_eager_mode",
+        "check_custom_loop_in_a_graph",
+    ),
+    "uneven": (
+        "check_few_batches",
+        "check_batches_of_different_sizes",
+        "check_all_stop_after_the_same_step",
+    ),
+    "sparse": (
+        "check_uneven_batches",
+        "check_several_dtypes_and_numbers_of_rows",
+        "check_bad_rows_are_an_error_on_all_ranks",
+    ),
+    "exchange": (
+        "check_buckets_of_every_size",
+        "check_half_precision_is_summed_in_single",
+        "check_several_dtypes_at_once",
+        "check_gradients_that_some_ranks_lack",
+        "check_several_models_in_turn_and_together",
+        "check_a_callback_that_exchanges_from_a_thread",
+        "check_ranks_that_differ_in_bucket_bytes",
+        "check_a_step_that_failed_on_all_ranks_can_be_followed_by_another",
+        "check_many_fits_leave_nothing_behind",
+        "check_optimizers_that_are_dropped_leave_nothing_behind",
+    ),
+    "sync_batch_norm": (
+        "check_equal_and_unequal_batches",
+        "check_one_layer_in_two_branches",
+        "check_a_fit_after_one_that_was_interrupted",
+        "check_ranks_without_batches",
+    ),
+    "checkpoint": (
+        "check_it_goes_on_in_the_middle_of_an_epoch",
+        "check_files_of_all_kinds",
+        "check_a_loaded_model_goes_on_with_hooks_in_place",
+    ),
+}
+
+# TensorFlow traces it for as long as half of the others together.
+MANY_LAYERS = "check_many_layers"
+# It takes longer than all others of its file together.
+COMPILED_STEP = "check_a_compiled_step"
+
+# All collectives, in their order: the layout comes first, which shows in what the others find.
+WORLD = ("layout", "shared_memory", "collectives", "objects", "variables", "disagreement")
+
+
+def checks_of(file):
+    """The names of the checks in `{file}_checks.py`, in their order, without running it."""
+    tree = ast.parse((HERE / f"{file}_checks.py").read_text())
+    return tuple(
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("check_")
+    )
+
+
+def of(*files, without=()):
+    """All checks of some files, as `FILE:CHECK`."""
+    return tuple(f"{f}:{check}" for f in files for check in checks_of(f) if check not in without)
+
+
+def some(*files):
+    """Those of `SOME`."""
+    return tuple(f"{file}:{check}" for file in files for check in SOME[file])
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """The ranks that run some checks one after the other.
+
+    Attributes:
+        backend: String.
+        ranks: Integer.
+        checks: Tuple of strings, `FILE:CHECK`.
+        hosts: String. The host of each rank, as in EASYDDL_HOSTS; empty for one host.
+        mark: String. Tells a job from others with the same backend, ranks and hosts.
+        environment: Tuple of pairs. What the ranks' environment has besides.
+        soak: Whether the soak runs it, and not every run.
+    """
+
+    backend: str
+    ranks: int
+    checks: tuple
+    hosts: str = ""
+    mark: str = ""
+    environment: tuple = ()
+    soak: bool = False
+
+    @property
+    def name(self):
+        parts = (self.backend, str(self.ranks), self.hosts.replace(",", ""), self.mark)
+        return "-".join(filter(None, parts))
+
+    @property
+    def variables(self):
+        """The environment of the ranks, besides that of all tests."""
+        hosts = {"EASYDDL_HOSTS": self.hosts} if self.hosts else {}
+        return {"KERAS_BACKEND": self.backend, **hosts, **dict(self.environment)}
+
+
+WIDE = (("JAX_ENABLE_X64", "1"),)  # JAX has 64-bit numbers only so
+XLA = (("EASYDDL_TEST_JIT_COMPILE", "1"),)  # steps as XLA compiles them, as on a GPU
+
+EVERY_RUN = (
+    Job(
+        "tensorflow",
+        2,
+        of("fit", "fidelity", "metrics", "keras", "checkpoint", "sparse")
+        + of("progress", "data_in_fit", "global_batch")
+        + of("sync_batch_norm", without=[MANY_LAYERS]),
+    ),
+    Job("tensorflow", 3, of("equality", "exchange", "uneven", "prediction")),
+    Job("tensorflow", 3, some("equality", "sparse"), hosts="a,a,b"),
+    Job("tensorflow", 1, some("checkpoint")),
+    Job("tensorflow", 2, of("workers"), mark="forks"),  # it forks: with few threads before
+    Job("tensorflow", 2, of(*WORLD), mark="world"),
+    Job("tensorflow", 5, of(*WORLD), hosts="a,a,a,b,b"),
+    # First what looks at the modules of a process that has imported nothing else.
+    Job("jax", 2, of("jax", "fit", "replicas") + some("equality")),
+    Job("jax", 2, of("fidelity"), mark="x64", environment=WIDE),
+    Job("jax", 4, of(*WORLD), hosts="a,b,c,d"),
+    Job(
+        "torch",
+        3,
+        of("fit", "fidelity", "sync_batch_norm") + of("torch", without=[COMPILED_STEP]),
+    ),
+    Job("torch", 3, of(*WORLD), mark="world"),
+    Job("torch", 3, some("uneven"), hosts="a,b,b"),
+    Job("torch", 2, (*some("equality"), f"torch:{COMPILED_STEP}")),
+)
+
+SOAK = (
+    Job("tensorflow", 1, of("fidelity"), mark="soak", soak=True),
+    Job("tensorflow", 2, (f"sync_batch_norm:{MANY_LAYERS}",), mark="soak", soak=True),
+    Job("tensorflow", 3, some("exchange"), hosts="a,b,b", soak=True),
+    Job("tensorflow", 4, of(*WORLD), hosts="a,b,a,b", soak=True),
+    Job(
+        "tensorflow",
+        2,
+        (
+            *some("equality", "uneven"),
+            "equality:check_custom_loop_compiled_by_xla",
+            "sync_batch_norm:check_equal_and_unequal_batches",
+            "sync_batch_norm:check_ranks_without_batches",
+        ),
+        mark="xla",
+        environment=XLA,
+        soak=True,
+    ),
+    Job(
+        "jax",
+        2,
+        of("equality", "exchange", "uneven", "metrics", "keras", "checkpoint", "prediction"),
+        mark="soak",
+        soak=True,
+    ),
+    Job("jax", 3, some("sync_batch_norm"), soak=True),
+    Job(
+        "jax",
+        4,
+        some("equality"),
+        mark="buckets",  # one for every gradient
+        environment=(("EASYDDL_BUCKET_BYTES", "1"),),
+        soak=True,
+    ),
+    Job("jax", 8, of(*WORLD), soak=True),
+    Job("torch", 2, of("equality", "prediction"), mark="soak", soak=True),
+    Job("torch", 3, of("metrics"), mark="soak", soak=True),
+)
+
+JOBS = {job.name: job for job in (*EVERY_RUN, *SOAK)}
+
+
+def table():
+    """The jobs as lines of text."""
+    lines = []
+    for job in JOBS.values():
+        files = dict.fromkeys(check.partition(":")[0] for check in job.checks)
+        counts = [
+            f"{file} {sum(check.startswith(f'{file}:') for check in job.checks)}" for file in files
+        ]
+        lines.append(f"{job.name:<24}{'soak ' if job.soak else '':<6}{', '.join(counts)}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table())

@@ -1,0 +1,77 @@
+"""Runs the checks of `matrix.py`: each of its jobs once, with the checks that are selected.
+
+    python -m pytest tests/parallel/test_checks.py -k "fit and jax"
+
+A check that fails ends its job. Those that follow it get another one.
+"""
+
+import functools
+import pathlib
+
+import matrix
+import mpi
+import pytest
+
+JOB = pathlib.Path(__file__).with_name("checks_job.py")
+
+
+def cases():
+    """A test for each check of each job."""
+    for job in matrix.JOBS.values():
+        for check in job.checks:
+            marks = pytest.mark.soak if job.soak else ()
+            yield pytest.param(job.name, check, marks=marks, id=f"{job.name}:{check}")
+
+
+@pytest.mark.parametrize(("job", "check"), list(cases()))
+def test_checks(job, check, request):
+    mpi.require(matrix.JOBS[job].backend)
+    verdict = verdicts_of(job, selected(request, job))[check]
+    assert verdict == "ok", verdict
+
+
+def selected(request, job):
+    """The checks of a job whose tests are run, in their order."""
+    chosen = {
+        item.callspec.params["check"]
+        for item in request.session.items
+        if item.path == request.path
+        and hasattr(item, "callspec")
+        and item.callspec.params["job"] == job
+    }
+    return tuple(check for check in matrix.JOBS[job].checks if check in chosen)
+
+
+@functools.cache
+def verdicts_of(name, checks):
+    """What came of some checks of a job: "ok", or what went wrong."""
+    job = matrix.JOBS[name]
+    found, remaining, lost = {}, list(checks), 0
+    while remaining:
+        run = mpi.check_job(job.ranks, JOB, tuple(remaining), job.variables)
+        bad = next((check for check in remaining if run.problem(check)), None)
+        if bad is None and not run.failed:
+            return {**found, **dict.fromkeys(remaining, "ok")}
+        bad = bad or remaining[-1]  # all are well, and the job is not: it failed at its end
+        at = remaining.index(bad)
+        lost = lost + 1 if at == 0 else 0
+        found.update(dict.fromkeys(remaining[:at], "ok"))
+        found[bad] = f"{run.problem(bad) or 'The job failed at its end.'}\n{run.ended}"
+        remaining = remaining[at + 1 :]
+        if lost == 2:  # no job comes as far as a check
+            found.update(dict.fromkeys(remaining, f"Not run after two others failed.\n{run.ended}"))
+            break
+    return found
+
+
+def test_every_check_runs_in_a_job():
+    listed = {check for job in matrix.EVERY_RUN for check in job.checks}
+    listed |= {check for job in matrix.SOAK for check in job.checks}
+    elsewhere = (
+        "gpu_path",
+        "half_way",
+        "world",
+    )  # test_gpu_path.py, test_half_way.py, test_world.py
+    files = [path.stem.removesuffix("_checks") for path in JOB.parent.glob("*_checks.py")]
+    assert listed == set(matrix.of(*(file for file in files if file not in elsewhere)))
+    assert len(matrix.JOBS) == len(matrix.EVERY_RUN) + len(matrix.SOAK)  # each has its own name
