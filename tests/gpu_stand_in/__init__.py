@@ -1,16 +1,17 @@
 """Stand-ins for NCCL and the CUDA driver, built where they are needed."""
 
-import atexit
 import functools
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
-import tempfile
+
+import builds
 
 SOURCES = pathlib.Path(__file__).parent
 COUNTING = "counting"  # the folder of the driver that counts
+COMPLETE = "complete"  # a file that is written after all libraries
 
 
 def compiler():
@@ -40,10 +41,13 @@ def build(folder):
 
 @functools.cache
 def folder():
-    """A folder that holds them, built once in a process."""
-    made = pathlib.Path(tempfile.mkdtemp(prefix="easyddl-stand-in-"))
-    atexit.register(shutil.rmtree, made, ignore_errors=True)
-    build(made)
+    """A folder that holds them, built once for the sources as they are."""
+    sources = [path.read_bytes() for path in sorted(SOURCES.glob("*.cpp"))]
+    with builds.folder("gpu_stand_in", compiler(), sources) as made:
+        if not (made / COMPLETE).exists():
+            shutil.rmtree(made / COUNTING, ignore_errors=True)
+            build(made)
+            (made / COMPLETE).touch()
     return made
 
 

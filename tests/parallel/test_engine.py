@@ -1,6 +1,7 @@
 """The engine's own tests, which are C++ programs: built here, and run as jobs.
 
-They are built and run as they are, and, with `-m soak`, with sanitizers.
+They are built and run as they are, and, with `-m sanitizer`, with sanitizers. The builds stay in
+the folder `build`, where the next run builds only what has changed.
 """
 
 import functools
@@ -14,6 +15,7 @@ import shutil
 import subprocess
 import sys
 
+import builds
 import mpi
 import pytest
 
@@ -80,10 +82,12 @@ ENVIRONMENT = {
 class Engine:
     """The programs, built with a sanitizer or without."""
 
-    def __init__(self, sanitizer, folder):
+    def __init__(self, sanitizer):
         self.sanitizer = sanitizer
-        self.folder = folder
-        build(sanitizer, folder)
+        compiler = (sys.executable, mpi.mpirun(), os.environ.get("CXX"), os.environ.get("CXXFLAGS"))
+        with builds.folder(f"engine-{sanitizer or 'plain'}", *compiler) as folder:
+            self.folder = folder
+            build(sanitizer, folder)
         self.prefix = runnable_prefix(self) if sanitizer == "thread" else []
 
     def run(self, ranks, program, *arguments, prefix=None, timeout=240):
@@ -146,25 +150,40 @@ def runnable_prefix(engine):
 
 
 # Not a fixture of the session: pytest would build anew for each of the tests' own parameters.
-built = functools.cache(Engine)
+@functools.cache
+def built(sanitizer):
+    """An `Engine`, or why there is none: a build that fails is not tried again for each test."""
+    try:
+        return Engine(sanitizer)
+    except (Exception, pytest.skip.Exception) as error:
+        return error
 
 
 @pytest.fixture
-def engine(request, tmp_path_factory):
-    return built(request.param, tmp_path_factory.getbasetemp() / f"engine-{request.param}")
+def engine(request):
+    engine = built(request.param)
+    if not isinstance(engine, Engine):
+        raise engine
+    return engine
+
+
+def marks_of(sanitizer, is_in_soak):
+    if sanitizer:
+        return [pytest.mark.sanitizer]
+    return [pytest.mark.soak] if is_in_soak else []
 
 
 def each(choices, in_soak=()):
     """Parametrizes with each variant's choices, given as a function of the sanitizer.
 
-    Those of the sanitizers are the soak's, as are the others' choices `in_soak`.
+    The stage `sanitizers` runs those of the sanitizers, and the soak the others' choices `in_soak`.
     """
     variants = [(name, choices(name)) for name in ("", "address", "thread")]
     params = [
         pytest.param(
             sanitizer,
             choice,
-            marks=[pytest.mark.soak] if sanitizer or choice in in_soak else [],
+            marks=marks_of(sanitizer, choice in in_soak),
             id=f"{sanitizer or 'plain'}-{choice}",
         )
         for sanitizer, chosen in [*variants, ("", in_soak)]

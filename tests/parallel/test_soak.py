@@ -14,7 +14,7 @@ def growth_in_ten_thousand_steps(ranks):
     return json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
 
 
-@pytest.mark.soak
+@pytest.mark.longest
 def test_ten_thousand_steps_leave_nothing_behind():
     # Keras and TensorFlow grow a little by themselves, which one process shows.
     alone, growth = growth_in_ten_thousand_steps(1), growth_in_ten_thousand_steps(2)
