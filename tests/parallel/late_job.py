@@ -1,6 +1,6 @@
-"""A job in which one rank comes late, in the way that the command line says.
+"""A job in which one rank comes late, in the ways that the command line says, one after the other.
 
-Usage: late_job.py HOW VICTIM SECONDS
+Usage: late_job.py HOW,VICTIM,SECONDS ...
 """
 
 import os
@@ -14,29 +14,27 @@ import numpy as np
 
 import easyddl as ddl
 
-SECONDS = float(sys.argv[3])
+
+def be_elsewhere(seconds):
+    time.sleep(seconds)
 
 
-def be_elsewhere():
-    time.sleep(SECONDS)
+def sleep_in_the_script(seconds):
+    be_elsewhere(seconds)
 
 
-def sleep_in_the_script():
-    be_elsewhere()
-
-
-def stop():
+def stop(seconds):
     # Another process continues this one: nothing of it runs meanwhile.
     pid = os.getpid()
-    subprocess.Popen(["/bin/sh", "-c", f"sleep {SECONDS}; kill -CONT {pid}"])
+    subprocess.Popen(["/bin/sh", "-c", f"sleep {seconds}; kill -CONT {pid}"])
     os.kill(pid, signal.SIGSTOP)
 
 
-def go_another_way():
+def go_another_way(seconds):
     ddl.broadcast_object("something that the others do not call")
 
 
-def save_for_long():
+def save_for_long(seconds):
     pass  # the checkpoint that takes long is the victim's own: see `callbacks`
 
 
@@ -44,30 +42,51 @@ HOW = {f.__name__: f for f in (sleep_in_the_script, stop, go_another_way, save_f
 
 
 class Late(keras.callbacks.Callback):
+    def __init__(self, how, seconds):
+        super().__init__()
+        self.how, self.seconds = how, seconds
+
     def on_train_batch_end(self, batch, logs=None):
         if batch == 2:
-            HOW[sys.argv[1]]()
+            HOW[self.how](self.seconds)
 
 
 class SlowCheckpoint(keras.callbacks.ModelCheckpoint):
+    def __init__(self, seconds):
+        super().__init__(os.devnull + ".keras")
+        self.seconds = seconds
+
     def on_epoch_end(self, epoch, logs=None):
-        time.sleep(SECONDS)
+        time.sleep(self.seconds)
 
 
-def callbacks(is_victim):
+def callbacks(how, is_victim, seconds):
     first, last = ddl.DDLCallback(), ddl.DDLGlobalVariablesCallback()
-    if sys.argv[1] == "save_for_long":  # the root's alone
-        return [first, SlowCheckpoint(os.devnull + ".keras"), last]
-    return [first, *([Late()] if is_victim else []), last]
+    if how == "save_for_long":  # the root's alone
+        return [first, SlowCheckpoint(seconds), last]
+    return [first, *([Late(how, seconds)] if is_victim else []), last]
 
 
-def main():
-    is_victim = ddl.rank() == int(sys.argv[2])
+def train(how, victim, seconds):
+    is_victim = ddl.rank() == int(victim)
     x = np.random.default_rng(ddl.rank()).standard_normal((80, 6)).astype("float32")
     model = keras.Sequential([keras.layers.Input((6,)), keras.layers.Dense(6)])
     model.compile("sgd", "mse")
-    model.fit(x, x, batch_size=8, verbose=0, callbacks=callbacks(is_victim))
+    model.fit(x, x, batch_size=8, verbose=0, callbacks=callbacks(how, is_victim, float(seconds)))
     print(f"rank {ddl.rank()} has trained", flush=True)
+
+
+def main():
+    for each in sys.argv[1:]:
+        how, victim, seconds = each.split(",")
+        if ddl.rank() == 0:
+            print(f"begin {how}", flush=True)
+        ddl.barrier()
+        train(how, victim, seconds)
+        ddl.barrier()
+        time.sleep(
+            0.5
+        )  # the launcher passes on what ranks have printed, before the next one begins
 
 
 if __name__ == "__main__":
