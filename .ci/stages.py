@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+"""Tells which stages of `.ci/run` can be left out: they have passed with the same inputs.
+
+    python .ci/stages.py names                  the stages that may be left out, a line each
+    python .ci/stages.py inputs [STAGE]         the paths that stages depend on
+    python .ci/stages.py snapshot               a commit of the files as they are now
+    python .ci/stages.py check STAGE COMMIT     whether and why to leave one out; 1 if it must run
+    python .ci/stages.py record STAGE COMMIT    writes down that a stage has passed
+
+The record is `.ci/passed`, which git tracks: for each stage the hash of its inputs, and when it
+passed. The hash is that of git's entries for the stage's paths, so it names the content of every
+file below them.
+"""
+
+import datetime
+import hashlib
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+RECORD = pathlib.Path(".ci", "passed")
+VALID = datetime.timedelta(days=7)
+
+# Every stage depends on what runs it.
+RUNNER = (".ci/run", ".ci/stages.py")
+
+BUILD = ("ext", "setup.cfg", "pyproject.toml", "MANIFEST.in")  # what a build of the engine takes
+PACKAGE = ("easyddl", *BUILD)
+RELEASE = (".ci/release.py", ".ci/release_tools.txt")
+DIGITS = "tutorials/digits.py"  # it trains where a stage installs the package
+
+# What each stage reads. The stages `tests` and `lint` are not here: they are never left out.
+INPUTS = {
+    "soak": (*PACKAGE, "tests", "tutorials", "README.md"),
+    "longest": (*PACKAGE, "tests", "tutorials", "README.md"),
+    "sanitizers": (*BUILD, "tests/engine", "tests/parallel/test_engine.py", "tests/mpi.py"),
+    "openmpi": (*PACKAGE, "tests"),
+    "site": ("easyddl", "tutorials", "README.md", "setup.cfg"),
+    "main": (*PACKAGE, DIGITS, "README.md"),
+    "notebooks": (*PACKAGE, DIGITS, "tutorials/notebooks"),
+    "extras": (*PACKAGE, DIGITS, "tests/single/test_nccl_wheel.py"),
+    "oldest": (*PACKAGE, DIGITS, "tests"),
+    "prerelease": ("easyddl", DIGITS),
+    "release": (*BUILD, *RELEASE, DIGITS),
+    "aarch64": (*BUILD, *RELEASE, ".ci/aarch64", "tests/engine", "tests/parallel/world_checks.py"),
+    "install": (*BUILD, *RELEASE, DIGITS, "tutorials/install.md", "tutorials/notebooks/README.md"),
+}
+
+
+def main(command, *arguments):
+    """Run the command line."""
+    if command == "names":
+        print("\n".join(INPUTS))
+    elif command == "inputs":
+        for stage in arguments or INPUTS:
+            print(f"{stage}: {' '.join(inputs_of(stage))}")
+    elif command == "snapshot":
+        print(snapshot())
+    elif command == "check":
+        is_left_out, why = examine(*arguments)
+        print(why)
+        sys.exit(0 if is_left_out else 1)
+    elif command == "record":
+        record(*arguments)
+    else:
+        sys.exit(f"{__doc__}\nReceived: {command!r}")
+
+
+def git(*arguments, **environment):
+    """Return what git prints."""
+    done = subprocess.run(
+        ["git", "-C", ROOT, *arguments],
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+        env={**os.environ, **environment},
+    )
+    return done.stdout.strip()
+
+
+def inputs_of(stage):
+    """Return the paths that a stage depends on."""
+    return (*RUNNER, *INPUTS[stage])
+
+
+def snapshot():
+    """Return a commit of all files as they are now, which no branch holds unless it is HEAD."""
+    with tempfile.TemporaryDirectory() as folder:
+        index = pathlib.Path(folder, "index")
+        # A copy knows the files that have not changed, so that git does not read them.
+        shutil.copy(git("rev-parse", "--path-format=absolute", "--git-path", "index"), index)
+        git("add", "--all", GIT_INDEX_FILE=str(index))
+        tree = git("write-tree", GIT_INDEX_FILE=str(index))
+    if tree == git("rev-parse", "HEAD^{tree}"):
+        return git("rev-parse", "HEAD")
+    who = {"NAME": "ci", "EMAIL": "ci", "DATE": git("log", "-1", "--format=%cd", "--date=raw")}
+    names = {f"GIT_{role}_{key}": who[key] for role in ("AUTHOR", "COMMITTER") for key in who}
+    return git("commit-tree", tree, "-p", "HEAD", "-m", "Files as they are now", **names)
+
+
+def hash_of(stage, commit):
+    """Return the hash of a stage's inputs in a commit."""
+    paths = inputs_of(stage)
+    entries = git("ls-tree", commit, "--", *paths)
+    found = {entry.partition("\t")[2] for entry in entries.splitlines()}
+    if missing := set(paths) - found:
+        sys.exit(f"{stage} depends on paths that {commit} does not have: {sorted(missing)}")
+    return hashlib.sha256(entries.encode()).hexdigest()
+
+
+def read_record():
+    """Return the hash and the time of each stage that has passed.
+
+    Lines of any other form do not count.
+    """
+    found = {}
+    path = ROOT / RECORD
+    for line in path.read_text().splitlines() if path.exists() else ():
+        fields = line.split()
+        try:
+            stage, digest, passed = fields
+            found[stage] = digest, datetime.datetime.fromisoformat(passed)
+        except ValueError:
+            continue
+    return {stage: (digest, passed) for stage, (digest, passed) in found.items() if passed.tzinfo}
+
+
+def examine(stage, commit):
+    """Return whether a stage can be left out, and why or why not."""
+    if stage not in INPUTS:
+        return False, "it is never left out"
+    if stage not in (records := read_record()):
+        return False, f"{RECORD} has no record of it"
+    digest, passed = records[stage]
+    age = datetime.datetime.now(datetime.timezone.utc) - passed
+    when = f"{passed:%Y-%m-%d %H:%M %Z}"
+    if digest != hash_of(stage, commit):
+        return False, f"its inputs are not those with which it passed on {when}"
+    if not datetime.timedelta(0) <= age < VALID:
+        return False, f"its record is of {when}, and counts for {VALID.days} days"
+    return True, f"it passed on {when} with the same inputs: {' '.join(inputs_of(stage))}"
+
+
+def record(stage, commit):
+    """Write down that a stage has passed now, with its inputs in a commit."""
+    if stage not in INPUTS:
+        return
+    now = datetime.datetime.now(datetime.timezone.utc).replace(microsecond=0)
+    records = {**read_record(), stage: (hash_of(stage, commit), now)}
+    lines = [
+        f"{name} {digest} {passed.isoformat()}\n" for name, (digest, passed) in records.items()
+    ]
+    (ROOT / RECORD).write_text("".join(sorted(lines)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
