@@ -5,12 +5,13 @@ stand before a block of `python` or `sh`:
 
     <!-- not run: REASON -->      a test cannot run it; REASON is one of `REASONS`
     <!-- run: soak -->            it takes long, so the soak runs it
-    <!-- shortened: OPTIONS -->   it takes very long: the soak adds these options to each line
+    <!-- shortened: OPTIONS -->   it takes very long: `.ci/run longest` runs it with these options
     <!-- command: NAME -->        `.ci/run` runs it, in an environment of its own
     <!-- setup: NAME -->          a fragment, before which one of run_document.py's `SETUPS` is run
 """
 
 import dataclasses
+import functools
 import pathlib
 import re
 
@@ -59,8 +60,9 @@ class Block:
         return self.language in EXECUTED and not left_out
 
     @property
-    def takes_long(self):
-        return self.markers.get("run") == "soak" or "shortened" in self.markers
+    def mark(self):
+        """The marker of the test that runs it; empty for every run."""
+        return "longest" if "shortened" in self.markers else self.markers.get("run", "")
 
     @property
     def needs_root(self):
@@ -81,6 +83,7 @@ def documents():
     return [ROOT / "README.md", *sorted(guides.glob("*.md")), *sorted(guides.glob("*/*.md"))]
 
 
+@functools.cache
 def blocks(path):
     """All code blocks of a document, in their order."""
     found, markers = [], {}

@@ -1,6 +1,6 @@
 """README.md and the guides: every block has a language, and every command and example runs.
 
-`documents.py` says what comments before a block mean. The soak runs the blocks that take long.
+`documents.py` says what comments before a block mean, and which tests run blocks that take long.
 """
 
 import argparse
@@ -35,19 +35,32 @@ OF_SCRIPTS = ("matplotlib", "sklearn")
 AS_ROOT = 'sudo() { "$@"; }\n'
 TIMEOUT = 1200  # seconds
 
+NUMERALS = "two|three|four|five|six|seven|eight|nine|ten|dozen|hundreds?|thousands?"
+
 # The commands of this environment come before those of the machine.
 PATH = {"PATH": os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])}
 OPTIMIZED = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
 
 
-def each_document(*marks):
-    return pytest.mark.parametrize(
-        "path",
-        [
-            pytest.param(path, id=str(path.relative_to(documents.ROOT)), marks=marks)
-            for path in documents.documents()
-        ],
-    )
+def each(paths, *marks):
+    params = [
+        pytest.param(path, id=str(path.relative_to(documents.ROOT)), marks=marks) for path in paths
+    ]
+    return pytest.mark.parametrize("path", params)
+
+
+def each_document():
+    return each(documents.documents())
+
+
+def each_document_with_blocks(mark=""):
+    """Those that have blocks that tests with a marker run."""
+    found = [
+        path
+        for path in documents.documents()
+        if any(block.is_run and block.mark == mark for block in documents.blocks(path))
+    ]
+    return each(found, *([getattr(pytest.mark, mark)] if mark else []))
 
 
 SAMPLE = """\
@@ -88,7 +101,7 @@ def test_a_block_that_fails_is_named(tmp_path, capsys):
         folder = tmp_path / language
         folder.mkdir()
         with pytest.raises(AssertionError):
-            run([block], folder, lean=True)
+            run_blocks([block], folder, lean=True)
         assert re.search(r"README.md.{1,9}(11|9)\b", capsys.readouterr().out)
 
 
@@ -114,6 +127,40 @@ def test_commands_for_an_environment_of_their_own_are_run_by_ci(path):
         if name := block.markers.get("command"):
             document = path.relative_to(documents.ROOT)
             assert f'run_command {document} "{name}"' in called, block.place
+
+
+QUOTING = """\
+A paragraph of 3 lines is not about a test.
+
+`tests/parallel/test_a.py` runs on 3 ranks.
+
+`tests/single/test_b.py` runs on ten ranks, and `test_c -k 5` on as many.
+
+- An item on `tests/benchmarks/a.py`, which took 7 seconds.
+- An item: `test_d` takes ranks `1` to `JOBS`.
+"""
+
+
+def test_numbers_of_tests_are_found():
+    assert [found for _, found in quoted_numbers(QUOTING)] == [["3"], ["ten"]]
+
+
+@each_document()
+def test_no_number_of_a_test_is_quoted(path):
+    """It would stay as it is when the test changes. Name the constant in the test instead."""
+    assert quoted_numbers(path.read_text()) == []
+
+
+def quoted_numbers(text):
+    """The paragraphs, items and rows that name a test and have numbers outside of code."""
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    found = []
+    for part in re.split(r"\n\s*\n|\n(?=\s*[-|] ?)", text):
+        if re.search(r"tests/(?!benchmarks|hosts/network)\w|\btest_\w+", part):
+            prose = re.sub(r"`[^`]*`|\]\([^)]*\)|four\s+lines", "", part)
+            if numbers := re.findall(rf"\b(?:\d[\d.,]*|{NUMERALS})\b", prose):
+                found.append((part, numbers))
+    return found
 
 
 @each_document()
@@ -155,17 +202,27 @@ def check_data(block):
         list(pytest.importorskip("yaml").safe_load_all(block.code))
 
 
-@each_document()
+@each_document_with_blocks()
 def test_blocks_run(path, tmp_path):
-    run([block for block in documents.blocks(path) if not block.takes_long], tmp_path, lean=True)
+    run(path, "", tmp_path, lean=True)
 
 
-@each_document(pytest.mark.soak)
+@each_document_with_blocks("soak")
 def test_blocks_that_take_long_run(path, tmp_path):
-    run([block for block in documents.blocks(path) if block.takes_long], tmp_path, lean=False)
+    run(path, "soak", tmp_path, lean=False)
 
 
-def run(blocks, folder, lean):
+@each_document_with_blocks("longest")
+def test_blocks_that_take_longest_run(path, tmp_path):
+    run(path, "longest", tmp_path, lean=False)
+
+
+def run(path, mark, folder, lean):
+    """Runs those blocks of a document that tests with a marker run, as `run_blocks` does."""
+    run_blocks([block for block in documents.blocks(path) if block.mark == mark], folder, lean)
+
+
+def run_blocks(blocks, folder, lean):
     """Runs blocks of a document in a folder that looks like a clone with a script in it.
 
     Args:
@@ -178,7 +235,7 @@ def run(blocks, folder, lean):
         blocks = [block for block in blocks if not block.needs_root]
     blocks = [block for block in blocks if block.is_run]
     if not blocks:
-        pytest.skip("no such block")
+        pytest.skip("all blocks need root")
     if mpi.is_open_mpi():
         pytest.skip("Open MPI's mpirun needs more options than the guides pass")
     fill(folder)
