@@ -6,6 +6,7 @@ mpirun -np 3 python checks_job.py fit:check_a_name metrics:check_another ...
 import importlib
 import sys
 
+import keras
 import mpi
 import ranks
 
@@ -15,6 +16,9 @@ class Checks(dict):
 
     def __missing__(self, name):
         file, _, check = name.partition(":")
+        if f"{file}_checks" not in sys.modules:
+            # Layers get their names anew, as in a job of its own: the root may have made more.
+            keras.utils.clear_session()
         return getattr(importlib.import_module(f"{file}_checks"), check)
 
 
