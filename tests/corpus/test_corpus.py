@@ -82,7 +82,7 @@ def read(folder, script, rank):
 
 def run_job(ranks, backend, where, folder, paths):
     """Runs scripts; returns what the job printed."""
-    env = {"KERAS_BACKEND": backend, "EASYDDL_STALL_ABORT": "30", "JAX_ENABLE_X64": "1"}
+    env = {"KERAS_BACKEND": backend, "EASYDDL_STALL_ABORT": "90", "JAX_ENABLE_X64": "1"}
     env["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # compiling takes most of the time
     many = where == "ranks"
     limit = 60 + 10 * len(paths)
