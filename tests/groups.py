@@ -26,7 +26,7 @@ WAITING = {
     "parallel/test_notebook.py": "",
     "parallel/test_preemption.py": "",
     "parallel/test_ranks.py": "",
-    "parallel/test_run.py": "",
+    "parallel/test_run.py": "short deadlines 2",
     "parallel/test_start.py": "short deadlines 2",
 }
 
