@@ -253,6 +253,20 @@ def check_a_metric_of_ones_own_that_is_registered():
         np.testing.assert_allclose(found["mine"], want, rtol=1e-6)
 
 
+def check_each_merge_by_name():
+    for merge, numpys in [("sum", sum), ("mean", np.mean), ("min", min), ("max", max)]:
+
+        class Mine(Largest):
+            pass
+
+        ddl.register_metric(Mine, merge=merge)
+        model, x, y = with_metric(Mine(name="mine"))
+        found = evaluated(model, *ddl.split_data(x, y))
+        each = [float(model.predict(x[rank::SIZE], verbose=0).max()) for rank in range(SIZE)]
+        assert len(set(each)) == SIZE  # so that the merges differ
+        np.testing.assert_allclose(found["mine"], numpys(each), rtol=1e-5)
+
+
 def check_a_subclass_that_updates_as_keras_does():
     class Off(keras.metrics.MeanMetricWrapper):
         def __init__(self, name="off", **arguments):
