@@ -52,9 +52,12 @@ def sends_signals(nodeid):
 def group_of(nodeid):
     """The name of a test's group: its file, or a part of it.
 
-    The checks of a job are a group, because the job runs once in a worker.
+    The checks of a job are a group, because the job runs once in a worker, and so are the tests of
+    the engine with one sanitizer, which have a build of their own.
     """
     file = file_of(nodeid)
+    if sanitizer := re.search(r"/test_engine\.py::\w+\[(address|thread)-", nodeid):
+        return f"{file} {sanitizer[1]}"
     if job := re.search(r"/test_checks\.py::test_checks\[([^:]+):", nodeid):
         return f"{file} {job[1]}"
     return WAITING.get(file) or file

@@ -21,6 +21,13 @@ def test_the_checks_of_a_job_are_a_group():
     assert first == second != other
 
 
+def test_each_sanitizer_is_a_group():
+    file = "tests/parallel/test_engine.py"
+    names = [f"{file}::test_ranks[{kind}-a,b,a]" for kind in ("plain", "address", "thread")]
+    assert len(set(map(groups.group_of, names))) == 3
+    assert groups.group_of(names[0]) == "parallel/test_engine.py"
+
+
 def test_files_with_short_deadlines_share_two_groups():
     short = {group for group in groups.WAITING.values() if group}
     assert len(short) == 2
