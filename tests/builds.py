@@ -13,9 +13,9 @@ def folder(name, *inputs):
     """Gives a folder below `build/` to one process at a time, which builds in it what is missing.
 
     Args:
-        name: String. *inputs: What a build must have in common with an earlier one to go on from
-        it. Anything with a
-            text.
+        name: String.
+        *inputs: Anything with a text. What a build must have in common with an earlier one to go
+            on from it.
     """
     key = hashlib.sha256(repr(inputs).encode()).hexdigest()[:12]
     path = BUILD / "tests" / f"{name}-{key}"

@@ -38,8 +38,8 @@ class GroupScheduling(LoadScopeScheduling):
         """Whether tests that compute are still to be run, but for a worker's last two."""
         units = [unit for node in self.nodes for unit in self.assigned_work[node].values()]
         left = sum(list(unit.values()).count(False) for unit in units if not self._waits(unit))
-        waiting = any(not self._waits(unit) for unit in self.workqueue.values())
-        return waiting or left > 2 * groups.COMPUTING
+        is_queued = any(not self._waits(unit) for unit in self.workqueue.values())
+        return is_queued or left > 2 * groups.COMPUTING
 
     @staticmethod
     def _waits(unit):

@@ -16,7 +16,6 @@ addresses differ, as those of separate processes do, so that a rank which depend
 set is found.
 """
 
-import functools
 import hashlib
 import json
 import os
@@ -45,7 +44,11 @@ _started = []  # of this process; they end with the owner
 
 
 def begin():
-    """Makes the folder of this test run's servers. Called once, before the run has workers."""
+    """Makes the folder of this test run's servers. Called once, before the run has workers.
+
+    Returns:
+        `tempfile.TemporaryDirectory`, to be kept as long as servers are used.
+    """
     folder = tempfile.TemporaryDirectory(prefix="easyddl-forks-")
     os.environ.update({FOLDER: folder.name, OWNER: str(os.getpid())})
     return folder
@@ -60,16 +63,8 @@ def command(environment):
     Returns:
         List of strings, which the script's path and its arguments follow.
     """
-    if FOLDER not in os.environ:
-        _folder_of_this_process()
     sockets = [_socket_of(environment, number) for number in range(SERVERS)]
     return ["-I", "-S", str(HERE / "rank.py"), ",".join(sockets)]
-
-
-@functools.cache
-def _folder_of_this_process():
-    """For a process that runs no tests of pytest's, such as a measurement."""
-    return begin()
 
 
 def _socket_of(environment, number):

@@ -14,12 +14,14 @@ framework needs time for its first step. A check runs where it can fail:
   which EASYDDL_HOSTS makes of one machine.
 - The soak holds some of the pairs that are left, and what XLA compiles for long.
 
-`python tests/parallel/matrix.py` prints the table.
+`PYTHONPATH=tests python tests/parallel/matrix.py` prints the table.
 """
 
-import ast
+import collections
 import dataclasses
 import pathlib
+
+import mpi
 
 HERE = pathlib.Path(__file__).parent
 
@@ -77,19 +79,10 @@ COMPILED_STEP = "check_a_compiled_step"
 WORLD = ("layout", "shared_memory", "collectives", "objects", "variables", "disagreement")
 
 
-def checks_of(file):
-    """The names of the checks in `{file}_checks.py`, in their order, without running it."""
-    tree = ast.parse((HERE / f"{file}_checks.py").read_text())
-    return tuple(
-        node.name
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("check_")
-    )
-
-
 def of(*files, without=()):
     """All checks of some files, as `FILE:CHECK`."""
-    return tuple(f"{f}:{check}" for f in files for check in checks_of(f) if check not in without)
+    checks = {file: mpi.checks_of(HERE / f"{file}_checks.py") for file in files}
+    return tuple(f"{f}:{check}" for f in files for check in checks[f] if check not in without)
 
 
 def some(*files):
@@ -208,11 +201,9 @@ def table():
     """The jobs as lines of text."""
     lines = []
     for job in JOBS.values():
-        files = dict.fromkeys(check.partition(":")[0] for check in job.checks)
-        counts = [
-            f"{file} {sum(check.startswith(f'{file}:') for check in job.checks)}" for file in files
-        ]
-        lines.append(f"{job.name:<24}{'soak ' if job.soak else '':<6}{', '.join(counts)}")
+        counts = collections.Counter(check.partition(":")[0] for check in job.checks)
+        files = ", ".join(f"{file} {count}" for file, count in counts.items())
+        lines.append(f"{job.name:<24}{'soak' if job.soak else '':<6}{files}")
     return "\n".join(lines)
 
 

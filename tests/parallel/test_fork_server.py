@@ -2,7 +2,6 @@
 
 import json
 import os
-import pathlib
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import time
 import fork_server
 import mpi
 import pytest
+from test_run import assert_gone, is_running
 
 TELL = """
 import json, os, sys
@@ -94,22 +94,13 @@ def wait_for(condition):
         time.sleep(0.02)
 
 
-def is_gone(process):
-    try:
-        return (
-            pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-        )
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-
-
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGINT"])
 def test_a_signal_to_a_client_ends_its_process(name, tmp_path):
     client, process = start(tmp_path)
     client.send_signal(getattr(signal, name))
     # Python exits so after a KeyboardInterrupt.
     assert client.wait(30) == -getattr(signal, name)
-    wait_for(lambda: is_gone(process))
+    assert_gone([process], 30)
 
 
 def test_a_server_ends_with_its_owner_and_what_it_has_forked_too(tmp_path):
@@ -119,11 +110,11 @@ def test_a_server_ends_with_its_owner_and_what_it_has_forked_too(tmp_path):
     server = subprocess.Popen(line, env=env)
     wait_for(socket.exists)
     client, process = start(tmp_path, str(socket))
-    assert not is_gone(process)
+    assert is_running(process)
     owner.kill()
     owner.wait()
     assert server.wait(30) == 0
-    wait_for(lambda: is_gone(process))
+    assert_gone([process], 30)
     assert client.wait(30) != 0
 
 
