@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """Tells which stages of `.ci/run` can be left out: they have passed with the same inputs.
 
-    python .ci/stages.py names                  the stages that may be left out, a line each
     python .ci/stages.py inputs [STAGE]         the paths that stages depend on
     python .ci/stages.py snapshot               a commit of the files as they are now
     python .ci/stages.py check STAGE COMMIT     whether and why to leave one out; 1 if it must run
@@ -31,13 +30,18 @@ RUNNER = (".ci/run", ".ci/stages.py")
 BUILD = ("ext", "setup.cfg", "pyproject.toml", "MANIFEST.in")  # what a build of the engine takes
 PACKAGE = ("easyddl", *BUILD)
 RELEASE = (".ci/release.py", ".ci/release_tools.txt")
+JOBS = ("tests/mpi.py", "tests/fork_server")  # how tests start ranks
+WORLD = ("world", "layout", "shared_memory", "collectives", "objects", "variables", "disagreement")
 DIGITS = "tutorials/digits.py"  # it trains where a stage installs the package
 
 # What each stage reads. The stages `tests` and `lint` are not here: they are never left out.
 INPUTS = {
     "soak": (*PACKAGE, "tests", "tutorials", "README.md"),
     "longest": (*PACKAGE, "tests", "tutorials", "README.md"),
-    "sanitizers": (*BUILD, "tests/engine", "tests/parallel/test_engine.py", "tests/mpi.py"),
+    "sanitizers": (
+        *(*BUILD, *JOBS, "tests/conftest.py", "tests/builds.py"),
+        *("tests/engine", "tests/parallel/test_engine.py"),
+    ),
     "openmpi": (*PACKAGE, "tests"),
     "site": ("easyddl", "tutorials", "README.md", "setup.cfg"),
     "main": (*PACKAGE, DIGITS, "README.md"),
@@ -45,17 +49,18 @@ INPUTS = {
     "extras": (*PACKAGE, DIGITS, "tests/single/test_nccl_wheel.py"),
     "oldest": (*PACKAGE, DIGITS, "tests"),
     "prerelease": ("easyddl", DIGITS),
-    "release": (*BUILD, *RELEASE, DIGITS),
-    "aarch64": (*BUILD, *RELEASE, ".ci/aarch64", "tests/engine", "tests/parallel/world_checks.py"),
+    "release": (*BUILD, *RELEASE, DIGITS, "tutorials/contribute.md"),
+    "aarch64": (
+        *(*BUILD, *RELEASE, ".ci/aarch64", *JOBS, "tests/engine", "tests/parallel/ranks.py"),
+        *(f"tests/parallel/{name}_checks.py" for name in WORLD),
+    ),
     "install": (*BUILD, *RELEASE, DIGITS, "tutorials/install.md", "tutorials/notebooks/README.md"),
 }
 
 
 def main(command, *arguments):
     """Run the command line."""
-    if command == "names":
-        print("\n".join(INPUTS))
-    elif command == "inputs":
+    if command == "inputs":
         for stage in arguments or INPUTS:
             print(f"{stage}: {' '.join(inputs_of(stage))}")
     elif command == "snapshot":
