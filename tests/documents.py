@@ -5,6 +5,7 @@ stand before a block of `python` or `sh`:
 
     <!-- not run: REASON -->      a test cannot run it; REASON is one of `REASONS`
     <!-- run: soak -->            it takes long, so the soak runs it
+    <!-- run: longest -->         it takes very long: `.ci/run longest` runs it
     <!-- shortened: OPTIONS -->   it takes very long: `.ci/run longest` runs it with these options
     <!-- command: NAME -->        `.ci/run` runs it, in an environment of its own
     <!-- setup: NAME -->          a fragment, before which one of run_document.py's `SETUPS` is run

@@ -298,21 +298,23 @@ def _results(ranks, script, only, variables):
     return check_job(ranks, script, only, dict(variables))
 
 
-def jobs(now, soak=""):
+def jobs(now, soak="", longest=""):
     """Parametrizes a test by `backend` and `ranks`.
 
     Backends and numbers of ranks go the same ways in most of easyddl: what one job has tried
-    with a backend, another tries with another number. The other pairs are left to the soak.
+    with a backend, another tries with another number. The other pairs have a marker.
 
     Args:
         now: String. The jobs of every run, as in `"tensorflow:3 jax:2"`.
-        soak: String. Those of the soak.
+        soak: String. Those with the marker `soak`.
+        longest: String. Those with the marker `longest`.
     """
     # Not needed by the scripts of the jobs, which import this module too.
     import pytest
 
     listed = [(job, ()) for job in now.split()]
     listed += [(job, pytest.mark.soak) for job in soak.split()]
+    listed += [(job, pytest.mark.longest) for job in longest.split()]
     pairs = [(*job.split(":"), marks) for job, marks in listed]
     return pytest.mark.parametrize(
         ("backend", "ranks"),
@@ -384,6 +386,17 @@ def _of_references():
     return MPI.COMM_WORLD.Dup()
 
 
+def destroy_what_is_left():
+    """Destroys what a check or a script has left, while it is young.
+
+    The destructor of an iterator of tf.data waits the longer, the older the iterator is (TensorFlow
+    2.21), and no other thread of Python runs meanwhile: the other ranks take this one for stopped.
+    Later collections skip what stays.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 def run_checks(namespace):
     """Called at the end of a script of checks: runs them all, on every rank."""
     # The verdict travels by MPI itself, not by what is tested.
@@ -424,8 +437,5 @@ def run_checks(namespace):
             # find out for themselves, and to say so.
             time.sleep(3)
             comm.Abort(1)
-        # What a check leaves is destroyed now, because the destructor of a TensorFlow dataset's
-        # iterator waits the longer, the older it is. Later collections skip what stays.
-        gc.collect()
-        gc.freeze()
+        destroy_what_is_left()
         asleep(comm.Ibarrier())

@@ -7,7 +7,6 @@ or its error, and SCRIPT.R.npz, with the variables of its models and optimizers.
 takes seconds, hence many scripts in a process.
 """
 
-import gc
 import importlib.util
 import json
 import pathlib
@@ -16,6 +15,7 @@ import time
 import traceback
 
 import keras
+import mpi
 import numpy as np
 
 SEED = 100
@@ -78,16 +78,6 @@ def run(script, rank):
     return logs, state
 
 
-def destroy_what_is_left():
-    """Destroys what a script has left, while it is young.
-
-    The destructor of an iterator of tf.data waits the longer, the older the iterator is (TensorFlow
-    2.21), and no other thread of Python runs meanwhile: the other rank takes this one for stopped.
-    """
-    gc.collect()
-    gc.freeze()
-
-
 def leave(folder, script, rank):
     """Runs a script and writes what it left; returns whether it failed."""
     result, state, began = {"error": None}, {}, time.perf_counter()
@@ -95,7 +85,7 @@ def leave(folder, script, rank):
         result["histories"], state = run(script, rank)
     except Exception as error:
         result["error"] = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
-    destroy_what_is_left()
+    mpi.destroy_what_is_left()
     result["seconds"] = round(time.perf_counter() - began, 2)
     np.savez(folder / f"{script.stem}.{rank}.npz", **state)
     (folder / f"{script.stem}.{rank}.json").write_text(json.dumps(result))

@@ -3,7 +3,8 @@
 `scripts/` holds plain Keras scripts, in the manner of those that people write. `four_lines.py` puts
 easyddl's four lines in, `run_corpus.py` runs them. One script and one backend by hand:
 
-    EASYDDL_CORPUS=all python -m pytest tests/corpus -m "soak or not soak" -k "convnet and jax"
+    EASYDDL_CORPUS=all python -m pytest tests/corpus -m "soak or longest or not longest" \\
+        -k "convnet and jax"
 
 With EASYDDL_CORPUS=all each script is trained on all backends that it is for.
 """
@@ -28,7 +29,8 @@ ALL = os.environ.get("EASYDDL_CORPUS") == "all"
 # On PyTorch Keras divides float64 losses as float32.
 RTOL = {"tensorflow": 1e-6, "jax": 1e-6, "torch": 2e-5}
 
-# Those of every run, on TensorFlow; the others are the soak's.
+# Those of every run, on TensorFlow. Of the others the soak has those on PyTorch, where training
+# takes least, and `.ci/run longest` the rest.
 QUICK = (
     "convnet",
     "embedding_pooling",
@@ -65,8 +67,9 @@ def cases():
     for backend in BACKENDS:
         for number, script in enumerate(SCRIPTS):
             if is_chosen(backend, script, number):
-                now = backend == "tensorflow" and script in QUICK
-                marks = () if now else pytest.mark.soak
+                marks = pytest.mark.soak if backend == "torch" else pytest.mark.longest
+                if backend == "tensorflow" and script in QUICK:
+                    marks = ()
                 yield pytest.param(backend, script, marks=marks, id=f"{backend}-{script}")
 
 

@@ -44,7 +44,7 @@ def test_a_bad_link_is_named():
     assert status == 0
 
 
-@pytest.mark.soak
+@pytest.mark.longest
 @pytest.mark.parametrize("fault", bad_network.FAULTS)
 def test_a_bad_host_is_named(fault):
     with network.Network(4, mbit=1000) as net, bad_network.spoiled(net, fault, [("h3", None)]):

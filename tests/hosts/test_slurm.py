@@ -102,7 +102,7 @@ def test_the_file_for_sbatch(cluster, tmp_path):
     assert "requeue" not in said, said
 
 
-@pytest.mark.soak
+@pytest.mark.longest
 def test_a_preempted_job_goes_on_when_it_is_requeued(cluster, tmp_path):
     log = sbatch(cluster, tmp_path, PREEMPTED, "requeued", tmp_path, "epoch")
     is_ready = lambda: len(list(tmp_path.glob("ready-*"))) == 4  # noqa: E731

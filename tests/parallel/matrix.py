@@ -12,7 +12,8 @@ framework needs time for its first step. A check runs where it can fail:
 - Hosts matter below Python. The engine's own tests take all algorithms between hosts. Of each kind
   of exchange (collectives, gradients, uneven data, sparse rows) some checks run on several hosts,
   which EASYDDL_HOSTS makes of one machine.
-- The soak holds some of the pairs that are left, and what XLA compiles for long.
+- The soak holds some of the pairs that are left, and what XLA compiles for long. The stage
+  `longest` holds all checks on JAX, and more ranks.
 
 `PYTHONPATH=tests python tests/parallel/matrix.py` prints the table.
 """
@@ -68,6 +69,20 @@ SOME = {
         "check_files_of_all_kinds",
         "check_a_loaded_model_goes_on_with_hooks_in_place",
     ),
+    "metrics": (
+        "check_unequal_last_batches",
+        "check_a_metric_of_ones_own_that_is_registered",
+        "check_evaluate_returns_what_keras_does",
+        "check_several_outputs",
+        "check_callbacks_between_see_what_all_have",
+    ),
+    "keras": (
+        "check_every_callback",
+        "check_frozen_layers_and_unused_weights",
+        "check_mixed_precision_skips_on_all_ranks",
+        "check_terminate_on_nan_and_the_bar",
+    ),
+    "prediction": ("check_arrays", "check_one_rank_fails"),
 }
 
 # TensorFlow traces it for as long as half of the others together.
@@ -101,7 +116,8 @@ class Job:
         hosts: String. The host of each rank, as in EASYDDL_HOSTS; empty for one host.
         mark: String. Tells a job from others with the same backend, ranks and hosts.
         environment: Tuple of pairs. What the ranks' environment has besides.
-        soak: Whether the soak runs it, and not every run.
+        marker: String. The marker of pytest's that its tests have: "soak", "longest", or none for
+            those of every run.
     """
 
     backend: str
@@ -110,7 +126,7 @@ class Job:
     hosts: str = ""
     mark: str = ""
     environment: tuple = ()
-    soak: bool = False
+    marker: str = ""
 
     @property
     def name(self):
@@ -156,10 +172,8 @@ EVERY_RUN = (
 )
 
 SOAK = (
-    Job("tensorflow", 1, of("fidelity"), mark="soak", soak=True),
-    Job("tensorflow", 2, (f"sync_batch_norm:{MANY_LAYERS}",), mark="soak", soak=True),
-    Job("tensorflow", 3, some("exchange"), hosts="a,b,b", soak=True),
-    Job("tensorflow", 4, of(*WORLD), hosts="a,b,a,b", soak=True),
+    Job("tensorflow", 3, some("exchange"), hosts="a,b,b", marker="soak"),
+    Job("tensorflow", 4, of(*WORLD), hosts="a,b,a,b", marker="soak"),
     Job(
         "tensorflow",
         2,
@@ -171,30 +185,51 @@ SOAK = (
         ),
         mark="xla",
         environment=XLA,
-        soak=True,
+        marker="soak",
+    ),
+    Job(
+        "jax",
+        2,
+        (
+            *some("exchange", "uneven", "metrics", "keras", "checkpoint", "prediction"),
+            "sync_batch_norm:check_equal_and_unequal_batches",
+        ),
+        mark="soak",
+        marker="soak",
+    ),
+    Job("torch", 2, of("equality", "prediction"), mark="soak", marker="soak"),
+    Job("torch", 3, of("metrics"), mark="soak", marker="soak"),
+)
+
+LONGEST = (
+    Job("tensorflow", 1, of("fidelity"), mark="longest", marker="longest"),
+    Job(
+        "tensorflow",
+        2,
+        (f"sync_batch_norm:{MANY_LAYERS}",),
+        mark="longest",
+        marker="longest",
     ),
     Job(
         "jax",
         2,
         of("equality", "exchange", "uneven", "metrics", "keras", "checkpoint", "prediction"),
-        mark="soak",
-        soak=True,
+        mark="longest",
+        marker="longest",
     ),
-    Job("jax", 3, some("sync_batch_norm"), soak=True),
+    Job("jax", 3, some("sync_batch_norm"), marker="longest"),
     Job(
         "jax",
         4,
         some("equality"),
         mark="buckets",  # one for every gradient
         environment=(("EASYDDL_BUCKET_BYTES", "1"),),
-        soak=True,
+        marker="longest",
     ),
-    Job("jax", 8, of(*WORLD), soak=True),
-    Job("torch", 2, of("equality", "prediction"), mark="soak", soak=True),
-    Job("torch", 3, of("metrics"), mark="soak", soak=True),
+    Job("jax", 8, of(*WORLD), marker="longest"),
 )
 
-JOBS = {job.name: job for job in (*EVERY_RUN, *SOAK)}
+JOBS = {job.name: job for job in (*EVERY_RUN, *SOAK, *LONGEST)}
 
 
 def table():
@@ -203,7 +238,7 @@ def table():
     for job in JOBS.values():
         counts = collections.Counter(check.partition(":")[0] for check in job.checks)
         files = ", ".join(f"{file} {count}" for file, count in counts.items())
-        lines.append(f"{job.name:<24}{'soak' if job.soak else '':<6}{files}")
+        lines.append(f"{job.name:<24}{job.marker:<9}{files}")
     return "\n".join(lines)
 
 

@@ -19,7 +19,7 @@ def cases():
     """A test for each check of each job."""
     for job in matrix.JOBS.values():
         for check in job.checks:
-            marks = pytest.mark.soak if job.soak else ()
+            marks = getattr(pytest.mark, job.marker) if job.marker else ()
             yield pytest.param(job.name, check, marks=marks, id=f"{job.name}:{check}")
 
 
@@ -69,4 +69,5 @@ def test_every_check_runs_in_a_job():
     elsewhere = ("gpu_path", "half_way", "world")  # each by the test file of its name
     files = [path.stem.removesuffix("_checks") for path in JOB.parent.glob("*_checks.py")]
     assert listed == set(matrix.of(*(file for file in files if file not in elsewhere)))
-    assert len(matrix.JOBS) == len(matrix.EVERY_RUN) + len(matrix.SOAK)  # each has its own name
+    groups = (matrix.EVERY_RUN, matrix.SOAK, matrix.LONGEST)
+    assert len(matrix.JOBS) == sum(map(len, groups))  # each has its own name

@@ -25,7 +25,7 @@ TRAIN = RUN_DOCUMENT.with_name("train.py")
 LANGUAGES = (*documents.EXECUTED, *documents.DATA, *documents.SHOWN)
 ALLOWED = {
     "not run": documents.REASONS.__contains__,
-    "run": {"soak"}.__contains__,
+    "run": {"soak", "longest"}.__contains__,
     "shortened": re.compile("--").match,
     "command": re.compile(r"\w").match,
     "setup": run_document.SETUPS.__contains__,

@@ -131,7 +131,7 @@ def test_one_whose_gradients_have_left_while_the_others_wait_for_something_else(
         ("collective", r"allreduce\(\) needs all ranks, and some have no more batches"),
     ],
 )
-@mpi.jobs("tensorflow:3", soak="jax:3 torch:3")
+@mpi.jobs("tensorflow:3", longest="jax:3 torch:3")
 def test_while_a_rank_is_out_of_batches(fault, expected, backend, ranks):
     output = run_faulty(ranks, fault, 1, "uneven", backend=backend)
     assert re.search(expected, output), output

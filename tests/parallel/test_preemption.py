@@ -23,10 +23,10 @@ def resume(ranks, folder, save_freq, env, stopped):
     ("backend", "ranks", "save_freq"),
     [
         ("jax", 2, "epoch"),
-        pytest.param("tensorflow", 2, "epoch", marks=pytest.mark.soak),
         pytest.param("torch", 2, "epoch", marks=pytest.mark.soak),
-        pytest.param("jax", 3, 4, marks=pytest.mark.soak),
-        pytest.param("jax", 1, "epoch", marks=pytest.mark.soak),
+        pytest.param("tensorflow", 2, "epoch", marks=pytest.mark.longest),
+        pytest.param("jax", 3, 4, marks=pytest.mark.longest),
+        pytest.param("jax", 1, "epoch", marks=pytest.mark.longest),
     ],
 )
 def test_a_signal_on_one_rank_stops_all(backend, ranks, save_freq, tmp_path):
@@ -42,8 +42,13 @@ def test_a_signal_on_one_rank_stops_all(backend, ranks, save_freq, tmp_path):
 EASYDDL_RUN = [sys.executable, "-m", "easyddl", "run", "-np", "2", "--grace", "60"]
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("launcher", [mpi.command(2, []), EASYDDL_RUN], ids=["mpirun", "easyddl"])
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        pytest.param(mpi.command(2, []), id="mpirun", marks=pytest.mark.longest),
+        pytest.param(EASYDDL_RUN, id="easyddl", marks=pytest.mark.soak),
+    ],
+)
 def test_the_launcher_forwards_the_signal(launcher, tmp_path):
     line = [*launcher, sys.executable, JOB, "stopped", tmp_path, "epoch", "test"]
     with open(tmp_path / "output", "w+") as output:

@@ -80,7 +80,7 @@ def test_a_script(tmp_path):
     assert written == {"result.json", "picture.png"}
 
 
-@pytest.mark.soak
+@pytest.mark.longest
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_another_backend(backend, tmp_path):
     env = {"jax": {"NPROC": "1"}, "torch": {"OMP_NUM_THREADS": "1"}}[backend]
@@ -94,7 +94,7 @@ def test_another_backend(backend, tmp_path):
     assert 0 < found[2]["exposed"] < 1 and found[2]["input"] > 0
 
 
-@pytest.mark.soak
+@pytest.mark.longest
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])  # Keras has no such steps on PyTorch
 def test_several_batches_in_a_step(backend, tmp_path):
     done, found = scale_job(tmp_path, [2], 640, 50, 4, backend=backend)

@@ -28,7 +28,7 @@ MOST_BYTES = 2**31 + 4 * 12_345
 NEEDED_BYTES = 6 * MOST_BYTES
 
 
-@pytest.mark.soak
+@pytest.mark.longest
 @pytest.mark.skipif(
     mpi.available_bytes() < NEEDED_BYTES,
     reason=f"needs {NEEDED_BYTES / 1e9:.0f} GB of free memory",

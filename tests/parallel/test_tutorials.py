@@ -93,7 +93,7 @@ def test_large_batches_on_two_ranks(tmp_path):
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.soak
+@pytest.mark.longest
 def test_warmup_brings_large_batches_back(tmp_path):
     found = list(accuracies(run_plain("large_batches.py", cwd=tmp_path)).values())
     small, cold, warm = found
