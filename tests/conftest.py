@@ -6,6 +6,9 @@ import fork_server
 import groups
 import pytest
 
+# The markers of the tests that are left out, unless `-m` names them.
+LEFT_OUT = ("full", "soak", "sanitizer", "longest")
+
 
 def pytest_configure(config):
     # Workers of pytest-xdist inherit the servers of the process that has started them.
@@ -39,14 +42,20 @@ def pytest_xdist_make_scheduler(config, log):
     return GroupScheduling(config, log)
 
 
+def has_any(item, marks):
+    return any(map(item.get_closest_marker, marks))
+
+
 def pytest_collection_modifyitems(config, items):
     for item in items:
         if groups.mostly_waits(item.nodeid):
             item.add_marker(pytest.mark.waits)
-    # What is left out unless it is asked for by name.
+        # Of the tests that start ranks, every run has those that say so.
+        if item.get_closest_marker("mpirun") and not has_any(item, ("gate", *LEFT_OUT)):
+            item.add_marker(pytest.mark.full)
     asked = config.option.markexpr
-    left_out = [mark for mark in ("soak", "sanitizer", "longest") if mark not in asked]
-    chosen = [item for item in items if not any(map(item.get_closest_marker, left_out))]
+    left_out = [mark for mark in LEFT_OUT if mark not in asked]
+    chosen = [item for item in items if not has_any(item, left_out)]
     if len(chosen) < len(items):
         kept = set(chosen)
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])

@@ -20,6 +20,8 @@ import mpi
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.mpirun
+
 HERE = pathlib.Path(__file__).parent
 RUNNER = HERE / "run_corpus.py"
 SCRIPTS = {path.stem: path for path in sorted(HERE.glob("scripts/*/*.py"))}
@@ -69,7 +71,7 @@ def cases():
             if is_chosen(backend, script, number):
                 marks = pytest.mark.soak if backend == "torch" else pytest.mark.longest
                 if backend == "tensorflow" and script in QUICK:
-                    marks = ()
+                    marks = pytest.mark.gate
                 yield pytest.param(backend, script, marks=marks, id=f"{backend}-{script}")
 
 
@@ -198,10 +200,12 @@ def test_script(results, backend, script):
         assert_close(on_ranks, value, rtol, name)
 
 
+@pytest.mark.gate
 def test_the_corpus_is_large():
     assert len(SCRIPTS) == len(list(HERE.glob("scripts/*/*.py"))) >= 60  # each has its own name
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_the_four_lines_are_put_in(script):
     plain = SCRIPTS[script].read_text()

@@ -14,9 +14,10 @@ import network
 import pytest
 
 REASON = network.missing()
-pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
+pytestmark = [pytest.mark.mpirun, pytest.mark.skipif(REASON is not None, reason=str(REASON))]
 
 
+@pytest.mark.gate
 def test_good_hosts():
     with network.Network(3, mbit=1000) as net:
         status, report = bad_network.doctor(net, "--racks", "x,x,y")

@@ -15,7 +15,7 @@ FAULTY = SCRIPT.parents[1] / "parallel" / "faulty_job.py"
 TIMEOUT = 240
 
 REASON = network.missing() or ("needs MPICH's mpirun" if mpi.is_open_mpi() else None)
-pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
+pytestmark = [pytest.mark.mpirun, pytest.mark.skipif(REASON is not None, reason=str(REASON))]
 
 
 def path_of_tests():
@@ -26,7 +26,7 @@ def path_of_tests():
 @pytest.mark.parametrize(
     ("hosts", "local_size", "racks"),
     [
-        (2, 2, ""),
+        pytest.param(2, 2, "", marks=pytest.mark.gate),
         pytest.param(2, 4, "", marks=pytest.mark.soak),
         pytest.param(4, 2, "", marks=pytest.mark.soak),
         (5, 1, "x,y,x,y,y"),
@@ -63,6 +63,7 @@ def test_a_rank_that_fails_ends_the_job_on_all_hosts(fault):
     )
 
 
+@pytest.mark.gate
 def test_nothing_is_left_behind():
     with network.Network(2):
         assert namespaces()

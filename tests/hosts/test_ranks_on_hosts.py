@@ -10,9 +10,10 @@ import ssh
 
 SCRIPT = pathlib.Path(__file__).with_name("ranks_job.py")
 REASON = ssh.missing()
-pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
+pytestmark = [pytest.mark.mpirun, pytest.mark.skipif(REASON is not None, reason=str(REASON))]
 
 
+@pytest.mark.gate
 def test_ranks_on_two_hosts():
     with network.Network(2) as net, ssh.Servers(net) as servers:
         before = {host: len(net.processes(host)) for host in net.hosts}

@@ -18,7 +18,7 @@ JOB = PARALLEL / "run_job.py"
 TIMEOUT = 100
 
 REASON = ssh.missing()
-pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
+pytestmark = [pytest.mark.mpirun, pytest.mark.skipif(REASON is not None, reason=str(REASON))]
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +99,7 @@ def test_each_host_gets_its_ranks(hosts, expected, four_hosts):
         assert (sum(map(len, there)) == len(set().union(*there))) == (len(there) <= cores)
 
 
+@pytest.mark.gate
 def test_a_hostfile(four_hosts, tmp_path):
     (tmp_path / "hosts").write_text("h2 slots=1  # the first\n\nh3:1\n")
     done = easyddl_run(four_hosts, "--hostfile", tmp_path / "hosts", *job("add_up"))
@@ -123,6 +124,7 @@ def test_a_network_interface_and_tcp(four_hosts):
     assert done.stdout.count("size 2 sum 3") == 2
 
 
+@pytest.mark.gate
 def test_a_rank_that_fails_on_another_host(four_hosts):
     done = easyddl_run(four_hosts, "-H", "h2:1,h3:1", *job("fail", "status"))
     assert done.returncode == 3, done.stdout

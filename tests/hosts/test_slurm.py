@@ -26,7 +26,7 @@ TIMEOUT = 300
 AGAIN = 3  # times that a job is started again after a crash that is not easyddl's
 
 REASON = slurm.missing()
-pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
+pytestmark = [pytest.mark.mpirun, pytest.mark.skipif(REASON is not None, reason=str(REASON))]
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +127,7 @@ def places(done):
 @pytest.mark.parametrize(
     ("launcher", "counts"),
     [
-        (["srun", MPI, "-N3", "-n11", "-m", "block"], [4, 4, 3]),
+        pytest.param(["srun", MPI, "-N3", "-n11", "-m", "block"], [4, 4, 3], marks=pytest.mark.gate),
         (["srun", MPI, "-N2", "-n3", "-m", "cyclic"], [2, 1]),
         (["salloc", "-N2", "-n4", "--ntasks-per-node=2", *MPIRUN], [2, 2]),
         (["salloc", "-N3", "-n7", *EASYDDL_RUN], [4, 2, 1]),
@@ -153,6 +153,7 @@ def test_each_rank_knows_its_place(cluster, launcher, counts):
         assert here == list(range(count))
 
 
+@pytest.mark.gate
 def test_srun_without_mpi_is_refused(cluster):
     begun = time.monotonic()
     done = python(cluster, ["srun", "-N2", "-n4"], JOB, "layout", timeout=60)

@@ -10,9 +10,10 @@ import ssh
 TIMEOUT = 60
 
 REASON = ssh.missing()
-pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
+pytestmark = [pytest.mark.mpirun, pytest.mark.skipif(REASON is not None, reason=str(REASON))]
 
 
+@pytest.mark.gate
 def test_a_command_runs_on_another_host():
     with network.Network(2) as net, ssh.Servers(net) as servers:
         command = [servers.program, "h2", "hostname; exec ssh h1 'hostname; echo $SSH_CONNECTION'"]

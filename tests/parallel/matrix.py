@@ -12,8 +12,10 @@ framework needs time for its first step. A check runs where it can fail:
 - Hosts matter below Python. The engine's own tests take all algorithms between hosts. Of each kind
   of exchange (collectives, gradients, uneven data, sparse rows) some checks run on several hosts,
   which EASYDDL_HOSTS makes of one machine.
-- The soak holds some of the pairs that are left, and what XLA compiles for long. The stage
-  `longest` holds all checks on JAX, and more ranks.
+- Every run has the jobs of `GATE`, which try each mechanism once: on TensorFlow some checks of each
+  kind, on JAX and PyTorch their own files and the same kinds, and what no backend changes on PyTorch.
+- The stage `full` has those of `FULL`. The soak has some of the pairs that are left, and what XLA
+  compiles for long. The stage `longest` has all checks on JAX, and more ranks.
 
 `PYTHONPATH=tests python tests/parallel/matrix.py` prints the table.
 """
@@ -90,6 +92,20 @@ MANY_LAYERS = "check_many_layers"
 # It takes longer than all others of its file together.
 COMPILED_STEP = "check_a_compiled_step"
 
+# One of each kind: equality with one process, uneven data, metrics, checkpoints, the exchange.
+KINDS = (
+    "equality:check_dense_sgd",
+    "equality:check_convnet_adam_clipnorm",
+    "equality:check_dense_adam_accumulating",
+    "uneven:check_few_batches",
+    "uneven:check_batches_of_different_sizes",
+    "metrics:check_unequal_last_batches",
+    "metrics:check_callbacks_between_see_what_all_have",
+    "checkpoint:check_files_of_all_kinds",
+    "exchange:check_gradients_that_some_ranks_lack",
+    "exchange:check_several_models_in_turn_and_together",
+)
+
 # All collectives, in their order: the layout comes first, which shows in what the others find.
 WORLD = ("layout", "shared_memory", "collectives", "objects", "variables", "disagreement")
 
@@ -116,8 +132,8 @@ class Job:
         hosts: String. The host of each rank, as in EASYDDL_HOSTS; empty for one host.
         mark: String. Tells a job from others with the same backend, ranks and hosts.
         environment: Tuple of pairs. What the ranks' environment has besides.
-        marker: String. The marker of pytest's that its tests have: "soak", "longest", or none for
-            those of every run.
+        marker: String. The marker of pytest's that its tests have: "gate" for those of every run,
+            "soak", "longest", or none for the stage `full`.
     """
 
     backend: str
@@ -143,7 +159,43 @@ class Job:
 WIDE = (("JAX_ENABLE_X64", "1"),)  # JAX has 64-bit numbers only so
 XLA = (("EASYDDL_TEST_JIT_COMPILE", "1"),)  # steps as XLA compiles them, as on a GPU
 
-EVERY_RUN = (
+GATE = (
+    Job(
+        "tensorflow",
+        2,
+        (
+            *KINDS,
+            "equality:check_custom_loop_in_a_graph",
+            "uneven:check_all_stop_after_the_same_step",
+            "sparse:check_uneven_batches",
+            "exchange:check_half_precision_is_summed_in_single",
+            "sync_batch_norm:check_equal_and_unequal_batches",
+            "checkpoint:check_it_goes_on_in_the_middle_of_an_epoch",
+            "metrics:check_several_outputs",
+            "metrics:check_evaluate_returns_what_keras_does",
+            "keras:check_frozen_layers_and_unused_weights",
+            "keras:check_mixed_precision_skips_on_all_ranks",
+            "keras:check_terminate_on_nan_and_the_bar",
+            "prediction:check_arrays",
+            "prediction:check_one_rank_fails",
+        ),
+        mark="gate",
+        marker="gate",
+    ),
+    # First what looks at the modules of a process that has imported nothing else.
+    Job("jax", 2, (*of("jax"), *KINDS), mark="gate", marker="gate"),
+    Job(
+        "torch",
+        3,
+        (*of("fit"), *of("torch", without=[COMPILED_STEP]), *KINDS),
+        mark="gate",
+        marker="gate",
+    ),
+    Job("torch", 3, of(*WORLD), mark="world", marker="gate"),
+    Job("torch", 3, of(*WORLD), hosts="a,a,b", marker="gate"),
+)
+
+FULL = (
     Job(
         "tensorflow",
         2,
@@ -166,7 +218,6 @@ EVERY_RUN = (
         3,
         of("fit", "fidelity", "sync_batch_norm") + of("torch", without=[COMPILED_STEP]),
     ),
-    Job("torch", 3, of(*WORLD), mark="world"),
     Job("torch", 3, some("uneven"), hosts="a,b,b"),
     Job("torch", 2, (*some("equality"), f"torch:{COMPILED_STEP}")),
 )
@@ -229,7 +280,7 @@ LONGEST = (
     Job("jax", 8, of(*WORLD), marker="longest"),
 )
 
-JOBS = {job.name: job for job in (*EVERY_RUN, *SOAK, *LONGEST)}
+JOBS = {job.name: job for job in (*GATE, *FULL, *SOAK, *LONGEST)}
 
 
 def table():

@@ -10,6 +10,8 @@ import time
 import mpi
 import pytest
 
+pytestmark = pytest.mark.mpirun
+
 # One number; a prime number of them; and more than one chunk, on one host and on several.
 SIZES = [4, 4 * 10_007, 9_000_004]
 HAS_TORCH = importlib.util.find_spec("torch") is not None
@@ -70,6 +72,7 @@ def test_everything_is_measured(ranks, hosts, tmp_path):
     assert "round/s" not in done.stdout
 
 
+@pytest.mark.gate
 def test_only_what_is_asked_for_and_json_to_standard_output():
     done = bench(
         2, "--json", "-", "--algorithms", "ring", "easyddl", "--sizes", "1Ki", "--rounds", 1

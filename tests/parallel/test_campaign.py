@@ -17,6 +17,8 @@ import mpi
 import pytest
 from verdicts import fired_at, problems_of
 
+pytestmark = pytest.mark.mpirun
+
 SCRIPT = pathlib.Path(__file__).with_name("campaign_job.py")
 SEED = int(os.environ.get("EASYDDL_CAMPAIGN_SEED", "1"))
 

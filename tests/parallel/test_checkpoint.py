@@ -7,6 +7,8 @@ import mpi
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.mpirun
+
 JOB = pathlib.Path(__file__).with_name("checkpoint_job.py")
 
 

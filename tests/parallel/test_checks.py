@@ -12,6 +12,8 @@ import matrix
 import mpi
 import pytest
 
+pytestmark = pytest.mark.mpirun
+
 JOB = pathlib.Path(__file__).with_name("checks_job.py")
 
 
@@ -64,10 +66,11 @@ def verdicts_of(name, checks):
     return found
 
 
+@pytest.mark.gate
 def test_every_check_runs_in_a_job():
     listed = {check for job in matrix.JOBS.values() for check in job.checks}
     elsewhere = ("gpu_path", "half_way", "world")  # each by the test file of its name
     files = [path.stem.removesuffix("_checks") for path in JOB.parent.glob("*_checks.py")]
     assert listed == set(matrix.of(*(file for file in files if file not in elsewhere)))
-    groups = (matrix.EVERY_RUN, matrix.SOAK, matrix.LONGEST)
+    groups = (matrix.GATE, matrix.FULL, matrix.SOAK, matrix.LONGEST)
     assert len(matrix.JOBS) == sum(map(len, groups))  # each has its own name

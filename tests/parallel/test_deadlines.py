@@ -6,6 +6,9 @@ import re
 import socket
 
 import mpi
+import pytest
+
+pytestmark = pytest.mark.mpirun
 
 SCRIPT = pathlib.Path(__file__).with_name("late_job.py")
 HOST = socket.gethostname()
@@ -66,6 +69,7 @@ def test_a_root_that_saves_for_long_is_not_late():
     assert "it is busy with SlowCheckpoint.on_epoch_end" in printed_in("save_for_long")
 
 
+@pytest.mark.gate
 def test_a_rank_that_never_comes_ends_the_job():
     done = run_late("sleep_in_the_script,1,600")
     assert done.returncode != 0

@@ -20,6 +20,8 @@ import network
 import pytest
 import run_document
 
+pytestmark = pytest.mark.mpirun
+
 RUN_DOCUMENT = pathlib.Path(run_document.__file__)
 TRAIN = RUN_DOCUMENT.with_name("train.py")
 LANGUAGES = (*documents.EXECUTED, *documents.DATA, *documents.SHOWN)
@@ -42,9 +44,13 @@ PATH = {"PATH": os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.en
 OPTIMIZED = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
 
 
-def each(paths, *marks):
+README = documents.ROOT / "README.md"
+
+
+def each(paths, marks_of=lambda path: ()):
     params = [
-        pytest.param(path, id=str(path.relative_to(documents.ROOT)), marks=marks) for path in paths
+        pytest.param(path, id=str(path.relative_to(documents.ROOT)), marks=marks_of(path))
+        for path in paths
     ]
     return pytest.mark.parametrize("path", params)
 
@@ -60,7 +66,9 @@ def each_document_with_blocks(mark=""):
         for path in documents.documents()
         if any(block.is_run and block.mark == mark for block in documents.blocks(path))
     ]
-    return each(found, *([getattr(pytest.mark, mark)] if mark else []))
+    if mark:
+        return each(found, lambda path: getattr(pytest.mark, mark))
+    return each(found, lambda path: pytest.mark.gate if path == README else ())
 
 
 SAMPLE = """\
@@ -84,6 +92,7 @@ fence
 """
 
 
+@pytest.mark.gate
 def test_blocks_are_found(tmp_path):
     path = tmp_path / "sample.md"
     path.write_text(SAMPLE)
@@ -95,6 +104,7 @@ def test_blocks_are_found(tmp_path):
     ]
 
 
+@pytest.mark.gate
 def test_a_block_that_fails_is_named(tmp_path, capsys):
     for language, code in [("python", "x = 1\nassert x == 2\n"), ("sh", "false | cat\n")]:
         block = documents.Block(documents.ROOT / "README.md", 9, language, code, {})
@@ -105,12 +115,14 @@ def test_a_block_that_fails_is_named(tmp_path, capsys):
         assert re.search(r"README.md.{1,9}(11|9)\b", capsys.readouterr().out)
 
 
+@pytest.mark.gate
 @each_document()
 def test_every_block_is_a_fence_with_a_language(path):
     blocks = [block for block in documents.blocks(path) if not block.is_directive]
     assert [(b.place, b.language) for b in blocks if b.language not in LANGUAGES] == []
 
 
+@pytest.mark.gate
 @each_document()
 def test_comments_before_blocks_are_known(path):
     for block in documents.blocks(path):
@@ -120,6 +132,7 @@ def test_comments_before_blocks_are_known(path):
             assert ALLOWED[name](value), comment
 
 
+@pytest.mark.gate
 @each_document()
 def test_commands_for_an_environment_of_their_own_are_run_by_ci(path):
     called = re.sub(r"\s+", " ", CI.read_text())
@@ -141,10 +154,12 @@ A paragraph of 3 lines is not about a test.
 """
 
 
+@pytest.mark.gate
 def test_numbers_of_tests_are_found():
     assert [found for _, found in quoted_numbers(QUOTING)] == [["3"], ["ten"]]
 
 
+@pytest.mark.gate
 @each_document()
 def test_no_number_of_a_test_is_quoted(path):
     """It would stay as it is when the test changes. Name the constant in the test instead."""
@@ -163,6 +178,7 @@ def quoted_numbers(text):
     return found
 
 
+@pytest.mark.gate
 @each_document()
 def test_blocks_can_be_read(path):
     for block in documents.blocks(path):

@@ -19,6 +19,8 @@ import builds
 import mpi
 import pytest
 
+pytestmark = pytest.mark.mpirun
+
 ROOT = pathlib.Path(__file__).parents[2]
 PROGRAMS = ROOT / "tests" / "engine"
 
@@ -27,6 +29,7 @@ PROGRAMS = ROOT / "tests" / "engine"
 # layouts only that between them take every path.
 LAYOUTS = ["a", "a,a", "a,b", "a,a,a", "a,b,a", "a,b,c", "a,b,a,b", "a,a,a,b", ",".join("a" * 8)]
 SLOW_LAYOUTS = ["a,a,a", "a,b,a"]
+GATE_LAYOUTS = ["a,a,a", "a,b,a"]
 
 # Hosts; the rack of each, if there are several; and the way across, if it is not to be chosen by
 # cost. Halving is tried at a power of two of hosts and at others; racks also of unequal size, and
@@ -42,6 +45,11 @@ WAYS = [
 SOAK_WAYS = [
     *[("a,b,c,d,e", "x,y,x,y,y", way) for way in ("whole", "ring")],
     ("a,b,c,d,a,b,c,e", "x,x,y,y,z", ""),
+]
+GATE_WAYS = [
+    ("a,b,c", "", "ring"),
+    ("a,b,b,a", "", "halving"),
+    ("a,b,c,d,e", "x,y,x,y,y", ""),
 ]
 SLOW_WAYS = [("a,b,c", "", "halving"), ("a,b,c", "", "ring"), ("a,b,c,d,e", "x,y,x,y,y", "")]
 
@@ -167,23 +175,26 @@ def engine(request):
     return engine
 
 
-def marks_of(sanitizer, is_in_soak):
-    if sanitizer:
-        return [pytest.mark.sanitizer]
-    return [pytest.mark.soak] if is_in_soak else []
-
-
-def each(choices, in_soak=()):
+def each(choices, in_soak=(), in_gate=()):
     """Parametrizes with each variant's choices, given as a function of the sanitizer.
 
-    The stage `sanitizers` runs those of the sanitizers, and the soak the others' choices `in_soak`.
+    The stage `sanitizers` runs those of the sanitizers. Of the others, the soak runs the choices
+    `in_soak`, and every run those `in_gate`.
     """
+
+    def marks_of(sanitizer, choice):
+        if sanitizer:
+            return [pytest.mark.sanitizer]
+        if choice in in_soak:
+            return [pytest.mark.soak]
+        return [pytest.mark.gate] if choice in in_gate else []
+
     variants = [(name, choices(name)) for name in ("", "address", "thread")]
     params = [
         pytest.param(
             sanitizer,
             choice,
-            marks=marks_of(sanitizer, choice in in_soak),
+            marks=marks_of(sanitizer, choice),
             id=f"{sanitizer or 'plain'}-{choice}",
         )
         for sanitizer, chosen in [*variants, ("", in_soak)]
@@ -192,17 +203,20 @@ def each(choices, in_soak=()):
     return functools.partial(pytest.mark.parametrize, argvalues=params, indirect=["engine"])
 
 
+@pytest.mark.gate
 @each(lambda _: ["engine_alone"])(["engine", "program"])
 def test_what_needs_no_rank(engine, program):
     engine.assert_passes(None, program)
 
 
-@each(lambda sanitizer: SLOW_LAYOUTS if sanitizer else LAYOUTS)(["engine", "hosts"])
+@each(lambda sanitizer: SLOW_LAYOUTS if sanitizer else LAYOUTS, in_gate=GATE_LAYOUTS)(
+    ["engine", "hosts"]
+)
 def test_ranks(engine, hosts):
     engine.assert_passes(hosts.count(",") + 1, "engine_ranks", hosts)
 
 
-@each(lambda sanitizer: SLOW_WAYS if sanitizer else WAYS, SOAK_WAYS)(["engine", "way"])
+@each(lambda sanitizer: SLOW_WAYS if sanitizer else WAYS, SOAK_WAYS, GATE_WAYS)(["engine", "way"])
 def test_ways_across_hosts(engine, way):
     hosts, racks, route = way
     engine.assert_passes(hosts.count(",") + 1, "engine_ranks", hosts, "0", "0", racks, route)
@@ -224,6 +238,7 @@ UPWARD = {
 }
 
 
+@pytest.mark.gate
 @each(lambda sanitizer: [] if sanitizer else UPWARD)(["engine", "layer"])
 def test_a_layer_cannot_include_what_is_above(engine, layer, tmp_path):
     commands = json.loads((engine.folder / "compile_commands.json").read_text())
@@ -239,6 +254,7 @@ def test_a_layer_cannot_include_what_is_above(engine, layer, tmp_path):
         assert (done.returncode == 0) == compiles, done.stderr
 
 
+@pytest.mark.gate
 def test_includes_are_written_from_ext():
     """A path that goes up would pass by the layers' include directories."""
     for file in [*ROOT.glob("ext/*/*.h"), *ROOT.glob("ext/**/*.cpp")]:
@@ -246,6 +262,7 @@ def test_includes_are_written_from_ext():
             assert (ROOT / "ext" / include).is_file(), f"{file}: {include}"
 
 
+@pytest.mark.gate
 @each(lambda sanitizer: [] if sanitizer else ["Avx2", "Avx512"])(["engine", "kernels"])
 def test_kernels_define_nothing_that_the_linker_could_take_for_others(engine, kernels):
     """Else an older processor would meet their instructions in other functions."""

@@ -8,6 +8,8 @@ import subprocess
 import mpi
 import pytest
 
+pytestmark = pytest.mark.mpirun
+
 SCRIPT = pathlib.Path(__file__).with_name("exit_job.py")
 
 
@@ -27,6 +29,7 @@ def test_a_signal_handler_that_calls_a_collective_in_a_wait(hosts):
     ), done.stdout
 
 
+@pytest.mark.gate
 def test_an_error_in_a_signal_handler_ends_the_wait_of_all():
     done = run_job("handler_does_not_catch", "a,b,a")
     assert done.returncode != 0
@@ -43,6 +46,7 @@ def test_daemon_threads_in_collectives_do_not_disturb_the_end(how, hosts):
     assert done.stdout.count("has ended") == 2, done.stdout
 
 
+@pytest.mark.gate
 def test_a_collective_after_mpi_has_ended():
     done = run_job("after_finalize", "a,a")
     assert done.returncode == 0, done.stdout
@@ -102,7 +106,12 @@ def test_a_registration_that_one_rank_does_not_come_to():
 
 
 @pytest.mark.parametrize(
-    ("fault", "hosts"), [("raise_error", "a,b,a"), ("sys_exit", "a,a"), ("kill", "a,a,a")]
+    ("fault", "hosts"),
+    [
+        ("raise_error", "a,b,a"),
+        ("sys_exit", "a,a"),
+        pytest.param("kill", "a,a,a", marks=pytest.mark.gate),
+    ],
 )
 def test_no_file_is_left_in_shared_memory(fault, hosts):
     done = run_job(fault, hosts)

@@ -12,6 +12,8 @@ import time
 import mpi
 import pytest
 
+pytestmark = pytest.mark.mpirun
+
 SCRIPT = pathlib.Path(__file__).with_name("faulty_job.py")
 HOST = socket.gethostname()
 WITHIN = 10  # seconds from the fault to the end of the job
@@ -42,7 +44,7 @@ def run_with_fault(ranks, script, *arguments, env=None):
 @pytest.mark.parametrize(
     ("backend", "ranks", "victim", "how"),
     [
-        ("jax", 2, 0, "busy"),
+        pytest.param("jax", 2, 0, "busy", marks=pytest.mark.gate),
         ("tensorflow", 3, 2, "fit"),
         pytest.param("jax", 2, 1, "fit", marks=pytest.mark.soak),
         pytest.param("torch", 2, 1, "fit", marks=pytest.mark.soak),
@@ -74,7 +76,7 @@ def test_ends_the_job(fault, backend, ranks, victim, how, expected):
         ("system_exit", "exited with status 7"),
         ("crash", DIED),
         ("exit_at_once", DIED),
-        ("end_early", "Rank 1 on host {host} has ended its script"),
+        pytest.param("end_early", "Rank 1 on host {host} has ended its script", marks=pytest.mark.gate),
     ],
 )
 def test_other_ways_to_end(fault, expected):
@@ -83,7 +85,7 @@ def test_other_ways_to_end(fault, expected):
     assert re.search(rf"[rR]ank 1 on host {HOST}", output), output
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.gate), 4])
 def test_a_rank_that_is_killed_in_the_middle_of_a_reduction(ranks):
     """The others reach into its memory then, and must not speak of that instead."""
     output = run_with_fault(ranks, SCRIPT.with_name("killed_job.py"))
@@ -98,7 +100,7 @@ def test_before_mpi_has_started(fault):
     assert re.search(rf"rank 1 on host {HOST} (failed before easyddl|exited with status 1)", output)
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", pytest.param("torch", marks=pytest.mark.gate)])
 def test_a_backward_pass_that_fails_half_way(backend):
     output = run_faulty(2, "raise_error", 1, "backwards", backend=backend)
     # By the name that the framework gives it.
@@ -139,6 +141,7 @@ def test_while_a_rank_is_out_of_batches(fault, expected, backend, ranks):
         assert "ValueError: on purpose" in output
 
 
+@pytest.mark.gate
 def test_on_several_hosts():
     output = run_faulty(3, "kill", 1, backend="jax", env={"EASYDDL_HOSTS": "a,b,b"})
     assert re.search(rf"rank 1 on host b .*{DIED}", output), output

@@ -12,6 +12,8 @@ import mpi
 import pytest
 from test_run import assert_gone, is_running
 
+pytestmark = pytest.mark.mpirun
+
 TELL = """
 import json, os, sys
 launched = os.environ

@@ -7,6 +7,8 @@ import mpi
 import pytest
 from test_gpu_path import environment
 
+pytestmark = pytest.mark.mpirun
+
 SCRIPT = pathlib.Path(__file__).with_name("gpu_fault_job.py")
 ON_CPUS = SCRIPT.with_name("cpu_only_job.py")
 
@@ -42,6 +44,7 @@ def test_the_end_of_the_script_waits_for_what_is_queued():
 
 
 # The first collective is the rehearsal's.
+@pytest.mark.gate
 def test_an_error_of_nccl_ends_the_job():
     done = run("well", STAND_IN_FAULT="error,1,4")
     assert_fails(

@@ -7,13 +7,15 @@ import mpi
 import pytest
 from verdicts import SOON, described, interrupt_of, problems_of_broken
 
+pytestmark = pytest.mark.mpirun
+
 SCRIPT = pathlib.Path(__file__).with_name("half_way_job.py")
 CHECKS = SCRIPT.with_name("half_way_checks.py")
 # Whatever waits for the others until then has not heard of what one of them met.
 DEADLINES = {"EASYDDL_STALL_WARN": "10", "EASYDDL_STALL_ABORT": "20"}
 
 
-@pytest.mark.parametrize("hosts", ["a,a", "a,b,b"])
+@pytest.mark.parametrize("hosts", ["a,a", pytest.param("a,b,b", marks=pytest.mark.gate)])
 @pytest.mark.parametrize("check", mpi.checks_of(CHECKS))
 def test_out_of_memory(hosts, check):
     ranks = hosts.count(",") + 1
@@ -46,10 +48,10 @@ def assert_all_hear(trial):
 @pytest.mark.parametrize(
     ("hosts", "call", "where"),
     [
-        ("a,a", "allreduce", "wait"),
+        pytest.param("a,a", "allreduce", "wait", marks=pytest.mark.gate),
         ("a,b", "allreduce", "wait"),
         ("a,a", "allgather_object", "second_half"),
-        ("a,b,b", "allgather", "between"),
+        pytest.param("a,b,b", "allgather", "between", marks=pytest.mark.gate),
         *(
             pytest.param("a,a,b", call, where, marks=pytest.mark.soak)
             for call, where in (

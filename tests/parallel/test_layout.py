@@ -4,6 +4,8 @@ import time
 import mpi
 import pytest
 
+pytestmark = pytest.mark.mpirun
+
 HOSTS_JOB = pathlib.Path(__file__).with_name("hosts_job.py")
 
 

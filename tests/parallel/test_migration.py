@@ -13,6 +13,8 @@ import re
 import mpi
 import pytest
 
+pytestmark = pytest.mark.mpirun
+
 TUTORIALS = pathlib.Path(__file__).parents[2] / "tutorials"
 SCRIPTS = TUTORIALS / "migration"
 NAMES = ("horovod", "ibm_ddl", "tf_distribute", "torch_ddp")
@@ -33,16 +35,19 @@ def diffs_of(guide):
     return [block for block in blocks if block.startswith("---")]
 
 
+@pytest.mark.gate
 def test_every_script_belongs_to_a_pair():
     pairs = {f"{name}_{which}.py" for name in NAMES for which in ("before", "after")}
     assert {path.name for path in SCRIPTS.glob("*.py")} == pairs
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("name", NAMES)
 def test_the_guide_shows_the_difference_of_the_scripts(name):
     assert diffs_of(TUTORIALS / f"from_{name}.md") == [difference(name)]
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("name", NAMES)
 def test_the_script_before_is_python(name):
     path = SCRIPTS / f"{name}_before.py"

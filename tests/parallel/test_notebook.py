@@ -9,6 +9,8 @@ import mpi
 import pytest
 from jupyter_client import KernelManager
 
+pytestmark = pytest.mark.mpirun
+
 LIMIT = 90  # seconds of a cell that would otherwise hang
 
 # The kernel of this environment, whatever the user has installed.

@@ -9,6 +9,8 @@ import time
 import mpi
 import pytest
 
+pytestmark = pytest.mark.mpirun
+
 JOB = pathlib.Path(__file__).with_name("preemption_job.py")
 TIMEOUT = 120
 

@@ -3,6 +3,8 @@ import pathlib
 import mpi
 import pytest
 
+pytestmark = pytest.mark.mpirun
+
 HERE = pathlib.Path(__file__).parent
 
 

@@ -17,6 +17,8 @@ import pytest
 import easyddl as ddl
 from easyddl.launch import launcher_process
 
+pytestmark = pytest.mark.mpirun
+
 LIMIT = 60  # seconds of a call that would otherwise hang
 GRACE = 1.0
 
@@ -87,6 +89,7 @@ def sum_of_squares(factor):
     return ddl.rank(), ddl.size(), np.asarray(ddl.allreduce(mine, op="sum"))
 
 
+@pytest.mark.gate
 def test_results_come_by_rank(ranks):
     found = ranks.run(sum_of_squares, args=(3,), timeout=LIMIT)
     assert [(rank, size) for rank, size, _ in found] == [(0, 2), (1, 2)]
@@ -95,6 +98,7 @@ def test_results_come_by_rank(ranks):
         np.testing.assert_array_equal(total, expected)
 
 
+@pytest.mark.gate
 def test_arguments_of_any_shape(ranks):
     table = {"x": [np.arange(6.0).reshape(2, 3), np.asfortranarray(np.ones((3, 2)))], 5: (None,)}
 
@@ -155,6 +159,7 @@ class OwnError(Exception):
         super().__init__(text)
 
 
+@pytest.mark.gate
 def test_an_exception_of_one_rank(ranks):
     def fail(x):
         if ddl.rank() == 1:
@@ -204,6 +209,7 @@ def test_arguments_that_cannot_be_sent(ranks):
         ranks.run(len, (threading.Lock(),))
 
 
+@pytest.mark.gate
 def test_output_by_rank_in_order(ranks, capsys):
     def talk():
         for step in range(50):
@@ -245,6 +251,7 @@ def test_a_forked_child_of_the_caller_leaves_the_ranks_alone(ranks):
     assert os.waitpid(child, 0)[1] == 0
 
 
+@pytest.mark.gate
 def test_arguments_are_checked(ranks):
     with pytest.raises(TypeError, match="`function` must be callable"):
         ranks.run("train")
@@ -364,6 +371,7 @@ def test_an_interrupt_ends_the_ranks(tmp_path):
     assert_ended(pids)
 
 
+@pytest.mark.gate
 def test_a_killed_rank_is_named(tmp_path):
     def kill(pids):
         os.kill(by_rank[1], signal.SIGKILL)

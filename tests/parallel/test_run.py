@@ -16,6 +16,8 @@ import pytest
 
 from easyddl.runtime import mpi_abi
 
+pytestmark = pytest.mark.mpirun
+
 JOB = pathlib.Path(__file__).with_name("run_job.py")
 TIMEOUT = 120
 LINES = 50000  # several megabytes, more than all buffers hold
@@ -90,6 +92,7 @@ def facts(output):
     return {one["rank"]: one for one in told}
 
 
+@pytest.mark.gate
 def test_what_ranks_get(tmp_path):
     done = easyddl_run(
         *("-np", 3, "--env", "EASYDDL_TEST_A=x y", "--env", "EASYDDL_TEST_B"),
@@ -193,6 +196,7 @@ def test_lines_without_a_prefix():
     assert re.search(r"^own line 1$", done.stdout, re.M)
 
 
+@pytest.mark.gate
 def test_a_file_for_each_rank(tmp_path):
     done = easyddl_run(
         "-np", 2, "--quiet", "--output", "logs/here", *job("talk", LINES), cwd=tmp_path
@@ -249,6 +253,7 @@ def require_end_of_input():
         pytest.skip(f"mpirun does not end with its input: {error}")
 
 
+@pytest.mark.gate
 def test_standard_input_is_that_of_rank_0():
     require_end_of_input()
     shell = ["sh", "-c", 'echo hello | "$@"', "sh", *line("-np", 2, *job("read"))]
@@ -278,8 +283,8 @@ def test_an_unfinished_line_is_shown():
     ("how", "status", "words"),
     [
         ("status", 3, "failed first, with exit status 3"),
-        ("raise", 1, "failed first, with exit status 1"),
-        ("SIGKILL", 137, "it was killed by SIGKILL"),
+        pytest.param("raise", 1, "failed first, with exit status 1", marks=pytest.mark.gate),
+        pytest.param("SIGKILL", 137, "it was killed by SIGKILL", marks=pytest.mark.gate),
         ("SIGSEGV", 139, "it was killed by SIGSEGV"),
     ],
 )
@@ -322,7 +327,7 @@ def test_a_program_that_cannot_be_started(program, status, words):
     assert words in done.stdout.splitlines()[-1]
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("name", [pytest.param("SIGINT", marks=pytest.mark.gate), "SIGTERM", "SIGHUP"])
 def test_signals_end_all_ranks(name):
     process = start("-np", 2, *job("sleep"))
     seen = read_until(process, rb"pid \d+\n[^p]*pid \d+\n")
@@ -410,6 +415,7 @@ def test_an_output_folder_that_cannot_be_made(tmp_path):
     assert f"{tmp_path}/file" in done.stdout.splitlines()[-1], done.stdout
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -441,6 +447,7 @@ def test_wrong_options(arguments, words):
     assert words in done.stdout
 
 
+@pytest.mark.gate
 def test_a_wrong_hostfile(tmp_path):
     (tmp_path / "hosts").write_text("# two hosts\nh1 slots=2\nh2 slot=2\n")
     done = easyddl_run("--hostfile", tmp_path / "hosts", "x")

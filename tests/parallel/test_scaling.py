@@ -11,6 +11,8 @@ import time
 import mpi
 import pytest
 
+pytestmark = pytest.mark.mpirun
+
 JOB = pathlib.Path(__file__).with_name("scaling_job.py")
 TIMEOUT = 300
 BATCH = 8  # that of the job
@@ -132,6 +134,7 @@ def test_a_script_that_takes_too_few_steps(tmp_path):
     assert "ended on 2 ranks after too few steps: 2 could be measured" in done.stdout
 
 
+@pytest.mark.gate
 def test_a_script_that_fails():
     script = "import sys; print('its last words'); sys.exit(7)"
     done = scale("-np", 2, "--", sys.executable, "-c", script)

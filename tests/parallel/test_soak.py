@@ -5,6 +5,8 @@ import re
 import mpi
 import pytest
 
+pytestmark = pytest.mark.mpirun
+
 SCRIPT = pathlib.Path(__file__).with_name("soak_job.py")
 
 

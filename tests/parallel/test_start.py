@@ -14,6 +14,8 @@ import gpu_stand_in
 import mpi
 import pytest
 
+pytestmark = pytest.mark.mpirun
+
 SCRIPT = pathlib.Path(__file__).with_name("start_job.py")
 FAULTS = pathlib.Path(__file__).with_name("system_faults.cpp")
 HOST = socket.gethostname()
@@ -99,6 +101,7 @@ def test_ctrl_c_ends_a_start(how, step):
     assert f"easyddl: rank 0 on host {HOST} was interrupted {step}" in done.stdout, done.stdout
 
 
+@pytest.mark.gate
 def test_settings_that_are_wrong_on_one_rank_are_an_error_on_all():
     done = run(3, "settings_of_one_rank", abort=30)
     assert done.returncode == 0 and done.stdout.count("has started") == 3, done.stdout
@@ -129,6 +132,7 @@ def test_one_host_of_several_whose_ranks_cannot_open_each_others_memory():
     assert done.stdout.count("not all of them can open each other's memory") == 1, done.stdout
 
 
+@pytest.mark.gate
 def test_containers_with_process_ids_of_their_own():
     alone = ("unshare", "--pid", "--fork", "--kill-child")
     if shutil.which("unshare") is None or subprocess.run([*alone, "true"]).returncode != 0:

@@ -12,6 +12,8 @@ import pytest
 from easyddl.cli import main
 from easyddl.profiling import timeline
 
+pytestmark = pytest.mark.mpirun
+
 SCRIPT = pathlib.Path(__file__).with_name("timeline_job.py")
 STAGES = {"copy in", "wait in the host", "reduce", "copy out"}
 ACROSS = {
@@ -30,7 +32,12 @@ def run_job(folder, ranks, how, hosts=""):
 
 
 @pytest.fixture(
-    scope="module", params=[(2, ""), (3, ""), (3, "a,b,b")], ids=["two", "three", "hosts"]
+    scope="module",
+    params=[
+        pytest.param((2, ""), id="two", marks=pytest.mark.gate),
+        pytest.param((3, ""), id="three"),
+        pytest.param((3, "a,b,b"), id="hosts"),
+    ],
 )
 def job(request, tmp_path_factory):
     """A job's folder, its EASYDDL_HOSTS, and the spans of each rank."""

@@ -7,6 +7,8 @@ import mpi
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.mpirun
+
 TUTORIALS = pathlib.Path(__file__).parents[2] / "tutorials"
 REPLICAS_OF = pathlib.Path(__file__).with_name("replicas_of.py")
 
@@ -103,11 +105,13 @@ def test_warmup_brings_large_batches_back(tmp_path):
     assert np.mean(small) - np.mean(warm) < much < np.mean(small) - np.mean(cold), found
 
 
+@pytest.mark.gate
 def test_every_tutorial_is_run_by_a_test():
     text = pathlib.Path(__file__).read_text()
     assert [path.name for path in TUTORIALS.glob("*.py") if f'"{path.name}"' not in text] == []
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("path", sorted(TUTORIALS.glob("*.py")), ids=lambda path: path.name)
 def test_the_four_lines_are_marked(path):
     assert re.findall(r"  # (\d)$", path.read_text(), re.MULTILINE) == ["1", "2", "3", "4"]

@@ -36,6 +36,7 @@ def run_writer(kind, path, *fatal, wait=None):
     return last, process.returncode == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", KINDS)
 def test_killed_at_random_points(kind, tmp_path):
     path = path_of(kind, tmp_path)

@@ -147,6 +147,7 @@ def test_missing_wrapper_ends_the_build_in_one_sentence(tmp_path):
     assert "easyddl needs an MPI library to build, and MPICXX=/nonexistent names no" in error
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize(
     "script",

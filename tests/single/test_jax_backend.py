@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 pytest.importorskip("jax")
 
 # What mpirun tells the second of three ranks on one machine.

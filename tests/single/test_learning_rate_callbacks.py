@@ -69,6 +69,7 @@ def test_after_warmup_the_rate_is_others_to_change():
     np.testing.assert_allclose(found[2 * STEPS :], 0.2, rtol=1e-6)
 
 
+@pytest.mark.full
 def test_training_that_goes_on():
     warmup = LearningRateWarmupCallback(0.1, warmup_epochs=2)
     _, _, found = fitted([warmup], 4, initial_epoch=1)
@@ -99,6 +100,7 @@ def test_a_multiplier_by_step():
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
+@pytest.mark.full
 def test_the_velocity_rises_with_the_rate():
     def weights(optimizer, *callbacks):
         unhook = momentum_correction.hook(optimizer)

@@ -99,17 +99,20 @@ def test_the_script_is_the_plain_one_plus_marked_lines(name):
     assert not re.search(r"\bddl\b", plain)
 
 
+@pytest.mark.full
 def test_plain_digits_reads_95_percent(tmp_path):
     output = run("digits.py", tmp_path)
     (accuracy,) = re.findall(r"^Held-out accuracy: (\S+)$", output, re.MULTILINE)
     assert float(accuracy) >= 0.95, output
 
 
+@pytest.mark.full
 def test_plain_mnist_cnn_runs(tmp_path):
     output = run("mnist_cnn.py", tmp_path, "--epochs", "1")
     assert re.search(r"^Held-out accuracy: \S+$", output, re.MULTILINE), output
 
 
+@pytest.mark.full
 def test_plain_large_batches_runs(tmp_path):
     output = run("large_batches.py", tmp_path, "--seeds", "1", "--epochs", "1")
     found = re.findall(r"^(.+?) +mean ", output, re.MULTILINE)

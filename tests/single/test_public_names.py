@@ -134,6 +134,7 @@ def test_mypy_accepts_a_script_and_refuses_misuse():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.full
 def test_keras_is_imported_at_the_first_use_of_a_name_that_needs_it(tmp_path):
     done = python(
         "import sys",
@@ -162,6 +163,7 @@ def test_folders_that_import_keras_are_known():
 
 
 # The callback is then the first name that needs Keras, after `model.fit` has been looked up.
+@pytest.mark.full
 @pytest.mark.parametrize(
     "imports", ["easyddl, keras", "keras, easyddl", "easyddl.callbacks, easyddl.collectives, keras"]
 )
@@ -181,6 +183,7 @@ def test_one_process_trains_with_line_four_alone(imports, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.full
 def test_a_rank_imports_keras_at_once(tmp_path):
     done = python(
         "import sys",
@@ -195,6 +198,7 @@ def test_a_rank_imports_keras_at_once(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_import_starts_nothing(backend, tmp_path):
     mpi.require(backend)

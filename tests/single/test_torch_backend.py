@@ -172,6 +172,7 @@ class Sent:
         return left
 
 
+@pytest.mark.full
 def test_what_one_step_has_shown_is_done_in_the_next():
     sent = Sent(2, 3)
     assert sent.step(0, 1) == []
@@ -231,6 +232,7 @@ def test_a_model_that_reduces_by_itself(monkeypatch):
         BACKEND.check_model(model)
 
 
+@pytest.mark.full
 def test_importing_it_imports_no_other_framework():
     count = "print(sorted({'tensorflow', 'jax', 'torch'} & set(sys.modules)))"
     keras_alone = python("import sys, keras", count)

@@ -21,6 +21,7 @@ def run(tmp_path, *lines, **env):
     return mpi.run(1, script, env={**mpi.ANY_BACKEND, **env}, ranks_by_mpirun=False)
 
 
+@pytest.mark.full
 def test_every_check_of_the_world_in_a_world_of_one_without_mpirun(tmp_path):
     env = {"EASYDDL_TEST_RESULTS": str(tmp_path)}
     done = mpi.run(1, CHECKS, env=env, ranks_by_mpirun=False)
@@ -62,6 +63,7 @@ def test_two_mpis(ours, theirs):
     assert "pip install --force-reinstall" in text and "MPICXX" in text
 
 
+@pytest.mark.full
 def test_a_launcher_of_another_mpi(tmp_path):
     # Its ranks are told of each other, but this MPI does not hear it.
     other = "PMI_SIZE" if mpi.is_open_mpi() else "OMPI_COMM_WORLD_SIZE"
@@ -72,6 +74,7 @@ def test_a_launcher_of_another_mpi(tmp_path):
     assert "its bin/mpirun" in done.stdout and "went on" not in done.stdout
 
 
+@pytest.mark.full
 def test_mpi_without_threads(tmp_path):
     done = run(
         tmp_path,
@@ -91,6 +94,7 @@ def test_mpi_without_threads(tmp_path):
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.full
 def test_a_forked_child_of_a_world_of_one(tmp_path):
     done = run(
         tmp_path,
