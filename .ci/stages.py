@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Tells which stages of `.ci/run` can be left out: they have passed with the same inputs.
+"""Tells when each stage of `.ci/run` has passed last, and whether its inputs are still the same.
 
     python .ci/stages.py inputs [STAGE]         the paths that stages depend on
     python .ci/stages.py snapshot               a commit of the files as they are now
-    python .ci/stages.py check STAGE COMMIT     whether and why to leave one out; 1 if it must run
+    python .ci/stages.py table COMMIT           when each stage has passed last
     python .ci/stages.py record STAGE COMMIT    writes down that a stage has passed
 
 The record is `.ci/passed`, which git tracks: for each stage the hash of its inputs, and when it
@@ -22,7 +22,6 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RECORD = pathlib.Path(".ci", "passed")
-VALID = datetime.timedelta(days=7)
 
 # Every stage depends on what runs it.
 RUNNER = (".ci/run", ".ci/stages.py")
@@ -34,8 +33,9 @@ JOBS = ("tests/mpi.py", "tests/fork_server")  # how tests start ranks
 WORLD = ("world", "layout", "shared_memory", "collectives", "objects", "variables", "disagreement")
 DIGITS = "tutorials/digits.py"  # it trains where a stage installs the package
 
-# What each stage reads. The stages `tests` and `lint` are not here: they are never left out.
+# What each stage reads. The stages `tests` and `lint` are not here: every run has them.
 INPUTS = {
+    "full": (*PACKAGE, "tests", "tutorials", "README.md"),
     "soak": (*PACKAGE, "tests", "tutorials", "README.md"),
     "longest": (*PACKAGE, "tests", "tutorials", "README.md"),
     "sanitizers": (
@@ -65,10 +65,8 @@ def main(command, *arguments):
             print(f"{stage}: {' '.join(inputs_of(stage))}")
     elif command == "snapshot":
         print(snapshot())
-    elif command == "check":
-        is_left_out, why = examine(*arguments)
-        print(why)
-        sys.exit(0 if is_left_out else 1)
+    elif command == "table":
+        print_table(*arguments)
     elif command == "record":
         record(*arguments)
     else:
@@ -134,20 +132,18 @@ def read_record():
     return {stage: (digest, passed) for stage, (digest, passed) in found.items() if passed.tzinfo}
 
 
-def examine(stage, commit):
-    """Return whether a stage can be left out, and why or why not."""
-    if stage not in INPUTS:
-        return False, "it is never left out"
-    if stage not in (records := read_record()):
-        return False, f"{RECORD} has no record of it"
-    digest, passed = records[stage]
-    age = datetime.datetime.now(datetime.timezone.utc) - passed
-    when = f"{passed:%Y-%m-%d %H:%M %Z}"
-    if digest != hash_of(stage, commit):
-        return False, f"its inputs are not those with which it passed on {when}"
-    if not datetime.timedelta(0) <= age < VALID:
-        return False, f"its record is of {when}, and counts for {VALID.days} days"
-    return True, f"it passed on {when} with the same inputs: {' '.join(inputs_of(stage))}"
+def print_table(commit):
+    """Print when each stage has passed last, and whether with its inputs in a commit."""
+    records = read_record()
+    print("\n=== When each stage has passed last")
+    for stage in INPUTS:
+        if stage not in records:
+            print(f"{stage:<11} never")
+            continue
+        digest, passed = records[stage]
+        is_same = digest == hash_of(stage, commit)
+        inputs = "its inputs are the same" if is_same else "its inputs have changed since"
+        print(f"{stage:<11} {passed:%Y-%m-%d %H:%M %Z}, {inputs}")
 
 
 def record(stage, commit):

@@ -62,7 +62,7 @@ class Block:
 
     @property
     def mark(self):
-        """The marker of the test that runs it; empty for every run."""
+        """The marker of the test that runs it; empty for the gate, or the stage `full`."""
         return "longest" if "shortened" in self.markers else self.markers.get("run", "")
 
     @property

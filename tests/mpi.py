@@ -305,7 +305,7 @@ def jobs(now, soak="", longest=""):
     with a backend, another tries with another number. The other pairs have a marker.
 
     Args:
-        now: String. The jobs of every run, as in `"tensorflow:3 jax:2"`.
+        now: String. The jobs without a marker of their own, as in `"tensorflow:3 jax:2"`.
         soak: String. Those with the marker `soak`.
         longest: String. Those with the marker `longest`.
     """

@@ -127,7 +127,9 @@ def places(done):
 @pytest.mark.parametrize(
     ("launcher", "counts"),
     [
-        pytest.param(["srun", MPI, "-N3", "-n11", "-m", "block"], [4, 4, 3], marks=pytest.mark.gate),
+        pytest.param(
+            ["srun", MPI, "-N3", "-n11", "-m", "block"], [4, 4, 3], marks=pytest.mark.gate
+        ),
         (["srun", MPI, "-N2", "-n3", "-m", "cyclic"], [2, 1]),
         (["salloc", "-N2", "-n4", "--ntasks-per-node=2", *MPIRUN], [2, 2]),
         (["salloc", "-N3", "-n7", *EASYDDL_RUN], [4, 2, 1]),

@@ -13,7 +13,7 @@ framework needs time for its first step. A check runs where it can fail:
   of exchange (collectives, gradients, uneven data, sparse rows) some checks run on several hosts,
   which EASYDDL_HOSTS makes of one machine.
 - Every run has the jobs of `GATE`, which try each mechanism once: on TensorFlow some checks of each
-  kind, on JAX and PyTorch their own files and the same kinds, and what no backend changes on PyTorch.
+  kind, on JAX and PyTorch their own files and the same kinds, on PyTorch what no backend changes.
 - The stage `full` has those of `FULL`. The soak has some of the pairs that are left, and what XLA
   compiles for long. The stage `longest` has all checks on JAX, and more ranks.
 

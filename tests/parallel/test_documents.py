@@ -139,7 +139,7 @@ def test_commands_for_an_environment_of_their_own_are_run_by_ci(path):
     for block in documents.blocks(path):
         if name := block.markers.get("command"):
             document = path.relative_to(documents.ROOT)
-            assert f'run_command {document} "{name}"' in called, block.place
+            assert f'_command {document} "{name}"' in called, block.place
 
 
 QUOTING = """\

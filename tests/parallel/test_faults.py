@@ -76,7 +76,9 @@ def test_ends_the_job(fault, backend, ranks, victim, how, expected):
         ("system_exit", "exited with status 7"),
         ("crash", DIED),
         ("exit_at_once", DIED),
-        pytest.param("end_early", "Rank 1 on host {host} has ended its script", marks=pytest.mark.gate),
+        pytest.param(
+            "end_early", "Rank 1 on host {host} has ended its script", marks=pytest.mark.gate
+        ),
     ],
 )
 def test_other_ways_to_end(fault, expected):
@@ -100,7 +102,9 @@ def test_before_mpi_has_started(fault):
     assert re.search(rf"rank 1 on host {HOST} (failed before easyddl|exited with status 1)", output)
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", "jax", pytest.param("torch", marks=pytest.mark.gate)])
+@pytest.mark.parametrize(
+    "backend", ["tensorflow", "jax", pytest.param("torch", marks=pytest.mark.gate)]
+)
 def test_a_backward_pass_that_fails_half_way(backend):
     output = run_faulty(2, "raise_error", 1, "backwards", backend=backend)
     # By the name that the framework gives it.

@@ -327,7 +327,9 @@ def test_a_program_that_cannot_be_started(program, status, words):
     assert words in done.stdout.splitlines()[-1]
 
 
-@pytest.mark.parametrize("name", [pytest.param("SIGINT", marks=pytest.mark.gate), "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("SIGINT", marks=pytest.mark.gate), "SIGTERM", "SIGHUP"]
+)
 def test_signals_end_all_ranks(name):
     process = start("-np", 2, *job("sleep"))
     seen = read_until(process, rb"pid \d+\n[^p]*pid \d+\n")
