@@ -29,7 +29,7 @@ RUNNER = (".ci/run", ".ci/stages.py")
 BUILD = ("ext", "setup.cfg", "pyproject.toml", "MANIFEST.in")  # what a build of the engine takes
 PACKAGE = ("easyddl", *BUILD)
 RELEASE = (".ci/release.py", ".ci/release_tools.txt")
-JOBS = ("tests/mpi.py", "tests/fork_server")  # how tests start ranks
+JOBS = "tests/mpi.py"  # how tests start ranks
 WORLD = ("world", "layout", "shared_memory", "collectives", "objects", "variables", "disagreement")
 DIGITS = "tutorials/digits.py"  # it trains where a stage installs the package
 
@@ -39,7 +39,7 @@ INPUTS = {
     "soak": (*PACKAGE, "tests", "tutorials", "README.md"),
     "longest": (*PACKAGE, "tests", "tutorials", "README.md"),
     "sanitizers": (
-        *(*BUILD, *JOBS, "tests/conftest.py", "tests/builds.py"),
+        *(*BUILD, JOBS, "tests/conftest.py", "tests/builds.py"),
         *("tests/engine", "tests/parallel/test_engine.py"),
     ),
     "openmpi": (*PACKAGE, "tests"),
@@ -51,7 +51,7 @@ INPUTS = {
     "prerelease": ("easyddl", DIGITS),
     "release": (*BUILD, *RELEASE, DIGITS, "tutorials/contribute.md"),
     "aarch64": (
-        *(*BUILD, *RELEASE, ".ci/aarch64", *JOBS, "tests/engine", "tests/parallel/ranks.py"),
+        *(*BUILD, *RELEASE, ".ci/aarch64", JOBS, "tests/engine", "tests/parallel/ranks.py"),
         *(f"tests/parallel/{name}_checks.py" for name in WORLD),
     ),
     "install": (*BUILD, *RELEASE, DIGITS, "tutorials/install.md", "tutorials/notebooks/README.md"),

@@ -27,8 +27,6 @@ import time
 import traceback
 import warnings
 
-import fork_server
-
 TIMEOUT = 480  # seconds; a job that takes longer hangs
 CHECK_TIMEOUT = 240  # seconds; a check that takes longer hangs
 
@@ -101,12 +99,8 @@ def run(
     timeout=TIMEOUT,
     cwd=None,
     ranks_by_mpirun=True,
-    forked=False,
 ):
     """Runs a Python script on some ranks.
-
-    Args:
-        forked: Whether a fork server makes the ranks, which have imported Keras then.
 
     Returns:
         `subprocess.CompletedProcess` with standard output and error, mixed, as `stdout`.
@@ -115,16 +109,10 @@ def run(
         TimeoutError: If it takes too long; the job is killed and what it printed shown.
     """
     env = environment(env, shown)
-    line = [*python(env, forked), str(script), *map(str, arguments)]
+    line = [sys.executable, str(script), *map(str, arguments)]
     if ranks_by_mpirun:
         line = command(ranks, line)
     return run_command(line, env, timeout, cwd)
-
-
-def python(env, forked):
-    """The command line that runs a script. With EASYDDL_TEST_FORK=0 no fork server is used."""
-    forked = forked and os.environ.get("EASYDDL_TEST_FORK") != "0"
-    return [sys.executable, *(fork_server.command(env) if forked else [])]
 
 
 def run_command(line, env, timeout=TIMEOUT, cwd=None, progress=None):
@@ -271,15 +259,14 @@ def check_job(ranks, script, only, variables):
         ranks: Integer.
         script: Path of the script.
         only: Tuple of the checks' names; empty for all of them.
-        variables: Dictionary. What the job's environment has besides. With KERAS_BACKEND the ranks
-            are forked from processes that have imported Keras.
+        variables: Dictionary. What the job's environment has besides.
 
     Returns:
         `CheckRun`.
     """
     with tempfile.TemporaryDirectory() as folder:
         env = environment({**variables, "EASYDDL_TEST_RESULTS": folder})
-        line = command(ranks, [*python(env, "KERAS_BACKEND" in variables), script, *only])
+        line = command(ranks, [sys.executable, script, *only])
         try:
             done = run_command(line, env, CHECK_TIMEOUT, progress=folder)
             ended = f"The job ended with status {done.returncode}. It printed:\n{done.stdout}"

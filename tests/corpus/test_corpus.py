@@ -97,7 +97,6 @@ def run_job(ranks, backend, where, folder, paths):
             env=env,
             timeout=limit,
             ranks_by_mpirun=many,
-            forked=True,
         ).stdout
     except TimeoutError as error:
         return str(error)

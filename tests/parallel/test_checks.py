@@ -2,7 +2,8 @@
 
     python -m pytest tests/parallel/test_checks.py -k "fit and jax"
 
-A check that fails ends its job. Those that follow it get another one.
+A check that fails ends its job. Those that follow it get another one. Each job is a class of tests,
+because pytest-xdist runs the tests of a class in one worker.
 """
 
 import functools
@@ -17,19 +18,20 @@ pytestmark = pytest.mark.mpirun
 JOB = pathlib.Path(__file__).with_name("checks_job.py")
 
 
-def cases():
-    """A test for each check of each job."""
-    for job in matrix.JOBS.values():
-        for check in job.checks:
-            marks = getattr(pytest.mark, job.marker) if job.marker else ()
-            yield pytest.param(job.name, check, marks=marks, id=f"{job.name}:{check}")
+def tests_of(job):
+    """A class with a test for each check of a job."""
+
+    @pytest.mark.parametrize("check", job.checks, ids=lambda check: f"{job.name}:{check}")
+    def test_check(self, check, request):
+        mpi.require(job.backend)
+        verdict = verdicts_of(job, selected(request, job))[check]
+        assert verdict == "ok", verdict
+
+    marks = [getattr(pytest.mark, job.marker)] if job.marker else []
+    return type(f"Test-{job.name}", (), {"test_check": test_check, "pytestmark": marks})
 
 
-@pytest.mark.parametrize(("job", "check"), list(cases()))
-def test_checks(job, check, request):
-    mpi.require(matrix.JOBS[job].backend)
-    verdict = verdicts_of(job, selected(request, job))[check]
-    assert verdict == "ok", verdict
+globals().update({f"Test-{job.name}": tests_of(job) for job in matrix.JOBS.values()})
 
 
 def selected(request, job):
@@ -37,17 +39,14 @@ def selected(request, job):
     chosen = {
         item.callspec.params["check"]
         for item in request.session.items
-        if item.path == request.path
-        and hasattr(item, "callspec")
-        and item.callspec.params["job"] == job
+        if item.parent is request.node.parent
     }
-    return tuple(check for check in matrix.JOBS[job].checks if check in chosen)
+    return tuple(check for check in job.checks if check in chosen)
 
 
 @functools.cache
-def verdicts_of(name, checks):
+def verdicts_of(job, checks):
     """What came of some checks of a job: "ok", or what went wrong."""
-    job = matrix.JOBS[name]
     found, remaining, lost = {}, list(checks), 0
     while remaining:
         run = mpi.check_job(job.ranks, JOB, tuple(remaining), job.variables)

@@ -21,7 +21,7 @@ THAT_PASS = ("sleep_in_the_script,1,4.5", "stop,1,5", "save_for_long,0,9")
 
 
 def run_late(*ways, ranks=2):
-    return mpi.run(ranks, SCRIPT, *ways, env=ENV, timeout=90, forked=True)
+    return mpi.run(ranks, SCRIPT, *ways, env=ENV, timeout=90)
 
 
 @functools.cache

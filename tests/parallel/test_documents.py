@@ -37,8 +37,6 @@ OF_SCRIPTS = ("matplotlib", "sklearn")
 AS_ROOT = 'sudo() { "$@"; }\n'
 TIMEOUT = 1200  # seconds
 
-NUMERALS = "two|three|four|five|six|seven|eight|nine|ten|dozen|hundreds?|thousands?"
-
 # The commands of this environment come before those of the machine.
 PATH = {"PATH": os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])}
 OPTIMIZED = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
@@ -140,42 +138,6 @@ def test_commands_for_an_environment_of_their_own_are_run_by_ci(path):
         if name := block.markers.get("command"):
             document = path.relative_to(documents.ROOT)
             assert f'_command {document} "{name}"' in called, block.place
-
-
-QUOTING = """\
-A paragraph of 3 lines is not about a test.
-
-`tests/parallel/test_a.py` runs on 3 ranks.
-
-`tests/single/test_b.py` runs on ten ranks, and `test_c -k 5` on as many.
-
-- An item on `tests/benchmarks/a.py`, which took 7 seconds.
-- An item: `test_d` takes ranks `1` to `JOBS`.
-"""
-
-
-@pytest.mark.gate
-def test_numbers_of_tests_are_found():
-    assert [found for _, found in quoted_numbers(QUOTING)] == [["3"], ["ten"]]
-
-
-@pytest.mark.gate
-@each_document()
-def test_no_number_of_a_test_is_quoted(path):
-    """It would stay as it is when the test changes. Name the constant in the test instead."""
-    assert quoted_numbers(path.read_text()) == []
-
-
-def quoted_numbers(text):
-    """The paragraphs, items and rows that name a test and have numbers outside of code."""
-    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
-    found = []
-    for part in re.split(r"\n\s*\n|\n(?=\s*[-|] ?)", text):
-        if re.search(r"tests/(?!benchmarks|hosts/network)\w|\btest_\w+", part):
-            prose = re.sub(r"`[^`]*`|\]\([^)]*\)|four\s+lines", "", part)
-            if numbers := re.findall(rf"\b(?:\d[\d.,]*|{NUMERALS})\b", prose):
-                found.append((part, numbers))
-    return found
 
 
 @pytest.mark.gate
