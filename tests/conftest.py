@@ -1,14 +1,35 @@
-"""What all tests share: which of them a run has, and signals."""
+"""What all tests share: which of them a run has, signals, and what a run must not leave."""
 
+import os
 import signal
 
+import leftovers
 import pytest
 
 # The markers of the tests that are left out, unless `-m` names them.
 LEFT_OUT = ("full", "soak", "sanitizer", "longest")
 
+_LEFTOVERS = pytest.StashKey[leftovers.Leftovers]()
 
-def pytest_configure():
+
+@pytest.hookimpl(trylast=True)  # after the end of pytest-xdist's workers
+def pytest_sessionfinish(session):
+    if _LEFTOVERS not in session.config.stash:
+        return
+    found = session.config.stash[_LEFTOVERS].find()
+    if found:
+        print("\nThe tests have left on this machine:", *found, sep="\n  ")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_configure(config):
+    if not hasattr(config, "workerinput"):
+        os.environ[leftovers.OWNER] = str(os.getpid())
+        config.stash[_LEFTOVERS] = leftovers.Leftovers()
+    use_default_signals()
+
+
+def use_default_signals():
     """Gives signals their default effects, in tests and in what they start.
 
     A process inherits which signals are ignored: a run under nohup ignores SIGHUP, and one that a

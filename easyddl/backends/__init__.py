@@ -4,7 +4,8 @@ import importlib
 
 import keras
 
-from easyddl.runtime import affinity, launcher
+from easyddl.hosts import launched_process
+from easyddl.runtime import affinity
 
 _CLASSES = {"tensorflow": "TensorFlowBackend", "jax": "JaxBackend", "torch": "TorchBackend"}
 
@@ -12,12 +13,12 @@ _instances = {}  # by the backend's name
 
 
 def name():
-    """The name of the active Keras backend."""
+    """Returns the name of the active Keras backend."""
     return keras.backend.backend()
 
 
 def find():
-    """The active Keras backend as a `Backend`, or `None` if easyddl does not support it."""
+    """Returns the active Keras backend as a `Backend`, or `None` if easyddl does not support it."""
     active = name()
     if active not in _instances and active in _CLASSES:
         # Import only the active backend: each of these modules imports its framework.
@@ -27,7 +28,7 @@ def find():
 
 
 def require():
-    """The active Keras backend as a `Backend`.
+    """Returns the active Keras backend as a `Backend`.
 
     Raises:
         NotImplementedError: If easyddl does not support it.
@@ -42,26 +43,26 @@ def require():
 
 
 def backend_of(x):
-    """The active backend if `x` is one of its tensors, else `None`."""
+    """Returns the active backend if `x` is one of its tensors, else `None`."""
     backend = find()
     return backend if backend is not None and backend.is_tensor(x) else None
 
 
 def pin_gpu_of(world):
-    """Pins this rank's GPU when MPI has started, if no launcher set the local rank before that.
+    """Pins this rank's GPU once MPI has started, unless a launcher's local rank already did.
 
     Args:
         world: `_core.World`.
     """
-    if world.size > 1 and not launcher.knows_local_rank():
+    if world.size > 1 and not launched_process.knows_local_rank():
         require().pin_gpu(world.local_rank)
 
 
 def share_cores_of(world):
-    """Limits this rank's threads when MPI has started and the ranks know each other's CPUs.
+    """Limits this rank's threads once MPI has started and the ranks know each other's CPUs.
 
     Args:
         world: `_core.World`.
     """
-    if world.size > 1 and launcher.size() is not None and affinity.are_limited():
+    if world.size > 1 and launched_process.size() is not None and affinity.are_limited():
         require().share_cores(affinity.compute_threads())

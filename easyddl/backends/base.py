@@ -6,6 +6,7 @@ import contextlib
 import keras
 import numpy as np
 
+from easyddl.backends.untracked_state import UntrackedState
 from easyddl.compat import keras_trainer
 
 
@@ -21,7 +22,7 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def configure(self):
-        """Divides the cores and GPUs of the machine among its ranks, unless the user has done so.
+        """Divides the cores and GPUs of the host among its ranks, unless the user has done so.
 
         Called at import, because a framework takes all cores and GPUs at its first operation.
         """
@@ -46,29 +47,29 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def threads_of_operations(self):
-        """The number of threads that an operation may use; `None` if it is the framework's own."""
+        """Returns how many threads an operation may use; `None` if the framework decides."""
 
     # Tensors.
 
     @abc.abstractmethod
     def is_tensor(self, x):
-        """Whether the framework or Keras made `x`: a tensor, a variable or a sparse gradient."""
+        """Returns whether `x` is a tensor, a variable or a sparse gradient of this backend."""
 
     @abc.abstractmethod
     def is_symbolic(self, x):
-        """Whether `x` is a tensor without values, in a function that is being traced."""
+        """Returns whether `x` is a tensor without values, in a function that is being traced."""
 
     def infers_shapes(self, x):
-        """Whether Keras infers shapes with this tensor. No tensors are reduced then."""
+        """Returns whether Keras infers shapes with this tensor. No tensors are reduced then."""
         return False
 
     @abc.abstractmethod
     def is_float(self, x):
-        """Whether a tensor or variable holds floating-point numbers."""
+        """Returns whether a tensor or variable holds floating-point numbers."""
 
     @abc.abstractmethod
     def to_numpy(self, x):
-        """The values of a tensor or variable, as a NumPy array.
+        """Returns the values of a tensor or variable, as a NumPy array.
 
         Raises:
             TypeError: If `x` is symbolic.
@@ -76,10 +77,10 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def from_numpy(self, array, like):
-        """A tensor with an array's values and dtype, on the device of the tensor `like`."""
+        """Returns a tensor with an array's values and dtype, on the device of the tensor `like`."""
 
     def is_variable(self, x):
-        """Whether `x` is a variable of the framework, not of Keras."""
+        """Returns whether `x` is a variable of the framework, not of Keras."""
         return False
 
     def assign(self, variable, value):
@@ -87,17 +88,32 @@ class Backend(abc.ABC):
         raise NotImplementedError(f"Received: {variable!r}")
 
     def has_rows(self, gradient):
-        """Whether a gradient is sparse and holds rows, which can be gathered from all ranks."""
+        """Returns whether a gradient is sparse and its rows can be gathered from all ranks."""
         return False
+
+    def shared_parts(self, gradient):
+        """Finds the parts of a sparse gradient whose rows are shared by all samples of a batch.
+
+        The row of a shared index, such as a position, is a sum over all samples. On one process
+        each shared row occurs once.
+
+        Args:
+            gradient: A sparse gradient: see `has_rows`. It may be the concatenation of several
+                parts.
+
+        Returns:
+            List of booleans. Whether the rows of each part are shared.
+        """
+        raise NotImplementedError("This backend has dense gradients only.")
 
     @abc.abstractmethod
     def to_dense(self, gradient):
-        """A gradient as a dense tensor: itself unless it is sparse."""
+        """Returns a gradient as a dense tensor: itself unless it is sparse."""
 
     # A step that is being traced or run.
 
     def uncompiled(self, function, wholly=False):
-        """A version of a function that a compiler of Python code does not compile.
+        """Returns a version of a function that a compiler of Python code does not compile.
 
         Args:
             function: Any function. Backends that compile by tracing return it unchanged.
@@ -107,7 +123,7 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def differentiable(self, forward, backward):
-        """A function of one tensor with a custom gradient.
+        """Returns a function of one tensor with a custom gradient.
 
         Args:
             forward: Function of a tensor.
@@ -119,21 +135,25 @@ class Backend(abc.ABC):
 
         Args:
             condition: Scalar boolean tensor.
-            act: Function without arguments. If `condition` is true, its call must have no effect,
-                because some backends call it in both cases.
+            act: Function without arguments. Some backends call it in both cases, so a call must
+                have no effect if `condition` is true.
         """
         keras.ops.cond(condition, lambda: None, act)
 
     def scope_of(self, x):
-        """The graph of a tensor, as an object that can be a weak key; `None` if it has no graph."""
+        """Returns the graph of a tensor, usable as a weak key; `None` if it has no graph."""
         return None
 
+    def outlives_its_function(self):
+        """Returns whether a compiled function may still run when nothing refers to it anymore."""
+        return False
+
     def is_current(self, x):
-        """Whether a tensor from an earlier point of the step can be used at this point."""
+        """Returns whether a tensor from an earlier point of the step can be used at this point."""
         return True
 
     def once_there_is_a_batch(self):
-        """A context for updates that must run only in a step that has a batch."""
+        """Returns a context for updates that must run only in a step that has a batch."""
         return contextlib.nullcontext()
 
     @abc.abstractmethod
@@ -150,12 +170,29 @@ class Backend(abc.ABC):
         """
 
     def outside_of_step(self):
-        """A context in which variables have values while a step is traced or run.
+        """Returns a context in which variables have values while a step is traced or run.
 
         Returns:
             Context manager, or `None` if they have no values at this point.
         """
         return contextlib.nullcontext()
+
+    def on_native_update(self, act):
+        """Calls a function after each update of an optimizer of the framework itself.
+
+        Args:
+            act: Function of the list of gradients.
+        """
+        return None
+
+    # Layers.
+
+    def untracked_state(self, layer):
+        """Returns the `UntrackedState` of a layer: state in attributes that Keras does not track.
+
+        The state of the layers inside of it is not included.
+        """
+        return UntrackedState()
 
     # Keras's trainer.
 
@@ -184,10 +221,10 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def symbolic_batch(self, spec):
-        """A batch of `keras.KerasTensor` with the structure `spec`."""
+        """Returns a batch of `keras.KerasTensor` with the structure `spec`."""
 
     def builds_in_step(self, model):
-        """Whether the optimizers of a model create their variables in its first step."""
+        """Returns whether the optimizers of a model create their variables in its first step."""
         return False
 
     def build(self, model, spec):
@@ -208,16 +245,16 @@ class Backend(abc.ABC):
         Args:
             model: A Keras model.
             spec: The structure of the other ranks' batches.
-            preserved: `training.dry_run.PreservedState`. It restores the state of the model.
-                A backend needs it if it runs a step instead of tracing it.
+            preserved: `PreservedState`. It restores the state of the model. A backend needs it if
+                it runs a step instead of tracing it.
         """
 
     def unwrapped(self, function):
-        """The function that Keras's trainer made for training or testing, without our wrappers."""
+        """Returns a train or test function as Keras's trainer made it, without our wrappers."""
         return function
 
     def begun(self, result):
-        """A function that waits for a step that Keras's trainer has started.
+        """Returns a function that waits for a step that Keras's trainer has started.
 
         Args:
             result: The result of the train function.
@@ -229,12 +266,24 @@ class Backend(abc.ABC):
         """
         return lambda: None
 
+    def unfinished(self, result):
+        """Returns a function that waits for the end of a step, at which its time is taken.
+
+        Args:
+            result: The result of the train function.
+
+        Returns:
+            Function without arguments that returns when the step is done. `None` if the step is
+            already done when the train function returns.
+        """
+        return self.begun(result)
+
     def finish(self, model):
         """Waits for all steps that Keras's trainer has started."""
         return None
 
     def synced(self, model):
-        """Assigns to the variables of a model their values after the last step."""
+        """Assigns the values after the last step to the variables of a model."""
         return None
 
     @abc.abstractmethod
@@ -243,12 +292,12 @@ class Backend(abc.ABC):
 
         Args:
             model: A Keras model in training.
-            steps: Integer. How many steps to skip.
+            steps: Integer. How many steps to skip: whole executions, with `steps_per_execution`.
         """
 
     @abc.abstractmethod
     def step_meter(self):
-        """A new counter of training steps.
+        """Returns a new counter of training steps.
 
         Returns:
             Object with two counters, `samples` and `steps`, of the samples and of the steps so
@@ -258,7 +307,7 @@ class Backend(abc.ABC):
     # Random numbers.
 
     def random_state(self):
-        """The state of the framework's random generators as JSON data; `None` if it has none."""
+        """Returns the state of the random generators as JSON data; `None` without generators."""
         return None
 
     def set_random_state(self, captured):
@@ -266,7 +315,7 @@ class Backend(abc.ABC):
         return None
 
     def random_state_of_another_rank(self, captured, distance):
-        """The state of the random generators for another rank, derived from a given state.
+        """Returns the state of the random generators for another rank, derived from a given state.
 
         Args:
             captured: The state of a rank, from `random_state`.
@@ -275,7 +324,7 @@ class Backend(abc.ABC):
         return None
 
     def op_seeds(self):
-        """The numbers from which the framework's operations derive their seeds.
+        """Returns the numbers from which the framework's operations derive their seeds.
 
         Returns:
             Pair whose first item is an integer. `None` if operations have no seeds.
@@ -286,31 +335,31 @@ class Backend(abc.ABC):
         """Restores the numbers that `op_seeds` returned.
 
         Args:
-            seeds: The pair. If its second item is `None`, the sequence of seeds starts anew.
+            seeds: The pair. If its second item is `None`, the sequence of seeds starts again.
         """
         return None
 
     def draw_seed(self):
-        """A random number below 2**31, of the generator that Keras shuffles arrays by."""
+        """Returns a random integer below 2**31 from the generator that shuffles Keras's arrays."""
         return int(np.random.randint(2**31))
 
     def replacing_shuffle(self, order, samples):
-        """A context in which a dataset of TensorFlow that shuffles arrays gets another order.
+        """Returns a context in which Keras's `tf.data` datasets of arrays get another order.
 
         Args:
             order: `training.array_order.ArrayOrder`.
             samples: Integer. The number of samples.
 
         Returns:
-            Context manager. It yields the function of a tensor that replaces the shuffling.
+            Context manager. It yields the function that replaces `tf.random.shuffle`.
         """
-        raise NotImplementedError("Only Keras on TensorFlow makes a tf.data.Dataset of arrays.")
+        raise NotImplementedError("Only Keras on TensorFlow creates a tf.data.Dataset of arrays.")
 
     # Gradients.
 
     @abc.abstractmethod
     def submitter(self, engine, buckets, shapes):
-        """The `Submitter` for a reducer of the engine.
+        """Returns the `Submitter` for a reducer of the engine.
 
         Args:
             engine: `_core.Reducer` or `_core.StepSum`. The reducer.

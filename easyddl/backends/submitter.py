@@ -1,4 +1,4 @@
-"""The contract of a Keras backend towards the engine: `Submitter`."""
+"""`Submitter`: the interface by which a Keras backend passes tensors to the engine."""
 
 import abc
 
@@ -12,7 +12,14 @@ class Submitter(abc.ABC):
         engine: `_core.Reducer` or `_core.StepSum`. The reducer.
         buckets: List of lists of indices: the tensors of each bucket, in the order of buckets.
         shapes: List of tuples. The shape of each tensor.
+
+    Attributes:
+        owner: Weak reference to the object whose end closes the registration. Compiled code that
+            submits to the registration must keep this object. `None` if it lives long enough, as
+            an optimizer does.
     """
+
+    owner = None
 
     def __init__(self, engine, buckets, shapes):
         self._engine = engine
@@ -21,7 +28,7 @@ class Submitter(abc.ABC):
 
     @abc.abstractmethod
     def reduce(self, tensors, weight=None):
-        """The mean of each tensor over all ranks, or its sum if the reducer is a `StepSum`.
+        """Returns the mean of each tensor over all ranks, or its sum if the reducer is a `StepSum`.
 
         Args:
             tensors: List of tensors, in the order of registration.
@@ -32,15 +39,23 @@ class Submitter(abc.ABC):
         """
 
     def zeros(self, dtype, shape):
-        """The tensor that a rank submits for a gradient that it does not have."""
+        """Returns the tensor that a rank submits for a gradient that it does not have."""
         return keras.ops.zeros(shape, dtype)
 
-    def gather_rows_of(self, indices):
-        """Registers the sparse tensors. They are in no bucket; their rows are gathered."""
-        raise NotImplementedError(f"This backend has dense gradients only. Received: {indices}")
+    def gather_rows_of(self, sparse):
+        """Registers the sparse tensors. They are in no bucket; their rows are gathered.
+
+        The engine has a table of rows for each sparse tensor. After these, it has another table
+        for each tensor with shared rows. The submitter numbers the rows of that second table.
+
+        Args:
+            sparse: Dict of lists of booleans, by the index of a sparse tensor. Each boolean tells
+                whether that part of the tensor holds shared rows: see `Backend.shared_parts`.
+        """
+        raise NotImplementedError(f"This backend has dense gradients only. Received: {sparse}")
 
     def no_rows(self, dtype, shape):
-        """The sparse tensor without rows that a rank submits for a gradient it does not have."""
+        """Returns the sparse tensor without rows that a rank submits in place of a gradient."""
         raise NotImplementedError("This backend has dense gradients only.")
 
     def watch(self, variables, weight):
@@ -55,7 +70,11 @@ class Submitter(abc.ABC):
         return None
 
     def unwatch(self):
-        """Ends the effect of `watch`: only `reduce` submits gradients."""
+        """Ends the effect of `watch`: from now on only `reduce` submits gradients."""
+        return None
+
+    def forget(self):
+        """Discards the record of an aborted step: which buckets were submitted in it."""
         return None
 
     def stop(self):

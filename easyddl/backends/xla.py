@@ -1,4 +1,4 @@
-"""The custom call by which steps compiled by XLA call the engine, on JAX and TensorFlow."""
+"""The custom call by which steps that XLA compiles call the engine, on JAX and TensorFlow."""
 
 import ctypes
 import functools
@@ -6,12 +6,12 @@ import pathlib
 
 from easyddl.runtime import world
 
-CALL = "easyddl_exchange"
+CALL = "easyddl_reduce"
 
 
 @functools.cache
 def library():
-    """The library with the custom call's handlers, connected to the engine."""
+    """Returns the library with the custom call's handlers, connected to the engine."""
     core = world.engine().core
     loaded = ctypes.CDLL(str(pathlib.Path(core.__file__).with_name("_xla_ffi.so")))
     loaded.easyddl_connect_xla.argtypes = [ctypes.c_void_p]
@@ -25,7 +25,7 @@ _TYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f6
 
 
 def module(number, types):
-    """The custom call as a StableHLO module, which TensorFlow can put into a graph.
+    """Returns the custom call as a StableHLO module, which TensorFlow can put into a graph.
 
     Its arguments are the weight of this rank's batch and the arrays of all buckets. Its results
     are the reduced arrays.
@@ -46,7 +46,7 @@ module {{
     %0{count} = stablehlo.custom_call @{CALL}(%weight, {", ".join(names)}) {{
       api_version = 4 : i32,
       has_side_effect = true,
-      backend_config = {{exchange = {number} : i64, first = 0 : i64}}
+      backend_config = {{reducer = {number} : i64, first = 0 : i64}}
     }} : (tensor<f32>, {listed}) -> ({listed})
     return {results} : {listed}
   }}

@@ -1,5 +1,6 @@
-"""The public callbacks: one per file."""
+"""The public callbacks, each in its own file."""
 
+from easyddl import backends as _backends
 from easyddl.callbacks.backup_and_restore import BackupAndRestore
 from easyddl.callbacks.ddl_callback import DDLCallback
 from easyddl.callbacks.global_variables_callback import DDLGlobalVariablesCallback
@@ -10,8 +11,12 @@ from easyddl.callbacks.learning_rates import (
 from easyddl.callbacks.model_checkpoint import ModelCheckpoint
 from easyddl.callbacks.progress import ProgressCallback
 from easyddl.callbacks.rank_zero import RankZero
+from easyddl.checkpoint import model_files as _model_files
 from easyddl.compat import check as _check
+from easyddl.hosts import launched_process as _launcher
 from easyddl.training import model_methods as _model_methods
+from easyddl.training import optimizer_classes as _optimizer_classes
+from easyddl.training import unreduced_updates as _unreduced_updates
 
 __all__ = [
     "BackupAndRestore",
@@ -26,3 +31,7 @@ __all__ = [
 
 _check.warn_of_missing()
 _model_methods.install()
+_model_files.install()
+if _launcher.is_rank_of_several() and _backends.find() is not None:
+    _optimizer_classes.watch()
+    _backends.require().on_native_update(_unreduced_updates.note_native)

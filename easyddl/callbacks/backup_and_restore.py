@@ -13,62 +13,64 @@ import keras
 import numpy as np
 
 from easyddl import backends
+from easyddl.callbacks.fresh_copy import FreshCopy
 from easyddl.callbacks.model_checkpoint import check_save_freq
 from easyddl.callbacks.preemption import Preemption
-from easyddl.checkpoint import atomic_files, random_states
+from easyddl.checkpoint import atomic_files, saved_random_states
 from easyddl.collectives import objects, variables
 from easyddl.collectives.arrays import as_bytes, contiguous
 from easyddl.compat import keras_trainer
 from easyddl.optimizers import rescaling
 from easyddl.optimizers.scale_lr import factor_of
 from easyddl.runtime import console, world
-from easyddl.training import fit_context, moving_statistics
-from easyddl.training.model_state import is_built
+from easyddl.training import fit_context, layer_state, moving_statistics
+from easyddl.training.model_state import is_built, untracked_variables
 
 _VARIABLES, _STATE = "variables.npz", "state.json"
 _UNREADABLE = (OSError, json.JSONDecodeError, zipfile.BadZipFile, KeyError)
 
 
-class BackupAndRestore(keras.callbacks.Callback):
+class BackupAndRestore(FreshCopy, keras.callbacks.Callback):
     """Backs up the state of training, and resumes from it when the script starts again.
 
     It replaces `keras.callbacks.BackupAndRestore`. After a job has been killed, start it again with
     the same script. It resumes from the last backup and ends with the same weights, bit by bit, as
     an uninterrupted training.
 
-    - Only rank 0 writes, and the other ranks wait for it. If it cannot write, all ranks raise its
-      error. At the start rank 0 reads the backup and broadcasts it.
-    - A backup is one directory, which is replaced atomically. Whatever kills the job, the last
-      backup stays loadable.
-    - A backup contains the weights, the optimizer's variables, the epoch, and the state of each
-      rank's random numbers: those of `Dropout` and other layers, and of Python and NumPy. It also
-      contains the seed of the order into which `fit` shuffles arrays.
+    - Only rank 0 writes, and the other ranks wait for it. If rank 0 cannot write, all ranks raise
+      its error. At the start rank 0 reads the backup and broadcasts it.
+    - A backup is one directory, which is replaced atomically. The last backup stays loadable,
+      however the job is killed.
+    - A backup contains the weights, the optimizer's variables, the buffers of PyTorch's modules,
+      the epoch, and the state of each rank's random numbers: those of `Dropout` and other layers,
+      and of Python and NumPy. It also contains the seed of the order into which `fit` shuffles
+      arrays.
     - A backup in the middle of an epoch, made with an integer `save_freq`, also contains the
       metrics. The resumed epoch continues where it was: the batches that it has already seen are
       drawn and skipped.
 
     Place it after callbacks that change the training at the end of an epoch, such as
     `ReduceLROnPlateau`. Pass it on all ranks, without a wrapper. The model must be built. A backup
-    does not contain the state of other callbacks (for example the patience of `EarlyStopping`), nor
-    the position in datasets and loaders that shuffle themselves: pass data whose order depends only
+    does not contain the state of other callbacks (for example the patience of `EarlyStopping`) or
+    the position in datasets and loaders that shuffle themselves. Pass data whose order depends only
     on the epoch, such as arrays.
 
-    **Another number of ranks.** A training of `p` ranks can resume with `q`. Epochs keep their
-    numbers, and an interrupted epoch continues after the same number of samples. A plain learning
-    rate is multiplied by `q / p`, because it was chosen for `p` batches per step (see `rescale`).
-    The velocity of SGD or RMSprop with momentum is multiplied too. A schedule is taken from the
-    script, which creates it for `q` ranks. Its counter `optimizer.iterations` is multiplied by the
-    new number of steps per epoch divided by the old one; if these numbers are unknown, it is
-    multiplied by `p / q`. Each rank continues the random numbers of the rank with its number.
+    **Another number of ranks.** A training of `p` ranks can resume with `q` ranks. Epochs keep
+    their numbers, and an interrupted epoch continues after the same number of samples. A constant
+    learning rate is multiplied by `q / p`, because it was chosen for `p` batches per step (see
+    `rescale`). The velocity of SGD or RMSprop with momentum is multiplied too. A schedule comes
+    from the script, which creates it for `q` ranks. Its counter `optimizer.iterations` is
+    multiplied by the new number of steps per epoch divided by the old one, or by `p / q` if these
+    numbers are unknown. Each rank continues the random numbers of the rank with its number.
     Additional ranks get new seeds.
 
-    **Preemption.** A scheduler that takes a job's machines back sends SIGTERM, and kills the job
-    after a grace time. If any rank receives SIGTERM during `fit`, all ranks stop after the same
-    step, save a backup there, whatever `save_freq` is, and raise `SystemExit` with status 143. The
-    same script then resumes at that step. This needs a `DDLCallback`; without it, the ranks stop at
-    the next backup. A second signal, more than 3 seconds later, ends the process at once. A signal
-    for which the script has a handler is left alone. The handlers are restored when `fit` ends. If
-    the ranks stop in a step in which some ranks have no batch, the last backup is kept.
+    **Preemption.** A scheduler that preempts a job sends SIGTERM, and kills the job after a grace
+    time. If any rank receives SIGTERM during `fit`, all ranks stop after the same step, save a
+    backup there, whatever `save_freq` is, and raise `SystemExit` with status 143. The same script
+    then resumes at that step. This needs a `DDLCallback`; without it, the ranks stop at the next
+    backup. A second signal, more than 3 seconds later, ends the process at once. A signal for which
+    the script has a handler keeps this handler. The handlers are restored when `fit` ends. If the
+    ranks stop in a step in which some ranks have no batch, the last backup is kept.
 
     Args:
         backup_dir: String or path. A directory for this training only, on a file system that
@@ -80,17 +82,17 @@ class BackupAndRestore(keras.callbacks.Callback):
             last one cannot be read. Defaults to `False`.
         delete_checkpoint: Boolean. Whether to remove the backup when training has ended. Defaults
             to `True`.
-        rescale: The factor of a plain learning rate for `q` ranks after `p`: `"linear"` for
+        rescale: The factor of a constant learning rate for `q` ranks after `p`: `"linear"` for
             `q / p`, `"sqrt"` for its square root, `"none"` for 1. Pass the rule that you pass to
-            `scale_lr`; pass `"none"` if the batch of each rank grows as the number of ranks falls.
+            `scale_lr`. Pass `"none"` if the batch of each rank grows as the number of ranks falls.
             Defaults to `"linear"`.
         signals: Tuple of names of signals after which to save a backup and end, such as
             `("SIGTERM", "SIGUSR1")`; `()` for none. Defaults to `("SIGTERM",)`.
 
     Raises:
         SystemExit: At `fit`, on all ranks, after one of `signals`.
-        ValueError: If an argument has another value; at `fit`, if the model is not built, or if the
-            backup belongs to another model.
+        ValueError: If an argument has an invalid value; at `fit`, if the model is not built, or if
+            the backup belongs to another model.
         OSError: At `fit`, on all ranks, if rank 0 cannot read or write.
         RuntimeError: At `fit`, on all ranks, if their arguments differ.
 
@@ -137,7 +139,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         self._resumed = None  # the backup, until it is completely restored
         self._skipped = 0  # skipped steps of the first epoch
         self._restored = []  # the values of the variables after these steps
-        self._steps_per_epoch = None  # of the rank that has most, if all know theirs
+        self._steps_per_epoch = None  # the largest number of any rank, if all ranks know theirs
         self._steps = 0  # steps of this rank in this epoch
         self._steps_since_backup = 0
 
@@ -161,21 +163,21 @@ class BackupAndRestore(keras.callbacks.Callback):
             self._restore_variables()
             self._restore_order()
             self._set_initial_epoch(self._resumed["epoch"])
-            self._skip_steps(int(self._resumed["batch"] * self._growth_of_steps()))
+            self._skip_steps(self._steps_to_skip())
         self._preemption.begin(self.model)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._epoch, self._steps = epoch, 0
         if self._resumed is not None and self._skipped == 0:
-            # Not earlier: DDLGlobalVariablesCallback sets new seeds when training begins.
+            # Restore them here, because DDLGlobalVariablesCallback sets new seeds before.
             self._restore_random_state()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._steps += self.model.steps_per_execution
         if self._resumed is not None:
             if self._steps >= self._skipped:
-                # Other callbacks may have acted on the skipped steps. This is no collective: a rank
-                # that has fewer batches does not come here.
+                # Other callbacks may have acted on the skipped steps. This is not a collective,
+                # because a rank with fewer batches does not reach it.
                 for variable, value in zip(self._variables(), self._restored, strict=True):
                     variable.assign(value)
                 self._restore_random_state()
@@ -188,7 +190,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         self._preemption.after_step(self.model)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        if self._resumed is not None:  # this rank has fewer batches than are skipped
+        if self._resumed is not None:  # this rank has fewer batches than the skipped ones
             self._restore_random_state()
         if self.save_freq == "epoch":
             self._save(epoch + 1, 0)
@@ -208,7 +210,9 @@ class BackupAndRestore(keras.callbacks.Callback):
         # This is the only collective of this callback during training.
         self._steps_since_backup = 0
         moving_statistics.average_moving_statistics(self.model)
-        mine = random_states.capture(self.model)
+        # A resumed training begins with equal state on all ranks, so this training continues so.
+        layer_state.sync_from_root(self.model, self._root_of_layer_state())
+        mine = saved_random_states.capture(self.model)
         if batch:
             mine["metrics"] = [np.asarray(v.numpy()).tolist() for v in _metrics_of(self.model)]
         received, ranks = zip(
@@ -232,8 +236,8 @@ class BackupAndRestore(keras.callbacks.Callback):
 
     def _write(self, folder, state):
         arrays = [np.asarray(variable.numpy()) for variable in self._variables()]
-        # As bytes, because NumPy's files do not support bfloat16. The files contain a checksum of
-        # each array.
+        # Save bytes, because NumPy's files do not support bfloat16. The files contain a checksum
+        # of each array.
         np.savez(folder / _VARIABLES, *(as_bytes(contiguous(array)) for array in arrays))
         (folder / _STATE).write_text(json.dumps(state))
 
@@ -275,7 +279,12 @@ class BackupAndRestore(keras.callbacks.Callback):
         return [[list(v.shape), str(v.dtype)] for v in self._variables()]
 
     def _variables(self):
-        return [*self.model.weights, *self.model.optimizer.variables]
+        tracked = [*self.model.weights, *self.model.optimizer.variables]
+        return [*tracked, *untracked_variables(self.model)]
+
+    def _root_of_layer_state(self):
+        fit = fit_context.current(self.model)
+        return (fit and fit.step and fit.step.root_rank) or 0
 
     def _build_optimizer(self):
         if not self.model.optimizer.built:
@@ -296,8 +305,15 @@ class BackupAndRestore(keras.callbacks.Callback):
         if size == world.size():
             return 1
         now = self._steps_per_epoch
-        # A fraction is exact: a step lost to rounding would be taken twice.
+        # Use an exact fraction: a step that is lost to rounding would be taken twice.
         return Fraction(now, steps) if now and steps else Fraction(size, world.size())
+
+    def _steps_to_skip(self):
+        """Returns how many steps of the epoch to skip. These are whole executions of Keras."""
+        steps = int(self._resumed["batch"] * self._growth_of_steps())
+        if steps == self._steps_per_epoch:  # the last execution may be shorter
+            return steps
+        return steps - steps % self.model.steps_per_execution
 
     def _order(self):
         """Returns the order of the fit's arrays, if it shuffles arrays; otherwise `None`."""
@@ -312,7 +328,7 @@ class BackupAndRestore(keras.callbacks.Callback):
     def _set_initial_epoch(self, epoch):
         undo = keras_trainer.set_initial_epoch(self.model, epoch)
         fit = fit_context.current(self.model)
-        if fit is not None:  # otherwise a later fit would begin there too
+        if fit is not None:  # undo this, because otherwise later fits would begin there too
             fit.at_end.callback(undo)
 
     def _skip_steps(self, steps):
@@ -325,21 +341,21 @@ class BackupAndRestore(keras.callbacks.Callback):
         if fit is None:
             backend.on_first_batch(self.model, self._begin_metrics)
         else:
-            # On all ranks together, because a trace of the step registers its collectives.
+            # All ranks do this together, because a trace of the step registers its collectives.
             fit.on_first_batch(self._begin_metrics)
             fit.at_end.callback(setattr, self.model, "train_function", None)
 
     def _begin_metrics(self, spec):
-        """Builds the metrics, which the skipped steps report, and restores them if they can be."""
+        """Builds the metrics, which the skipped steps report, and restores them if possible."""
         self._build_metrics(spec)
         if self._resumed["size"] == world.size():  # otherwise the shards of the ranks have changed
             self._restore_metrics()
 
     def _build_metrics(self, spec):
-        # Keras on TensorFlow builds them in the first step, which comes after the skipped ones.
+        # Keras on TensorFlow builds them in the first step, which follows the skipped steps.
         backend = backends.require()
         if not backend.build(self.model, spec):
-            # A step of the user's own that runs eagerly. It probably calls the model as usual.
+            # This is a custom step that runs eagerly. It probably calls the model as usual.
             keras_trainer.build(self.model, backend.symbolic_batch(spec))
 
     def _restore_metrics(self):
@@ -353,8 +369,8 @@ class BackupAndRestore(keras.callbacks.Callback):
     def _restore_random_state(self):
         ranks, rank = self._resumed["ranks"], world.rank()
         is_new = rank >= len(ranks)
-        mine = random_states.derive_for_rank(ranks[0], rank) if is_new else ranks[rank]
-        random_states.restore(self.model, mine)
+        mine = saved_random_states.derive_for_rank(ranks[0], rank) if is_new else ranks[rank]
+        saved_random_states.restore(self.model, mine)
         self._resumed, self._restored = None, []
 
 

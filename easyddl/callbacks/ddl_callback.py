@@ -8,23 +8,25 @@ from typing import Any, Literal
 import keras
 
 from easyddl import backends
-from easyddl.callbacks import global_batch, hooks, order, scaling_measurement, step_spans
+from easyddl.callbacks import global_batch, hooks, instances, scaling_measurement, step_spans
+from easyddl.callbacks.fresh_copy import FreshCopy
 from easyddl.callbacks.global_variables_callback import DDLGlobalVariablesCallback
 from easyddl.callbacks.rank_zero import RankZero
-from easyddl.collectives import objects
 from easyddl.optimizers import momentum_correction
 from easyddl.profiling import trace_file
 from easyddl.reducer import bucket_size
-from easyddl.reducer.batch_weight import BatchWeight
 from easyddl.runtime import notices, validators, world
+from easyddl.steps.batch_weight import BatchWeight
 from easyddl.training import (
     adapted_layers,
     compiled_step,
+    epoch_end,
+    epoch_logs,
     evaluation_context,
+    evaluation_metrics,
     fit_context,
     layer_state,
     loss_weight,
-    metrics,
     metrics_hook,
     model_state,
     optimizer_classes,
@@ -32,7 +34,6 @@ from easyddl.training import (
     replica_check,
 )
 from easyddl.training import scalar_losses as scalar
-from easyddl.training.moving_statistics import average_moving_statistics
 
 _UNEVEN = ("join", "truncate", "error")
 
@@ -50,8 +51,10 @@ _WRITERS = tuple(
 )
 
 
-class DDLCallback(keras.callbacks.Callback):
-    """Makes `model.fit()` train on all ranks together. Must be the first callback.
+class DDLCallback(FreshCopy, keras.callbacks.Callback):
+    """Makes `model.fit()` train on all ranks together. Pass it as the first callback.
+
+    `fit` moves it to the beginning of the list if other callbacks precede it.
 
     While `fit` runs:
 
@@ -59,30 +62,31 @@ class DDLCallback(keras.callbacks.Callback):
       or applies them. If the loss is a mean over the batch, as Keras's losses are, `k` ranks with
       batches of `n` samples take the step of one process with a batch of `k * n` samples. If
       batches or masks differ, each rank is weighted by the denominator of its loss.
-    - The metrics that `History` and the other callbacks receive at the end of an epoch and of its
-      validation are those of all ranks' samples. Therefore all ranks make the same decisions.
+    - At the end of an epoch and of its validation, `History` and the other callbacks receive
+      metrics over the samples of all ranks. Therefore all ranks make the same decisions.
     - `model.stop_training`, set on any rank, stops all ranks after the same step.
-    - The moving statistics of `BatchNormalization` are averaged over the ranks at the end of each
-      epoch's steps: before the validation and before checkpoints.
+    - The moving statistics of `BatchNormalization`, and the running statistics of PyTorch's
+      `BatchNorm` modules, are averaged over the ranks at the end of each epoch's steps: before the
+      validation and before checkpoints.
     - Only rank 0 shows the progress bar.
     - Keras's `ModelCheckpoint`, `BackupAndRestore`, `OrbaxCheckpoint`, `CSVLogger`, `TensorBoard`
       and `RemoteMonitor`, and subclasses of them, act on rank 0 only. Pass them unchanged. A
       subclass that calls collectives must set the class attribute `runs_on_all_ranks = True`.
 
-    In `model.evaluate()` the results are those of all ranks' samples, and all ranks must call it.
-    An evaluation without this callback uses only the rank's own samples.
+    With this callback `model.evaluate()` returns results over the samples of all ranks, and all
+    ranks must call it. Without it, an evaluation uses only the rank's own samples.
 
     Args:
-        bucket_bytes: Integer. The size of a gradient bucket in bytes. Each bucket is sent as soon
-            as the backward pass has filled it. Defaults to the environment variable
+        bucket_bytes: Integer. The size of a gradient bucket in bytes. Each bucket is submitted as
+            soon as the backward pass has filled it. Defaults to the environment variable
             `EASYDDL_BUCKET_BYTES`, or else to a size that is derived from the measured speed of
             the connection between the ranks. All ranks must pass the same value.
         uneven: `"join"`, `"truncate"` or `"error"`. What happens in an epoch in which some ranks
-            have fewer batches than others. With `"join"` all batches are trained on: a rank
-            without a batch joins the others' steps with weight zero, and receives their variables
-            at the end. With `"truncate"` the epoch ends with the first step in which a rank has no
-            batch. With `"error"` different numbers of batches are an error on all ranks. Defaults
-            to `"join"`.
+            have fewer batches than others. With `"join"` all batches are used: a rank without a
+            batch joins the others' steps with weight zero, and receives their variables at the
+            end. With `"truncate"` the epoch ends with the first step in which a rank has no batch.
+            With `"error"` different numbers of batches raise an error on all ranks. Defaults to
+            `"join"`.
         check_replicas: Integer. The number of steps after which the ranks compare checksums of
             their weights and optimizer variables. A difference raises an error that names the
             variable and the ranks. A comparison takes 3000 microseconds, and 7500 for each million
@@ -90,22 +94,28 @@ class DDLCallback(keras.callbacks.Callback):
             From the first step of an epoch in which a rank has no batch, comparisons are skipped
             until the next epoch. With `None`, the default, the ranks compare once, at the end of
             `fit`, and rank 0 prints a warning. `False` disables the comparison.
-        scalar_losses: `"mean"` or `"sum"`. The kind of losses that arrive as one number: losses
+        scalar_losses: `"mean"` or `"sum"`. The kind of losses that are a single number: losses
             that your own layer adds with `add_loss`, and losses that a loss function has already
             reduced. Means are averaged over the ranks, and sums are added. With `None`, the
             default, they are treated as means over the samples, with a warning.
-        sparse_as_dense: Boolean. With `False`, sparse gradients, such as TensorFlow's gradient of
-            an `Embedding`, are sent by rows, and the optimizer receives the rows of all ranks, as
-            in one process. With `True` they are sent as dense gradients, with all rows of the
-            variable; rows that occur several times are added up before the optimizer receives
-            them. All ranks must pass the same value. Defaults to `False`.
+        sparse_as_dense: Boolean. With `False`, the rows of sparse gradients, such as TensorFlow's
+            gradient of an `Embedding`, are gathered, and the optimizer receives the rows of all
+            ranks, as in one process. Rows that all samples share, such as those of positions, are
+            added up over the ranks, but not in steps that run eagerly. With `True` sparse gradients
+            are reduced as dense ones, with all rows of the variable. Rows that occur several times
+            are then added up before the optimizer receives them. All ranks must pass the same
+            value. Defaults to `False`.
+        validation: `"same"` if all ranks evaluate the same data, `"split"` if each rank evaluates
+            its own shard. This affects metrics that count, such as `TruePositives`: the same data
+            count only once. With `None`, the default, the ranks compare the contents of arrays.
+            The counts of datasets are added, with a warning.
 
     Raises:
         ValueError: If `bucket_bytes` or the environment variable is not a positive integer, if
-            `uneven` or `scalar_losses` has another value, if `check_replicas` is not a positive
-            integer, `None` or `False`, or if `sparse_as_dense` is not a boolean.
+            `uneven`, `scalar_losses` or `validation` has an invalid value, if `check_replicas` is
+            not a positive integer, `None` or `False`, or if `sparse_as_dense` is not a boolean.
         TypeError: At `fit`, if the class was passed instead of an instance.
-        ValueError: At `fit`, if it is not the first callback, or is passed more than once.
+        ValueError: At `fit`, if it is passed more than once.
         RuntimeError: On all ranks, if they train for different numbers of epochs; if they have
             different numbers of batches and `uneven="error"`; if `check_replicas` finds a
             difference; or if the model's own `fit` does not call `keras.Model.fit`.
@@ -128,6 +138,7 @@ class DDLCallback(keras.callbacks.Callback):
         check_replicas: int | Literal[False] | None = None,
         scalar_losses: Literal["mean", "sum"] | None = None,
         sparse_as_dense: bool = False,
+        validation: Literal["same", "split"] | None = None,
     ) -> None:
         super().__init__()
         self.bucket_bytes = bucket_size.requested(bucket_bytes)
@@ -140,6 +151,12 @@ class DDLCallback(keras.callbacks.Callback):
                 f"Received: scalar_losses={scalar_losses!r}"
             )
         self.scalar_losses = scalar_losses
+        if validation not in (None, *evaluation_metrics.VALIDATIONS):
+            raise ValueError(
+                f"`validation` must be one of {evaluation_metrics.VALIDATIONS}, or None. "
+                f"Received: validation={validation!r}"
+            )
+        self.validation = validation
         if check_replicas is not None and check_replicas is not False:
             otherwise = ", None for the end of fit(), or False for never"
             validators.positive_integer("check_replicas", check_replicas, otherwise)
@@ -153,24 +170,24 @@ class DDLCallback(keras.callbacks.Callback):
             self.async_safe = False
 
     def set_params(self, params: dict[str, Any] | None) -> None:
-        # The dict is shared with the callbacks that come later.
+        # The later callbacks get the same dict.
         if params and not world.is_root():
             params["verbose"] = 0
         super().set_params(params)
 
     def set_model(self, model: keras.Model | None = None) -> None:
-        order.require_instance(self, "DDLCallback")
+        instances.require_instance(self, "DDLCallback")
         super().set_model(model)
         evaluation, fit = evaluation_context.current(model), fit_context.current(model)
         if evaluation is not None:
-            weight = BatchWeight()  # not used in an evaluation
+            weight = BatchWeight(backends.require().is_current)  # not used in an evaluation
             evaluation.at_end.callback(loss_weight.hook(model, weight, self.scalar_losses))
             evaluation.at_end.callback(metrics_hook.hook(model))
             if loss_weight.changes_test_function(model):
                 evaluation.model.test_function = None
                 evaluation.at_end.callback(setattr, model, "test_function", None)
         elif fit is not None:
-            order.check(fit.callbacks, DDLCallback, DDLGlobalVariablesCallback)
+            instances.require_single(fit.callbacks, DDLCallback, DDLGlobalVariablesCallback)
             self._hook(fit)
             for callback in fit.callbacks:
                 if isinstance(callback, _WRITERS) and not hooks.runs_on_all_ranks(callback):
@@ -196,20 +213,21 @@ class DDLCallback(keras.callbacks.Callback):
             fit.step.hook(optimizer)
         if world.size() > 1:
             fit.on_success(lambda: self._end_fit(fit))
-            fit.on_steps_end(lambda: self._end_steps(fit))
+            fit.on_steps_end(lambda: epoch_end.end_steps(fit, self.uneven, self._epoch))
             fit.at_end.callback(metrics_hook.hook(model, fit))
             fit.wrap_train_step(
                 lambda train_step: layer_state.merging_train_step(train_step, model)
             )
         fit.wrap_train_step(fit.join.announcing)
-        # On all ranks, because the compiled steps must be the same.
+        # Create the meter on all ranks, because the compiled steps must be the same.
         _ = fit.meter
         global_batch.watch(fit)
 
     def _end_fit(self, fit):
         """Checks the trained model. Called after all epochs if no rank has raised an error."""
         model = fit.model
-        if fit.has_steps and not fit.join.has_gradients:
+        # For a model without trainable weights nothing is averaged, and Keras itself warns.
+        if fit.has_steps and model.trainable_weights and not fit.join.has_gradients:
             notices.tell(
                 "warning: no Keras optimizer applied gradients in the steps of model.fit(). "
                 "Therefore no gradients were averaged, and every rank trained alone. Apply the "
@@ -237,7 +255,7 @@ class DDLCallback(keras.callbacks.Callback):
             f"model.fit() with epochs={self.params.get('epochs')}, uneven={self.uneven!r}, "
             f"check_replicas={self.check_replicas}{steps}"
         )
-        fit.find_validation()
+        fit.step_ends.begin_fit(self.model)
         if world.size() > 1:
             fit.watch_steps()
         broadcasts = any(isinstance(c, DDLGlobalVariablesCallback) for c in fit.callbacks)
@@ -261,43 +279,14 @@ class DDLCallback(keras.callbacks.Callback):
         if steps % self.check_replicas == 0 and fit_context.all_ranks_have_batches(model):
             replica_check.check(model, f"after step {steps} of epoch {self._epoch + 1} of fit()")
 
-    def _end_steps(self, fit):
-        """Ends the steps of an epoch on all ranks, before the validation."""
-        backends.require().finish(fit.model)
-        fit.join_first_batch()
-        state = fit.join.join_others(stop=self.model.stop_training)
-        if state.uneven and self.uneven == "truncate":
-            fit.data.end_epoch()
-        # Steps that only accumulate gradients exchange no control word, so the ranks compare
-        # their numbers of steps here.
-        accumulated = model_state.accumulated_steps(self.model)
-        if state.uneven or accumulated is not None:
-            mine = -state.missed if accumulated is None else accumulated
-            self._sync_unequal_ranks(objects.allgather_object(mine))
-        average_moving_statistics(self.model, weight=fit.steps)
-        layer_state.sync_from_root(self.model, fit.step.root_rank or 0)
-        self.model.stop_training = state.stop
-
-    def _sync_unequal_ranks(self, steps):
-        """Synchronizes ranks that have taken different numbers of steps."""
-        most = max(steps)
-        short = [str(rank) for rank, each in enumerate(steps) if each < most]
-        if short and self.uneven == "error":
-            raise RuntimeError(
-                f"Ranks {', '.join(short)} of {world.size()} ran out of batches in epoch "
-                f"{self._epoch + 1} of model.fit() before the others. Give all ranks the same "
-                'number of batches, or pass DDLCallback(uneven="join") to train on all batches. '
-                'Received: uneven="error"'
-            )
-        if short:
-            model_state.sync_from_rank(self.model, root_rank=steps.index(most))
-
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         evaluation, fit = evaluation_context.current(self.model), fit_context.current(self.model)
         if evaluation is not None and world.size() > 1:
             evaluation.is_shared = self._has_validated = True
+            evaluation.validation = self.validation
         # A long validation must not end the job as a stall, even if only the root validates.
         if fit is not None:
+            fit.step_ends.finish()
             self._validation = fit.at_end.enter_context(contextlib.ExitStack())
             self._validation.enter_context(world.activity("validation"))
 
@@ -306,17 +295,23 @@ class DDLCallback(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         fit = fit_context.current(self.model)
+        if fit is not None:
+            fit.step_ends.finish()
         if world.size() == 1 or fit is None:
             return
-        # Ranks without validation data receive the results of the others.
-        if not self._has_validated and fit.any_rank_validates(epoch):
-            found = metrics.shared_logs(self.model, {}, has_samples=False)
-            if logs is not None:
-                logs.update({f"val_{key}": value for key, value in found.items()})
+        logs = {} if logs is None else logs
+        own = fit.own_logs(logs)
+        # Ranks without validation data receive the results of the others. The model's own
+        # `evaluate` may not call Keras's.
+        has_own_results = any(key.startswith("val_") for key in own)
+        if not self._has_validated and not has_own_results and fit.any_rank_validates(epoch):
+            found = evaluation_metrics.shared_logs(self.model, {}, validation=self.validation)
+            logs.update({f"val_{key}": value for key, value in found.items()})
+        epoch_logs.share(logs, own)
 
 
 def _writers(callbacks):
-    """The callbacks that write files: Keras's, and easyddl's, which run on all ranks."""
+    """Returns the callbacks that write files: those of Keras, and those that run on all ranks."""
 
     def writes(callback):
         inner = callback.callback if isinstance(callback, RankZero) else callback

@@ -3,7 +3,7 @@
 from easyddl.optimizers import momentum_correction
 from easyddl.runtime import notices, world
 
-LIMIT = 8192  # images per update: the largest for which Goyal et al., 2017, found the rule to hold
+LIMIT = 8192  # samples per update, up to which the rule held for Goyal et al., 2017
 
 
 def watch(fit):

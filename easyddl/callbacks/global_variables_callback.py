@@ -8,33 +8,44 @@ import keras
 import numpy as np
 
 from easyddl import backends
-from easyddl.callbacks import order
-from easyddl.checkpoint import random_states
-from easyddl.collectives import arguments, arrays, objects, variables
+from easyddl.callbacks import instances
+from easyddl.callbacks.fresh_copy import FreshCopy
+from easyddl.checkpoint import saved_random_states
+from easyddl.collectives import arguments, objects, variables
 from easyddl.compat import keras_callback, keras_trainer
-from easyddl.runtime import context, notices, world
-from easyddl.training import compiled_step, fit_context, model_state, replica_check
+from easyddl.runtime import notices, world
+from easyddl.steps import context
+from easyddl.training import (
+    adapted_layers,
+    compiled_step,
+    epoch_logs,
+    fit_context,
+    model_state,
+    replica_check,
+)
 from easyddl.training.fit_context import FitContext
 
 
-class DDLGlobalVariablesCallback(keras.callbacks.Callback):
-    """Broadcasts the root's weights before the first step. Must be the last callback.
+class DDLGlobalVariablesCallback(FreshCopy, keras.callbacks.Callback):
+    """Broadcasts the root's weights before the first step. Pass it as the last callback.
 
-    It must be the last callback so that it also broadcasts variables that other callbacks load at
-    the beginning of training, for example from a backup. It broadcasts the weights and the
-    optimizer's variables. From then on each rank draws its own random numbers, for example for
-    dropout. These depend only on the root's seeds and on the number of the rank.
+    As the last callback it also broadcasts variables that other callbacks load at the beginning of
+    training, for example from a backup. `fit` moves it to the end of the list if other callbacks
+    follow, such as those that KerasTuner appends. It broadcasts the weights, the optimizer's
+    variables, and the buffers of PyTorch's modules. From then on each rank draws its own random
+    numbers, for example for dropout. These depend only on the root's seeds and on the number of the
+    rank.
 
-    It stops all ranks if any of them sets `model.stop_training`: one step after the step in which a
-    callback has set it, or at the end of the epoch.
+    It stops all ranks if any of them sets `model.stop_training`. They stop one step after the step
+    in which a callback has set it, or at the end of the epoch.
 
     Args:
         root_rank: Integer. The rank whose variables are broadcast. Defaults to 0.
 
     Raises:
         TypeError: At `fit`, if the class was passed instead of an instance.
-        ValueError: At `fit`, if it is not the last callback, or is passed more than once; or if
-            `root_rank` is not the number of a rank.
+        ValueError: At `fit`, if it is passed more than once, or if `root_rank` is not the number of
+            a rank.
         RuntimeError: On all ranks, if their models differ.
 
     Example:
@@ -50,11 +61,11 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
         self.root_rank = root_rank
 
     def set_model(self, model: keras.Model | None = None) -> None:
-        order.require_instance(self, "DDLGlobalVariablesCallback")
+        instances.require_instance(self, "DDLGlobalVariablesCallback")
         super().set_model(model)
         fit = fit_context.current(model)
         if fit is not None:
-            order.check(fit.callbacks, last=DDLGlobalVariablesCallback)
+            instances.require_single(fit.callbacks, DDLGlobalVariablesCallback)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         arguments.check_root(self.root_rank)
@@ -71,7 +82,7 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
             fit.on_first_batch(lambda spec: None)
 
     def _broadcast_initial_epoch(self):
-        # BackupAndRestore, which acts on the root, may have set the epoch to resume from.
+        # Keras's BackupAndRestore, which acts on the root only, may have set the initial epoch.
         mine = keras_trainer.initial_epoch(self.model)
         epoch = objects.broadcast_object(mine, self.root_rank)
         keras_trainer.set_initial_epoch(self.model, epoch)
@@ -101,12 +112,15 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
         is_steps = backends.require().builds_in_step(self.model)
         if optimizer is not None and not optimizer.built and not is_steps:
             optimizer.build(self.model.trainable_variables)
-        variables.broadcast_variables(model_state.initial_variables(self.model), self.root_rank)
+        found = model_state.initial_variables(self.model)
+        found += model_state.caches_of_equal_shape(self.model)
+        variables.broadcast_variables(found, self.root_rank)
+        adapted_layers.derive_again(self.model)
         self._derive_seeds()
 
     def _derive_seeds(self):
         self._separate_random_states(fit_context.current(self.model))
-        pairs = [generator.state for generator in random_states.seed_generators(self.model)]
+        pairs = [generator.state for generator in saved_random_states.seed_generators(self.model)]
         variables.broadcast_variables(pairs, self.root_rank)
         for pair in pairs:
             seed, counter = np.asarray(pair.numpy()).tolist()
@@ -115,10 +129,10 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
             pair.assign(np.array([(seed + distance) % 2**32, counter], pair.dtype))
 
     def _separate_random_states(self, fit):
-        # Within the callback of another fit the ranks' states already differ.
+        # In a fit within a callback of another fit, the ranks' states already differ.
         if any(each.random_states is not None for each in context.active(FitContext)):
             return
-        states = random_states.PerRankStates(self.root_rank)
+        states = saved_random_states.PerRankStates(self.root_rank)
         if fit is not None:
             fit.random_states = states
             fit.on_success(states.sync_from_root)
@@ -135,9 +149,12 @@ class DDLGlobalVariablesCallback(keras.callbacks.Callback):
             model.stop_training = fit.join.ends_after_step(model.stop_training)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        if world.size() > 1:
-            stop = np.array(bool(self.model.stop_training))
-            self.model.stop_training = bool(arrays.allreduce(stop, op="max"))
+        if world.size() == 1:
+            return
+        mine = bool(self.model.stop_training), epoch_logs.numbers_of(logs or {})
+        by_rank = objects.allgather_object(mine)
+        self.model.stop_training = any(stop for stop, _ in by_rank)
+        epoch_logs.warn_of_differences([numbers for _, numbers in by_rank], epoch)
 
 
 def _require_batches_on_all_ranks(fit):

@@ -1,4 +1,4 @@
-"""Replaces the methods by which Keras calls a callback."""
+"""Replaces the hooks of a callback: the methods that Keras calls."""
 
 import functools
 
@@ -21,7 +21,7 @@ def do_nothing(*args, **kwargs):
 
 
 def runs_on_all_ranks(callback):
-    """Whether a callback calls collectives and therefore must not be muted on any rank."""
+    """Returns whether a callback calls collectives and therefore must not be muted on any rank."""
     return getattr(callback, "runs_on_all_ranks", False)
 
 
@@ -29,7 +29,7 @@ def mute(callback):
     """Makes a callback's hooks do nothing.
 
     Returns:
-        Function that restores the hooks.
+        Function without arguments that restores the hooks.
     """
     return patches.replace_all(callback, dict.fromkeys(NAMES, do_nothing))
 
@@ -38,14 +38,14 @@ def announce(callback):
     """Makes a callback's hooks report their activity to the ranks that wait for this rank.
 
     Returns:
-        Function that restores the hooks.
+        Function without arguments that restores the hooks.
     """
     own = [name for name in NAMES if is_overridden(callback, name)]
     return patches.replace_all(callback, {name: announced(callback, name) for name in own})
 
 
 def is_overridden(callback, name):
-    """Whether a hook is overridden, and not Keras's default."""
+    """Returns whether a callback's class overrides Keras's default of a hook."""
     return getattr(type(callback), name) is not getattr(keras.callbacks.Callback, name)
 
 

@@ -1,4 +1,4 @@
-"""Callbacks that set a plain learning rate by epoch or by step."""
+"""Callbacks that set a constant learning rate in each epoch or step."""
 
 from __future__ import annotations
 
@@ -8,27 +8,29 @@ from typing import Any, Literal
 
 import keras
 
+from easyddl.callbacks.fresh_copy import FreshCopy
 from easyddl.compat import keras_optimizer
 from easyddl.optimizers import momentum_correction
-from easyddl.optimizers.scale_lr import factor_of, ramp
+from easyddl.optimizers.scale_lr import factor_of, ramp, require_unscaled
 from easyddl.runtime import validators, world
 
 
-class LearningRateScheduleCallback(keras.callbacks.Callback):
+class LearningRateScheduleCallback(FreshCopy, keras.callbacks.Callback):
     """Sets the learning rate to a multiple of an initial one, for some epochs.
 
-    The rate is always `initial_lr * multiplier` and does not depend on the previous rate. Therefore
-    several of these callbacks for consecutive epochs do not compound. Pass the callback on all
-    ranks, like any callback that changes the training.
+    The rate is always `initial_lr * multiplier`, and does not depend on the previous rate.
+    Therefore the multipliers of several such callbacks for consecutive epochs do not compound. Pass
+    the callback on all ranks, like any callback that changes the training.
 
     Args:
-        initial_lr: Float. The rate that is multiplied. For `k` ranks pass a rate that suits them,
-            for example `ddl.scale_lr(0.1)`.
+        initial_lr: Float. The rate to multiply. For `k` ranks pass a rate that suits `k` ranks, for
+            example `ddl.scale_lr(0.1)`.
         multiplier: Float, or a function of the epoch that returns a float. With `staircase=False`
             it is called before every step with a fractional epoch: `2.25` is a quarter into the
             third epoch.
         start_epoch: Integer. The first epoch, counted from 0, whose rate is set. Defaults to 0.
-        end_epoch: Integer. The first epoch whose rate is no longer set. Defaults to `None`, no end.
+        end_epoch: Integer. The first epoch whose rate is no longer set. Defaults to `None`, which
+            means no end.
         staircase: Boolean. Whether the rate stays constant within an epoch. Defaults to `True`.
         steps_per_epoch: Integer. The number of steps in an epoch. Only needed with
             `staircase=False` if Keras cannot know it from the data.
@@ -80,8 +82,8 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         rate = keras_optimizer.learning_rate_of(optimizer)
         if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
             raise TypeError(
-                f"{type(self).__name__} sets the optimizer's learning rate, which must be a number "
-                "and not a schedule. Pass a float to the optimizer, or leave out the callback. "
+                f"{type(self).__name__} sets the optimizer's learning rate, which must be a "
+                "number, not a schedule. Pass a float to the optimizer, or leave out the callback. "
                 f"Received: learning_rate={rate!r}"
             )
 
@@ -99,7 +101,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
             logs["learning_rate"] = self._rate()
 
     def is_due(self, epoch: float) -> bool:
-        """Whether the rate is set at an epoch, which may be fractional."""
+        """Returns whether the rate is set at an epoch, which may be fractional."""
         return self.start_epoch <= epoch < self.end_epoch
 
     def _set_at(self, epoch):
@@ -130,11 +132,11 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
-    """Raises the learning rate over the first epochs, from one rank's rate to that of all ranks.
+    """Raises the learning rate over the first epochs, from that of one rank to that of all ranks.
 
     The rate rises by the same amount before every step, from `initial_lr` to `initial_lr` times the
     number of ranks (or its square root). After the warmup the callback no longer sets the rate, so
-    that other callbacks can lower it. If the optimizer takes a schedule, use `LearningRateWarmup`.
+    that other callbacks can lower it. If the optimizer has a schedule, use `LearningRateWarmup`.
 
     Args:
         initial_lr: Float. The rate that suits one rank.
@@ -175,6 +177,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         correct_momentum: bool = True,
     ) -> None:
         self.warmup_epochs = _positive("warmup_epochs", warmup_epochs)
+        require_unscaled(initial_lr, "initial_lr")
         factor = factor_of(rule, world.size())
         super().__init__(
             initial_lr,
@@ -191,7 +194,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
     def is_due(self, epoch: float) -> bool:
         if self._is_complete is None:
-            # A training that is resumed after the warmup keeps the restored rate.
+            # A training that resumes after the warmup keeps the restored rate.
             self._is_complete = epoch > self.warmup_epochs
         is_due = not self._is_complete
         self._is_complete = epoch >= self.warmup_epochs

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from easyddl.callbacks.fresh_copy import FreshCopy
 from easyddl.checkpoint import atomic_files
 from easyddl.collectives import objects
 from easyddl.compat import keras_callback
@@ -14,22 +15,22 @@ from easyddl.runtime import validators, world
 from easyddl.training import fit_context, moving_statistics
 
 
-class ModelCheckpoint(keras_callback.SavingCheckpoint):
-    """Saves the model during training. Replaces Keras's callback of this name on many ranks.
+class ModelCheckpoint(FreshCopy, keras_callback.SavingCheckpoint):
+    """Saves the model during training. Replaces Keras's callback of the same name on many ranks.
 
     It takes the arguments of `keras.callbacks.ModelCheckpoint`, and differs as follows:
 
-    - Only rank 0 decides and writes, and the other ranks wait for it. If it cannot write, for
+    - Only rank 0 decides and writes, and the other ranks wait for it. If rank 0 cannot write, for
       example on a full disk, all ranks raise its error.
     - Files are atomic: a file is written under a temporary name next to the final one, and then
-      renamed. Whatever kills the job, the last good file stays loadable. The next job removes the
-      temporary files of a killed job.
-    - The ranks' moving statistics of `BatchNormalization` are averaged before they are saved.
+      renamed. The last complete file stays loadable, however the job is killed. The next job
+      removes the temporary files of a killed job.
+    - The ranks' moving statistics of `BatchNormalization`, and the running statistics of PyTorch's
+      `BatchNorm` modules, are averaged before they are saved.
 
-    Pass it on all ranks, without a wrapper. With an integer `save_freq` the ranks meet in the
-    middle of an epoch. Steps in which some ranks have no batch are then not counted, and nothing is
-    saved in them. The monitored values are rank 0's own in that case, because the logs of a batch
-    are not averaged.
+    Pass it on all ranks, without a wrapper. With an integer `save_freq` it saves within an epoch.
+    Steps in which some ranks have no batch are then not counted, and nothing is saved in them. In
+    this case the monitored values are rank 0's own, because the logs of a batch are not averaged.
 
     Args:
         filepath: String or path, on a file system that rank 0 sees. It ends in `.keras` or
@@ -49,7 +50,7 @@ class ModelCheckpoint(keras_callback.SavingCheckpoint):
             Defaults to `None`.
 
     Raises:
-        ValueError: If an argument has another value.
+        ValueError: If an argument has an invalid value.
         OSError: At `fit`, on all ranks, if rank 0 cannot write.
         RuntimeError: At `fit`, on all ranks, if their arguments differ.
 

@@ -1,4 +1,4 @@
-"""Ends a fit on all ranks after a signal, such as that of a scheduler that preempts the job."""
+"""Preemption: ends a fit on all ranks after a signal, for example of a scheduler."""
 
 import signal
 
@@ -8,11 +8,11 @@ from easyddl.training import fit_context
 
 
 class Preemption:
-    """Ends the training of a callback that makes backups, after a signal on any rank.
+    """Ends a training with backups after a signal on any rank.
 
-    A rank that has received a signal asks all ranks to stop, by the control word of the next step.
-    So all ranks stop after the same step, and make a backup there. The exchange costs nothing
-    unless a signal has come.
+    A rank that has received a signal asks all ranks to stop, with the control word of the next
+    step. So all ranks stop after the same step, and make a backup there. This costs nothing as long
+    as no rank has received a signal.
 
     Args:
         signals: Sequence of names of signals.
@@ -33,7 +33,7 @@ class Preemption:
         return self._signals.received
 
     def begin(self, model):
-        """Records the signals from now on, until the fit ends. Called when training begins."""
+        """Begins to record the signals, until the fit ends. Called when training begins."""
         fit = fit_context.current(model)
         self._signals = termination.TerminationSignals(self._numbers)
         if fit is None:
@@ -51,7 +51,7 @@ class Preemption:
             self._save()
             return
         fit = fit_context.current(model)
-        # While some ranks have no batch there is no backup within the epoch. The next epoch asks.
+        # There is no backup in a step in which some ranks have no batch. Ask in the next epoch.
         if fit is not None and fit.join is not None and not fit.join.state.uneven:
             fit.join.ask_to_stop()
 
@@ -66,7 +66,7 @@ class Preemption:
         self.end_if_asked(received, "The last backup is kept")
 
     def end_training(self):
-        """Restores the handlers, and ends the job if a signal has come. Collective."""
+        """Restores the handlers, and ends the job if any rank has received a signal. Collective."""
         self._signals.stop_watching()
         received = objects.allgather_object(self.received)
         self.end_if_asked(received, "The last backup is kept")
@@ -76,11 +76,11 @@ class Preemption:
 
         Args:
             received: Sequence of the signals of all ranks, by rank; 0 for none.
-            saved: String. What the message says of the backup.
+            saved: String. The sentence of the message on the backup.
 
         Raises:
-            SystemExit: If any rank has received a signal. Its status is that of a shell: 128 plus
-                the number of the signal.
+            SystemExit: If any rank has received a signal. As in a shell, the status is 128 plus the
+                number of the signal.
         """
         number = max(received)
         if number == 0:

@@ -9,7 +9,8 @@ from typing import Any
 
 import keras
 
-from easyddl.callbacks import hooks, order
+from easyddl.callbacks import hooks, instances
+from easyddl.callbacks.fresh_copy import FreshCopy
 from easyddl.callbacks.throughput import RankThroughput, ThroughputMeter, combine
 from easyddl.collectives import objects
 from easyddl.runtime import console, world
@@ -18,8 +19,8 @@ from easyddl.training import fit_context
 _REFRESH = 0.1  # seconds
 
 
-class ProgressCallback(keras.callbacks.Callback):
-    """Shows one progress bar for all ranks, on rank 0, in place of Keras's.
+class ProgressCallback(FreshCopy, keras.callbacks.Callback):
+    """Shows one progress bar for all ranks, on rank 0, instead of Keras's.
 
     At the end of an epoch the bar shows:
 
@@ -28,20 +29,20 @@ class ProgressCallback(keras.callbacks.Callback):
       rank 0's own samples times the number of ranks.
     - The slowest rank, and the ratio of its busy time to the mean over the ranks. All ranks take
       the same time for an epoch, because they wait for each other at every step. A rank is *busy*
-      while it does not wait for the exchange of gradients: from the arrival of the averaged
-      gradients of one step until it has computed its last gradient of the next step. In this time
-      it updates its weights, runs callbacks, reads its data and computes. A ratio of 1.00 means
-      that no rank delays the others. The first step of a fit, which compiles, is left out. This
-      entry needs a `DDLCallback`.
-    - The loss and the metrics. With a `DDLCallback` they are those of all ranks. Within an epoch
-      they are rank 0's own.
+      while it does not wait for averaged gradients: from the arrival of the averaged gradients of
+      one step until it has computed its last gradient of the next step. In this time it updates
+      its weights, runs callbacks, reads its data and computes. A ratio of 1.00 means that no rank
+      delays the others. The first step of a fit, which compiles, is left out. This entry needs a
+      `DDLCallback`.
+    - The loss and the metrics. With a `DDLCallback` they cover the samples of all ranks. Within an
+      epoch they cover rank 0's own samples.
 
     The bar appears in notebooks, and if standard error leads to a terminal, directly or through a
-    pipe to `mpirun`. Otherwise the callback prints a line per epoch to standard error. The
+    pipe to `mpirun`. Otherwise the callback prints a line for each epoch to standard error. The
     argument `verbose` of `fit` has no effect.
 
-    The ranks exchange three numbers at the end of an epoch, and none before. Pass this callback
-    on all ranks, between `DDLCallback` and `DDLGlobalVariablesCallback`, and not in a `RankZero`.
+    The ranks gather three numbers at the end of an epoch, and none within it. Pass this callback on
+    all ranks, between `DDLCallback` and `DDLGlobalVariablesCallback`, and not in a `RankZero`.
 
     Raises:
         TypeError: At `fit`, if the class was passed instead of an instance.
@@ -65,7 +66,7 @@ class ProgressCallback(keras.callbacks.Callback):
         self._lock = threading.Lock()  # steps may end in several threads
 
     def set_model(self, model: keras.Model | None = None) -> None:
-        order.require_instance(self, "ProgressCallback")
+        instances.require_instance(self, "ProgressCallback")
         super().set_model(model)
         self._fit = fit_context.current(model)
         if self._fit is None:
@@ -91,7 +92,7 @@ class ProgressCallback(keras.callbacks.Callback):
                 "easyddl measures the steps. Call it there, or leave out ProgressCallback."
             )
         if world.size() > 1:
-            world.agree("fit with a ddl.ProgressCallback(), which all ranks need or none")
+            world.agree("fit with a ddl.ProgressCallback(), which all ranks must pass, or none")
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if self._display is not None:
@@ -136,7 +137,7 @@ def _bar_class():
 
 
 def _has_viewer():
-    """Whether someone can watch a moving bar: in a notebook or in a terminal."""
+    """Returns whether someone can watch a moving bar: in a notebook or in a terminal."""
     in_notebook = any(kind.__module__ == "tqdm.notebook" for kind in _bar_class().__mro__)
     return in_notebook or console.is_watched()
 
@@ -149,7 +150,7 @@ class _Bar:
         self._shown = 0.0
 
     def open(self, title, steps):
-        """Begins an epoch of `steps` steps; `None` if the number is unknown."""
+        """Begins an epoch of `steps` steps, or of an unknown number if `steps` is `None`."""
         self.close()
         self._bar = _bar_class()(total=steps, desc=title, unit="step")
 
@@ -166,7 +167,7 @@ class _Bar:
         self.close()
 
     def close(self):
-        """Closes the bar, also that of an incomplete epoch."""
+        """Closes the bar, if there is one. The epoch may be incomplete."""
         if self._bar is not None:
             self._bar.close()
         self._bar = None

@@ -5,11 +5,12 @@ from __future__ import annotations
 import keras
 
 from easyddl.callbacks import hooks
+from easyddl.callbacks.fresh_copy import FreshCopy
 from easyddl.compat import patches
 from easyddl.runtime import world
 
 
-class RankZero(keras.callbacks.Callback):
+class RankZero(FreshCopy, keras.callbacks.Callback):
     """Runs another callback on rank 0 only.
 
     Use it for callbacks that write files or print. Keras's own `ModelCheckpoint`, `CSVLogger`,
@@ -21,7 +22,7 @@ class RankZero(keras.callbacks.Callback):
         callback: A Keras callback instance.
 
     Raises:
-        TypeError: If `callback` is not a Keras callback instance, or must run on all ranks, like
+        TypeError: If `callback` is not a Keras callback instance, or must run on all ranks, such as
             `ddl.ModelCheckpoint`.
 
     Example:
@@ -46,8 +47,8 @@ class RankZero(keras.callbacks.Callback):
         self.async_safe = getattr(callback, "async_safe", False)
         if not world.is_root():
             return
-        # Uses the callback's own methods, so that Keras sees which of them are defaults. Keras
-        # skips default hooks, and dispatches steps asynchronously if no hook needs their result.
+        # Use the callback's own methods, so that Keras sees which of them are defaults. Keras skips
+        # default hooks, and dispatches steps asynchronously if no hook needs their results.
         for name in hooks.NAMES:
             own = hooks.is_overridden(callback, name)
             hook = hooks.announced(callback, name) if own else getattr(callback, name)

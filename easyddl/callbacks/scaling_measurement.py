@@ -1,5 +1,6 @@
 """Measures the steps of a fit for `easyddl scaling`, and then ends the job."""
 
+import functools
 import os
 import time
 
@@ -7,33 +8,33 @@ from easyddl import backends
 from easyddl.callbacks import hooks
 from easyddl.collectives import objects
 from easyddl.compat import patches
+from easyddl.machine import hardware
 from easyddl.profiling import measurement_request
 from easyddl.profiling.step_times import StepRecorder, are_enough, combine
-from easyddl.runtime import affinity, hardware, world
-from easyddl.training import fit_context
+from easyddl.runtime import affinity, world
 
-# With very short epochs few steps are measured. The measurement ends after so many times the
-# batches that were asked for.
+# In very short epochs few steps can be measured. The measurement ends after this multiple of the
+# requested number of batches.
 _PATIENCE = 4
 
 _latest = None  # the `ScalingMeasurement` of the last fit
 
 
 def is_wanted():
-    """Whether `easyddl scaling` started this job."""
+    """Returns whether `easyddl scaling` started this job."""
     return measurement_request.VARIABLE in os.environ
 
 
 def begin(fit, callback, writers):
-    """Measures the steps of a fit, together with those of the fits before that had the same step.
+    """Measures the steps of a fit, together with earlier fits that had the same compiled step.
 
     Call it in a callback's `set_model`, on all ranks.
 
     Args:
         fit: `FitContext`.
-        callback: The Keras callback whose hooks receive the steps. It must be the first one.
-        writers: List of the callbacks that write checkpoints, backups and logs. They are muted: a
-            measurement must not replace the files of a training.
+        callback: The first Keras callback of the fit. Its hook receives the begins of steps.
+        writers: List of the callbacks that write checkpoints, backups and logs. They are muted,
+            because a measurement must not replace the files of a training.
     """
     global _latest
     if _latest is None or _latest.step is not fit.step:
@@ -59,6 +60,7 @@ class ScalingMeasurement:
         self._request = request
         self._recorder = StepRecorder(request.warmup)
         self._first_batch = step.meter.steps
+        self._number = 0  # the number in its epoch of the step that began last
 
     def watch(self, fit, callback):
         """Measures the steps of a fit.
@@ -67,23 +69,20 @@ class ScalingMeasurement:
             fit: `FitContext`.
             callback: The first Keras callback of the fit.
         """
-        inherited_begin, inherited_end = callback.on_train_batch_begin, callback.on_train_batch_end
+        inherited = callback.on_train_batch_begin
 
         def begin_step(batch, logs=None):
             self._begin_step(fit, batch // fit.model.steps_per_execution)
-            inherited_begin(batch, logs)
+            inherited(batch, logs)
 
-        def end_step(batch, logs=None):
-            self._end_step(fit, batch // fit.model.steps_per_execution)
-            inherited_end(batch, logs)
-
-        replacements = {"on_train_batch_begin": begin_step, "on_train_batch_end": end_step}
-        fit.at_end.callback(patches.replace_all(callback, replacements))
+        fit.at_end.callback(patches.replace(callback, "on_train_batch_begin", begin_step))
+        fit.step_ends.watch(lambda: functools.partial(self._end_step, fit, self._number))
         fit.on_success(lambda: self._end_fit(fit))
         if world.size() > 1:
             fit.on_steps_end(lambda: self._end_steps(fit))
 
     def _begin_step(self, fit, number):
+        self._number = number
         samples, batches = self.step.meter.samples, self.step.meter.steps
         self._recorder.begin_step(number, samples, batches)
         if batches - self._first_batch < self._request.steps:
@@ -93,16 +92,16 @@ class ScalingMeasurement:
             return
         if world.size() == 1:
             self._finish(fit, [steps])
-        # All ranks end after the same step, which carries this request to them.
+        # The control word of the next step carries this request, so all ranks end after that step.
         fit.join.ask_to_stop()
 
     def _end_step(self, fit, number):
         now = time.perf_counter()
-        if fit_context.all_ranks_have_batches(fit.model):
+        if fit.join.all_had_batches((number + 1) * fit.model.steps_per_execution):
             self._recorder.end_step(number, now, fit.join.waited)
 
     def _is_enough(self, steps, batches):
-        """Whether the job can end.
+        """Returns whether the job can end.
 
         Args:
             steps: List of the `Step` that have been measured.
@@ -112,7 +111,7 @@ class ScalingMeasurement:
         return are_enough(steps, self._request.steps) or batches - self._first_batch >= most
 
     def _gather(self):
-        """The steps of all ranks so far, and whether they are enough. Collective."""
+        """Gathers the steps of all ranks so far, and whether they are enough. Collective."""
         samples, batches = self.step.meter.samples, self.step.meter.steps
         steps = self._recorder.steps(samples, batches)
         is_enough = self._is_enough(steps, batches)
@@ -150,18 +149,18 @@ class ScalingMeasurement:
             "hosts": _hosts(),
         }
         if world.is_root():
-            # Past `sys.stderr`, which the script may have replaced.
+            # Do not use `sys.stderr`, which the script may have replaced.
             os.write(2, measurement_request.answer(measured).encode())
 
 
 def _threads():
-    """The number of cores that an operation of this rank uses."""
+    """Returns the number of cores that an operation of this rank uses."""
     share = affinity.compute_threads()
     return min(share, backends.require().threads_of_operations() or share)
 
 
 def _hosts():
-    """The ranks, CPU cores and GPUs of each host, as a list of dicts. Collective."""
+    """Returns the ranks, CPU cores and GPUs of each host, as a list of dicts. Collective."""
     ranks = objects.allgather_object((world.host(), os.sched_getaffinity(0)))
     cpus = set().union(*(each for host, each in ranks if host == world.host()))
     own = hardware.usable_physical_cores(allowed=cpus), hardware.gpu_count()

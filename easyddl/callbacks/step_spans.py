@@ -6,13 +6,13 @@ import time
 from easyddl.compat import patches
 from easyddl.runtime import world
 
-_numbers = itertools.count()  # numbers the steps of this process, over all fits
+_numbers = itertools.count()  # the numbers of the steps of this process, over all fits
 
 
 def record(callback):
     """Makes a callback record the beginning and the end of each training step.
 
-    The hooks are replaced on the instance. Hooks in the class would cost a call at every step
+    The hooks are replaced on the instance. Hooks in the class would cost a call at every step even
     without a timeline, and would turn off asynchronous steps on JAX and PyTorch.
 
     Args:

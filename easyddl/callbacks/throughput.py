@@ -10,7 +10,7 @@ class RankThroughput(typing.NamedTuple):
     Attributes:
         samples: Integer. The number of samples in the rank's steps.
         seconds: Float. The time from the beginning of the epoch to the end of its last step.
-        busy: Float. The part of these seconds in which the rank did not wait for an exchange, but
+        busy: Float. The part of these seconds in which the rank did not wait for gradients, but
             read data, ran the forward and the backward pass, or ran callbacks. `None` if it was not
             measured.
     """
@@ -23,12 +23,12 @@ class RankThroughput(typing.NamedTuple):
 class ThroughputMeter:
     """Measures the epochs of a fit on this rank.
 
-    In the first step of a fit frameworks compile, and the ranks register their gradients. This step
+    In the first step of a fit, frameworks compile and the ranks register their gradients. This step
     counts in the samples and the seconds, but not in the busy time.
 
     Args:
         meter: The fit's `StepMeter`.
-        join: The fit's `Join`; `None` if its steps exchange nothing.
+        join: The fit's `Join`; `None` if its steps reduce no gradients.
     """
 
     def __init__(self, meter, join):
@@ -70,7 +70,8 @@ class JobThroughput(typing.NamedTuple):
     Attributes:
         rate: Float. Samples per second, over all ranks.
         slowest: Integer. The rank with the longest busy time; `None` if it is not known.
-        share: Float. The ratio of its busy time to the mean of the ranks; `None` if not known.
+        share: Float. The slowest rank's busy time divided by the mean of all ranks; `None` if it is
+            not known.
     """
 
     rate: float

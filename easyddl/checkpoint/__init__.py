@@ -1,1 +1,1 @@
-"""Saves and restores the state of a training: atomic files and random states."""
+"""Saves and restores the state of a training: atomic files, saved models and random states."""

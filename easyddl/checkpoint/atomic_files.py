@@ -1,14 +1,17 @@
 """Writes files and directories atomically.
 
-If a process is killed at any point, or a machine loses its power, the last complete file remains.
+If a process is killed at any point, or a host loses its power, the last complete file remains.
 A new file is written under a temporary name next to the final one. It is flushed to the disk and
-then renamed, which is an atomic operation of the file system.
+then renamed, which is an atomic operation of the file system. The temporary name contains the
+number of the writing process. So several processes may write the same file, and each one removes
+its own leftover temporary files.
 
 This module needs only Python's standard library.
 """
 
 import contextlib
 import errno
+import fcntl
 import glob
 import os
 import pathlib
@@ -16,7 +19,7 @@ import re
 import shutil
 import string
 
-_NEW, _OLD = ".new-", ".old-"
+_NEW, _OLD, _LOCK = ".new-", ".old-", ".lock-"
 
 
 def require_local(name, path):
@@ -45,31 +48,152 @@ def write_file(path, write, size=0):
 
     Args:
         path: String. The final path, on a local or mounted file system.
-        write: Function of a temporary path that writes the file there. The temporary path has the
-            final file name in a directory of its own, in which `write` may create other temporary
+        write: Function of a temporary path that writes the file there. The temporary path is the
+            final file name in a separate directory, in which `write` may create other temporary
             files.
         size: Integer. The approximate number of bytes.
 
     Raises:
         OSError: If the file cannot be written. An existing file remains.
     """
-    folder, name = os.path.split(os.path.abspath(path))
-    scratch = os.path.join(folder, _NEW + name)
+    folder = os.path.dirname(os.path.abspath(path))
     _require_space(folder, size)
-    _remove(pathlib.Path(scratch))
-    try:
-        os.mkdir(scratch)
-        temporary = os.path.join(scratch, name)
+    with _temporary(path) as temporary:
         write(temporary)
         _sync(temporary)
         os.replace(temporary, path)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
     _sync(folder)
 
 
+def write_entries(path, write, writer=0):
+    """Writes a file, a directory, or several files that belong together.
+
+    Several processes may write the same path at once. Of a file, the version of the process that
+    finishes last remains. Of a directory that did not exist, the version of the process that
+    finishes first remains, and the others discard theirs. In a directory that exists, each file is
+    replaced once all files are complete, and other files remain. Only one process at a time
+    replaces files, so all files are from the process that finishes last.
+
+    Args:
+        path: String. The final path, on a local or mounted file system.
+        write: Function of a temporary path that writes a file or a directory there, or files whose
+            names begin with this path. The temporary path is the final name in a separate
+            directory.
+        writer: Integer. The number of this process among those that may write the same path.
+
+    Raises:
+        OSError: If a file cannot be written. Existing files remain.
+    """
+    folder, name = os.path.split(os.path.abspath(path))
+    with _temporary(path, writer) as temporary:
+        before = _names_in(path)
+        write(temporary)
+        scratch = os.path.dirname(temporary)
+        _sync_all(scratch)
+        if os.path.isfile(temporary) and os.listdir(scratch) == [name]:
+            os.replace(temporary, path)
+        else:
+            with _locked(os.path.join(folder, _LOCK + name)):
+                written = _names_in(temporary)
+                # Otherwise another process has written an equal directory in the meantime.
+                if not written or not written <= _names_in(path) - before:
+                    _move_entries(scratch, folder, last=name.partition(".")[0] + ".")
+    _sync(folder)
+
+
+def is_temporary(path):
+    """Returns whether a path is one that `write_file` or `write_entries` has passed to `write`."""
+    folder = os.path.basename(os.path.dirname(path))
+    return re.match(r"\.new\d*-", folder) is not None
+
+
+def scratch_of(path, writer=0):
+    """Returns the temporary directory in which a process writes a path: see `write_entries`."""
+    folder, name = os.path.split(os.path.abspath(path))
+    new = _NEW if writer == 0 else f".new{writer}-"
+    return os.path.join(folder, new + name)
+
+
+@contextlib.contextmanager
+def _temporary(path, writer=0):
+    """Returns a context with a new temporary directory. Removes that of a killed process.
+
+    Yields:
+        The temporary path, in that directory.
+    """
+    scratch = scratch_of(path, writer)
+    _remove(pathlib.Path(scratch))
+    try:
+        os.mkdir(scratch)
+        yield os.path.join(scratch, os.path.basename(path))
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _names_in(path):
+    """Returns the set of the names in a directory; an empty set if it does not exist."""
+    return set(os.listdir(path)) if os.path.isdir(path) else set()
+
+
+def _move_entries(source, target, last=""):
+    """Moves all files and directories from one directory to another.
+
+    Args:
+        source: String. The directory to move from.
+        target: String. The directory to move to, on the same file system.
+        last: String. Names that begin with this text are moved last, because such a file refers to
+            the others.
+    """
+    for name in sorted(os.listdir(source), key=lambda each: (each.startswith(last), each)):
+        _move(os.path.join(source, name), os.path.join(target, name))
+
+
+def _move(source, target):
+    """Moves a file or a directory, and replaces the files that are already there."""
+    if not os.path.isdir(source):
+        os.replace(source, target)
+        return
+    try:
+        os.rename(source, target)  # replaces an empty directory, too
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        _move_entries(source, target)
+
+
+@contextlib.contextmanager
+def _locked(path):
+    """Returns a context that only one process at a time can enter.
+
+    If a process is killed within the context, the operating system releases the lock.
+
+    Args:
+        path: String. The lock file, which is removed at the end.
+    """
+    descriptor = _lock(path)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        os.close(descriptor)
+
+
+def _lock(path):
+    """Locks a file, and returns its descriptor."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        with contextlib.suppress(OSError):  # some file systems have no locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        # The previous holder has removed its lock file. If this file is that one, lock a new file.
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                return descriptor
+        os.close(descriptor)
+
+
 def _require_space(folder, size):
-    # Checked before the write, because HDF5 crashes the process if the disk is full.
+    # Check this before the write, because HDF5 crashes the process if the disk is full.
     state = os.statvfs(folder)
     free = state.f_bavail * state.f_frsize
     if state.f_blocks and free < size:  # some file systems report 0 of 0 blocks
@@ -95,7 +219,7 @@ def remove_leftovers(template):
 
 
 class Generations:
-    """A directory that contains the latest backups, each in a directory of its own.
+    """A directory that contains the latest backups, each in its own subdirectory.
 
     Each backup is written under a temporary name, and then renamed to `backup-` and its number.
     Therefore a directory with such a name is complete. The highest number is the latest backup.
@@ -162,7 +286,7 @@ class Generations:
 
     def _remove_backups(self, paths):
         for path in paths:
-            # Renamed first, so that a partly removed backup does not look like a complete one.
+            # Rename it first, so that a partly removed backup does not look complete.
             old = path.with_name(_OLD + path.name)
             _remove(old)
             path.rename(old)
@@ -170,7 +294,7 @@ class Generations:
 
 
 def _number(name):
-    """Returns the number in the name of a backup; 0 if it is another name."""
+    """Returns the number in the name of a backup; 0 for any other name."""
     match = re.fullmatch(r"backup-([1-9][0-9]*)", name)
     return int(match[1]) if match else 0
 
@@ -181,6 +305,14 @@ def _remove(path):
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def _sync_all(folder):
+    """Flushes the files and directories in a directory to the disk."""
+    for path, _, names in os.walk(folder):
+        for name in names:
+            _sync(os.path.join(path, name))
+        _sync(path)
 
 
 def _sync(path):

@@ -1,4 +1,4 @@
-"""The command `easyddl`: one module per subcommand.
+"""The command `easyddl`, with one module for each subcommand.
 
 The module of a subcommand defines `SUMMARY` (one line), `add_arguments(parser)` and `run(options)`,
 which returns the exit status. It imports heavy modules, such as NumPy or the engine, only in `run`.
@@ -8,6 +8,7 @@ import argparse
 import importlib
 import os
 import pkgutil
+import signal
 import sys
 
 from easyddl.runtime import version
@@ -22,6 +23,20 @@ def main(arguments=None):
     Returns:
         The exit status.
     """
+    try:
+        try:
+            return _run(arguments)
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except BrokenPipeError:  # the reader of the output, such as `head`, has ended
+        null = os.open(os.devnull, os.O_WRONLY)
+        for stream in filter(None, (sys.stdout, sys.stderr)):  # flushed by the interpreter at exit
+            os.dup2(null, stream.fileno())
+        return 128 + signal.SIGPIPE  # the status of other tools in a shell
+
+
+def _run(arguments):
     parser = argparse.ArgumentParser(
         prog="easyddl", description="Synchronous data parallelism for Keras 3 over MPI."
     )
@@ -39,8 +54,4 @@ def main(arguments=None):
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
         options.fail(f"unrecognized arguments: {' '.join(unknown)}")
-    try:
-        return options.run(options)
-    except BrokenPipeError:  # whoever read the output has ended, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    return options.run(options)

@@ -1,18 +1,18 @@
-"""The files that a command writes its results to: `--json FILE` and `--plot FILE.png`."""
+"""The files to which a command writes its results: `--json FILE` and `--plot FILE.png`."""
 
 import argparse
 import pathlib
 
 
 def picture(text):
-    """Checks the name of a picture."""
+    """Checks the file name of a picture, and returns it."""
     if not text.lower().endswith(".png"):
         raise argparse.ArgumentTypeError(f"must end in .png. Received: {text!r}")
     return text
 
 
 def problem(options):
-    """The reason why the files cannot be written; `None` if they can.
+    """Returns the reason why the files cannot be written; `None` if they can.
 
     Args:
         options: Namespace. `json` and `plot`, each the name of a file or `None`. The JSON file `-`
@@ -24,7 +24,7 @@ def problem(options):
             continue
         path = pathlib.Path(path)
         if path.is_dir():
-            return f"argument --{name}: there is a directory of this name: {str(path)!r}"
+            return f"argument --{name}: {str(path)!r} is a directory"
         if not path.parent.is_dir():
             return f"argument --{name}: there is no directory {str(path.parent)!r}"
     return _plot_problem() if options.plot is not None else None

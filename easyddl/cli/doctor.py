@@ -1,8 +1,8 @@
 """Examines the hosts of a job and the links between them, before training starts.
 
-`easyddl doctor -H h1,h2` or `--hostfile FILE` examines these hosts; without either, the hosts of
-this Slurm, PBS or LSF allocation; without one, this machine alone. The exit status is 0 if training
-can start, and 1 if it cannot.
+`easyddl doctor -H h1,h2` or `--hostfile FILE` examines these hosts. Without these options it
+examines the hosts of this Slurm, PBS or LSF allocation, and without an allocation this host. The
+exit status is 0 if training can start, and 1 if it cannot.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import sys
 
 from easyddl.cli import _numbers
 
-SUMMARY = "examine hosts and the links between them, and name what is wrong"
+SUMMARY = "examine hosts and the links between them, and report problems"
 
 
 def add_arguments(parser):
@@ -39,7 +39,7 @@ def add_arguments(parser):
         type=_numbers.seconds_above_0,
         default=60.0,
         metavar="S",
-        help="the time to measure links; those for which it does not suffice are left out "
+        help="the time to measure links; links for which it is too short are left out "
         "(default: 60)",
     )
     parser.add_argument(
@@ -47,7 +47,7 @@ def add_arguments(parser):
         type=_numbers.seconds_above_0,
         default=30.0,
         metavar="S",
-        help="the time after which a host counts as not reached (default: 30)",
+        help="the time after which a host that did not answer counts as unreachable (default: 30)",
     )
 
 
@@ -60,14 +60,16 @@ def run(options):
     Returns:
         The exit status.
     """
-    from easyddl.doctor import examination, report, start, topology
+    from easyddl.doctor import agent_start, examination, report, topology
 
     try:
         hosts = _hosts(options)
     except ValueError as error:
         options.fail(str(error))
     racks = _racks(options, hosts)
-    how = start.StartOptions(options.launcher, options.rsh, options.nic, options.start_timeout)
+    how = agent_start.StartOptions(
+        options.launcher, options.rsh, options.nic, options.start_timeout
+    )
     try:
         with _interruptible(), _progress() as progress:
             names = [host.name for host in hosts] if hosts else None
@@ -85,11 +87,11 @@ def run(options):
 
 
 def _hosts(options):
-    """The `HostSlots` to examine; `None` for this machine alone."""
-    from easyddl.runtime import hostfile, hosts, launchers
+    """Returns the `HostSlots` to examine; `None` for this host alone."""
+    from easyddl.hosts import host_list, hostfile, launchers
 
     if options.hosts is not None:
-        found = hosts.parse(options.hosts)
+        found = host_list.parse(options.hosts)
     elif options.hostfile is not None:
         found = hostfile.read(options.hostfile)
     else:
@@ -101,8 +103,8 @@ def _hosts(options):
 
 
 def _racks(options, hosts):
-    """The rack of each host; `None` if they are not known."""
-    from easyddl.runtime import racks as known
+    """Returns the rack of each host; `None` if they are not known."""
+    from easyddl.hosts import racks as known
 
     if options.racks is None:
         return known.of_hosts([host.name for host in hosts]) if hosts else None
@@ -118,7 +120,7 @@ def _racks(options, hosts):
 
 @contextlib.contextmanager
 def _interruptible():
-    """Turns SIGTERM and SIGHUP into what Ctrl-C does, so that the agents are ended."""
+    """Returns a context in which SIGTERM and SIGHUP act like Ctrl-C, to end the agents."""
 
     def interrupt(number, frame):
         raise KeyboardInterrupt
@@ -126,7 +128,7 @@ def _interruptible():
     before = {
         each: signal.signal(each, interrupt)
         for each in (signal.SIGTERM, signal.SIGHUP)
-        if signal.getsignal(each) is not signal.SIG_IGN  # as nohup sets it
+        if signal.getsignal(each) is not signal.SIG_IGN  # nohup makes SIGHUP ignored
     }
     try:
         yield
@@ -137,7 +139,11 @@ def _interruptible():
 
 @contextlib.contextmanager
 def _progress():
-    """Shows on a terminal what is being done, on one line that goes away at the end."""
+    """Returns a context that shows progress on one line of a terminal, and clears it at the end.
+
+    Yields:
+        Function of a string that describes the current activity.
+    """
     if not sys.stderr.isatty():
         yield lambda text: None
         return

@@ -1,4 +1,4 @@
-"""Prints what easyddl runs with: versions, the MPI in use and why, backends, NCCL, the processor.
+"""Prints versions, backends, the MPI in use and why it is used, NCCL, and the processor.
 
 Send its output with a bug report. The exit status is 0 if MPI and the engine can be loaded, and 1
 if they cannot.
@@ -24,7 +24,7 @@ def run(options):
     Returns:
         The exit status.
     """
-    # Not at import: the list of subcommands does without.
+    # Import it here, because the list of subcommands does not need it.
     from easyddl.doctor import software
 
     facts = software.installed()
@@ -51,7 +51,8 @@ def _load():
     """Loads MPI and the engine.
 
     Returns:
-        Pair of the module `mpi4py.MPI` and the engine, or of the errors in their places.
+        Pair: the module `mpi4py.MPI` and the engine. Each is replaced by the error if it cannot be
+        loaded.
     """
     from easyddl.runtime import mpi_library
 
@@ -69,26 +70,26 @@ def _mpi_lines(mpi, core):
     from easyddl.doctor import software
     from easyddl.runtime import mpi_abi
 
-    served = mpi_abi.list_of(mpi_abi.translations())
+    supported = mpi_abi.list_of(mpi_abi.translations())
     if isinstance(mpi, Exception):
-        return [("MPI", str(mpi)), ("serves", served)]
+        return [("MPI", str(mpi)), ("supports", supported)]
     version = " ".join(mpi.Get_library_version().strip("\0 \n").splitlines()[0].split())
     lines = [("mpi4py", software.version_of("mpi4py")), ("MPI", version)]
     if isinstance(core, Exception):
-        return [*lines, ("engine", str(core)), ("serves", served)]
+        return [*lines, ("engine", str(core)), ("supports", supported)]
     return [
         *lines,
         ("", f"{core.mpi_library_path()}: {_why(core.mpi_library_path())}"),
         (
             "engine",
-            f"for the ABI {mpi_abi.of_library(mpi)}, made with {core.built_with()}",
+            f"for the ABI {mpi_abi.of_library(mpi)}, built with {core.built_with()}",
         ),
-        ("serves", served),
+        ("supports", supported),
     ]
 
 
 def _why(path):
-    """Why mpi4py has loaded this library."""
+    """Returns the reason why mpi4py has loaded this library."""
     if os.environ.get("MPI4PY_LIBMPI"):
         return "MPI4PY_LIBMPI names it"
     if path.startswith(sys.prefix + os.sep):
@@ -99,10 +100,10 @@ def _why(path):
 
 
 def _mpirun():
-    from easyddl.launch import mpi
+    from easyddl.launch.start import mpirun
 
     try:
-        found = mpi.find()
+        found = mpirun.find()
     except RuntimeError as error:
         return str(error)
     return f"{found.mpirun} ({found.version})"
@@ -121,7 +122,7 @@ def _nccl(core):
 
 
 def _processor(core):
-    from easyddl.runtime import hardware
+    from easyddl.machine import hardware
 
     facts = hardware.facts()
     text = f"{facts['model']}, {hardware.usable_physical_cores()} usable cores"

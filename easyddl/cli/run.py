@@ -1,10 +1,10 @@
-"""Starts a script on many ranks, on this machine or on several hosts.
+"""Starts a script on many ranks, on this host or on several hosts.
 
-The job is started by the mpirun of the MPI in use, or by srun within an allocation of Slurm.
-Without -H and --hostfile the ranks run on the hosts of the scheduler's allocation, or on this
-machine. Each rank gets cores of its own where there are enough. If a rank fails, all ranks are
-ended. The number, the host and the last lines of the first one that failed come last, and its exit
-status is that of the command.
+The mpirun of the MPI in use starts the job, or srun within a Slurm allocation. Without -H and
+--hostfile the ranks run on the hosts of the scheduler's allocation, or on this host. Each rank is
+bound to separate cores if there are enough. If a rank fails, all ranks are ended. An error of
+several ranks is shown once. The last lines of the output name the first rank that failed and its
+host, with its message or its last lines. The exit status is that of this rank.
 """
 
 import argparse
@@ -22,19 +22,21 @@ def add_arguments(parser):
     where = parser.add_argument_group("ranks and hosts")
     where.add_argument(
         "-np", "-n", type=_numbers.positive, metavar="N", dest="np",
-        help="number of ranks (default: as many as the hosts have slots; on this machine as many "
-        "as GPUs, or else physical cores)",
+        help="number of ranks (default: the number of slots of all hosts; on this host alone, the "
+        "number of GPUs, or of physical cores without GPUs)",
     )  # fmt: skip
     named = where.add_mutually_exclusive_group()
     named.add_argument("-H", "--hosts", metavar="h1:4,h2:4", help="hosts, and the slots of each")
     named.add_argument(
-        "--hostfile", metavar="FILE", help="file with a host a line: `h1:4` or `h1 slots=4`"
+        "--hostfile",
+        metavar="FILE",
+        help="file with one host on each line: `h1:4` or `h1 slots=4`",
     )
     where.add_argument(
-        "--racks", metavar="x,x,y,y", help="the rack of each host: less data then leaves a rack"
+        "--racks", metavar="x,x,y,y", help="the rack of each host, to send less data between racks"
     )
     where.add_argument(
-        "--cpus", metavar="LIST", help="CPUs that the ranks may use, all on this machine: `0-3,8` "
+        "--cpus", metavar="LIST", help="CPUs that the ranks may use, all on this host: `0-3,8` "
         "(default: those of this process)",
     )  # fmt: skip
     where.add_argument("--nic", default="", metavar="NAMES", help="network interfaces to use")
@@ -50,23 +52,25 @@ def add_arguments(parser):
     output.add_argument(
         "--timeline", metavar="DIR", help="record trace files in DIR, for `easyddl timeline`"
     )
-    output.add_argument("--dry-run", action="store_true", help="print what would be run, and stop")
+    output.add_argument(
+        "--dry-run", action="store_true", help="print the command that starts the ranks, and stop"
+    )
     told = output.add_mutually_exclusive_group()
     told.add_argument(
-        "--verbose", action="store_true", help="print variables of the launcher and CPUs, too"
+        "--verbose", action="store_true", help="also print the launcher's variables and the CPUs"
     )
     told.add_argument("--quiet", action="store_true", help="do not print how the ranks are started")
     how = parser.add_argument_group("how the ranks are started")
     how.add_argument(
         "--env", action="append", default=[], metavar="NAME[=VALUE]",
-        help="set a variable on all ranks, besides those of this process",
+        help="set a variable on all ranks, in addition to those of this process",
     )  # fmt: skip
     how.add_argument(
         "--launcher", choices=["auto", "hydra", "openmpi", "srun"], default="auto",
-        help="hydra is the mpirun of MPICH and Intel MPI (default: srun in an allocation of Slurm "
-        "where it can start this MPI, else the mpirun that is found)",
+        help="hydra is the mpirun of MPICH and Intel MPI (default: srun in a Slurm allocation if "
+        "it can start this MPI, else the mpirun that is found)",
     )  # fmt: skip
-    how.add_argument("--rsh", default="", metavar="PROGRAM", help="program to use in place of ssh")
+    how.add_argument("--rsh", default="", metavar="PROGRAM", help="program to use instead of ssh")
     how.add_argument(
         "--mpi-arg", action="append", default=[], metavar="ARG",
         help="a further argument of the launcher, as in --mpi-arg=-verbose",
@@ -81,8 +85,10 @@ def add_arguments(parser):
     )  # fmt: skip
     how.add_argument(
         "--host-timeout", type=_numbers.seconds, default=20.0, metavar="S",
-        help="seconds after which a host that does not answer is lost (default: 20)",
+        help="seconds after which a host that does not answer counts as lost (default: 20)",
     )  # fmt: skip
+    # A socket of the process that uses `easyddl.Ranks`, for the output of its calls.
+    how.add_argument("--calls", type=int, metavar="FD", help=argparse.SUPPRESS)
     parser.add_argument(
         "program", nargs=argparse.REMAINDER, metavar="[--] PROGRAM ...",
         help="the program and its arguments, as in `python train.py`",
@@ -95,7 +101,7 @@ def run(options):
     Returns:
         The exit status of the job; 2 if the options are wrong.
     """
-    from easyddl.launch import command_line, placement
+    from easyddl.launch.start import command_line, placement
 
     try:
         request = _request(options)
@@ -112,16 +118,17 @@ def run(options):
 
 
 def _request(options):
-    from easyddl.launch import addresses, allowed_cpus, environment
-    from easyddl.launch.request import Request
-    from easyddl.runtime import hostfile, hosts
+    from easyddl.hosts import host_list, hostfile
+    from easyddl.launch.start import allowed_cpus, environment
+    from easyddl.launch.start.request import Request
+    from easyddl.machine import addresses
 
     program = options.program[options.program[:1] == ["--"] :]
     if not program:
         raise ValueError("PROGRAM is missing, as in `easyddl run -np 4 python train.py`.")
     listed, source = None, "-H"
     if options.hosts is not None:
-        listed = hosts.parse(options.hosts)
+        listed = host_list.parse(options.hosts)
     elif options.hostfile is not None:
         listed, source = hostfile.read(options.hostfile), f"--hostfile {options.hostfile}"
     cpus = None
@@ -134,28 +141,28 @@ def _request(options):
     if options.racks:
         settings["EASYDDL_RACKS"] = options.racks
     return Request(
-        program,
-        options.np,
-        listed,
-        source,
-        options.output,
-        options.prefix,
-        settings,
-        options.nic,
-        options.tcp,
-        options.launcher,
-        options.rsh,
-        options.mpi_arg,
-        options.start_timeout,
-        options.grace,
-        options.host_timeout,
-        options.verbose,
-        cpus,
+        program=program,
+        np=options.np,
+        hosts=listed,
+        source=source,
+        output=options.output,
+        prefix=options.prefix,
+        environment=settings,
+        nic=options.nic,
+        tcp=options.tcp,
+        launcher=options.launcher,
+        rsh=options.rsh,
+        mpi_args=options.mpi_arg,
+        start_timeout=options.start_timeout,
+        grace=options.grace,
+        host_timeout=options.host_timeout,
+        verbose=options.verbose,
+        cpus=cpus,
     )
 
 
 def _tell(request, placed, line):
-    """Prints what is run, and how."""
+    """Prints the program, the placement of the ranks, and the launcher's command."""
     sys.stderr.write(f"easyddl: {placed}: {shlex.join(request.program)}\n")
     settings = {**line.environment, **request.environment} if request.verbose else {}
     shown = [f"{name}={shlex.quote(value)}" for name, value in settings.items()]
@@ -163,13 +170,17 @@ def _tell(request, placed, line):
 
 
 def _run(request, placed, line, options):
-    from easyddl.launch.job import Job
-    from easyddl.launch.screen import Screen
+    from easyddl.launch.output.call_output import CallOutput
+    from easyddl.launch.output.screen import Screen
+    from easyddl.launch.supervise.job import Job
 
     timeline = os.path.abspath(options.timeline) if options.timeline else None
     screen = Screen(placed.size, request.prefix)
     try:
-        return Job(request, placed, line, screen, timeline).run()
+        calls = None if options.calls is None else CallOutput(options.calls)
+        return Job(request, placed, line, screen, timeline, calls).run()
+    except BrokenPipeError:  # of standard output: see `cli.main`
+        raise
     except (OSError, RuntimeError) as error:
         sys.stderr.write(f"easyddl run: {error}\n")
         return 1

@@ -27,13 +27,13 @@ def run(options):
     Returns:
         The exit status.
     """
-    from easyddl.profiling import chrome_trace, overlap, timeline
+    from easyddl.profiling import chrome_trace, merged_timeline, overlap_analysis
 
     output = options.output or pathlib.Path(options.directory, _FILE)
     try:
-        ranks = timeline.read(options.directory)
+        ranks = merged_timeline.read(options.directory)
         count = chrome_trace.write(output, ranks)
-        analyses = [overlap.analyze(rank.spans()) for rank in ranks]
+        analyses = [overlap_analysis.analyze(rank.spans()) for rank in ranks]
     except (OSError, ValueError) as error:
         print(f"easyddl timeline: error: {error}", file=sys.stderr)
         return 1
@@ -44,7 +44,7 @@ def run(options):
                 "short, or it is still running.",
                 file=sys.stderr,
             )
-    print("\n".join(_summary(ranks, analyses, overlap.lags(analyses))))
+    print("\n".join(_summary(ranks, analyses, overlap_analysis.lags(analyses))))
     print(f"\n{output}: {count} events. Open it at https://ui.perfetto.dev.")
     return 0
 
@@ -59,7 +59,7 @@ def _summary(ranks, analyses, lags):
         f"(rank {most})."
     )
     if not any(analysis.steps for analysis in analyses):
-        yield "Gradients: none were exchanged after the first step, which is left out."
+        yield "Gradients: none were reduced after the first step, which is left out."
         return
     yield "Gradients, in milliseconds per step, without the first step:"
     yield ""

@@ -1,4 +1,4 @@
-"""The arguments of collectives on arrays: their checks, and their description for all ranks."""
+"""The arguments of collectives on arrays: their checks, and descriptions that ranks compare."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 
 from easyddl import backends
 from easyddl.collectives.types import Op
-from easyddl.runtime import context, validators, world
+from easyddl.runtime import validators, world
+from easyddl.steps import context
 
 OPS = get_args(Op)
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -51,7 +52,7 @@ class ArrayArgument:
         return self.array.dtype.name
 
     def like(self, array):
-        """A result, converted from a NumPy array to the type of the user's object."""
+        """Returns a result, converted from a NumPy array to the type of the user's object."""
         if self.backend is not None:
             return self.backend.from_numpy(array, self.original)
         if isinstance(self.original, np.ndarray) or array.ndim > 0:
@@ -102,11 +103,11 @@ def check_root(root_rank):
 
 
 def collective(name, x, prepare, run, **arguments):
-    """Runs a collective, so that a bad argument on any rank is an error on all ranks.
+    """Runs a collective. A bad argument on any rank raises an error on all ranks.
 
     If a rank with a bad argument raised at once, the other ranks would wait for it. So it first
-    tells the other ranks what is wrong. If the arguments of all ranks have the same error, each
-    rank raises it. Otherwise the error names what each rank called.
+    sends the error to the other ranks: see `world.fail_alike`. Call this in a function that
+    `world.on_all_ranks` decorates.
 
     Args:
         name: String. The function that the user called.
@@ -117,16 +118,14 @@ def collective(name, x, prepare, run, **arguments):
             the collective and returns its result.
         **arguments: The user's other arguments, which must be equal on all ranks.
     """
-    with world.taking_part(f"{name}()"):
-        context.require_all_ranks(f"{name}()")
-        shown = ", ".join(f"{key}={to_python(value)!r}" for key, value in arguments.items())
-        try:
-            argument = ArrayArgument(x)
-            what = ", ".join(part for part in (prepare(argument), shown) if part)
-        except Exception as problem:
-            world.agree(f"{name}({shown}) with a bad argument [{problem}]")
-            raise
-        return run(argument, f"{name}({what})")
+    context.require_all_ranks(f"{name}()")
+    shown = ", ".join(f"{key}={to_python(value)!r}" for key, value in arguments.items())
+    try:
+        argument = ArrayArgument(x)
+        what = ", ".join(part for part in (prepare(argument), shown) if part)
+    except Exception as problem:
+        world.fail_alike(f"{name}({shown}) with a bad argument", problem)
+    return run(argument, f"{name}({what})")
 
 
 def describe_whole(argument):
@@ -138,8 +137,8 @@ def describe_rows(argument):
     """Describes an array whose first dimension may differ by rank."""
     if argument.array.ndim == 0:
         raise ValueError(
-            "`x` must have at least one dimension, whose rows go to or come from the ranks. Pass "
-            "`x[None]` or `np.atleast_1d(x)`. Received: a 0-d array"
+            "`x` must have at least one dimension, because the ranks send and receive its rows. "
+            "Pass `x[None]` or `np.atleast_1d(x)`. Received: a 0-d array"
         )
     shape = ", ".join(["any", *map(str, argument.array.shape[1:])])
     return f"x: {argument.dtype} of shape ({shape})"

@@ -9,22 +9,22 @@ import numpy as np
 
 from easyddl.collectives import arguments
 from easyddl.collectives.types import ArrayT, Op
-from easyddl.runtime import world
+from easyddl.runtime import settled_errors, world
 
 
 def as_bytes(array):
-    """The elements of a contiguous array as a flat view of bytes."""
+    """Returns the elements of a contiguous array as a flat view of bytes."""
     return array.reshape(-1).view(np.uint8)
 
 
 def contiguous(array):
-    """The array itself if it is contiguous and aligned, else a copy that is."""
+    """Returns the array itself if it is contiguous and aligned, else a copy that is."""
     # np.ascontiguousarray would turn a 0-d array into a 1-d array.
     return np.require(array, requirements=["C", "A"])
 
 
 def reduce_arrays(arrays, dtype, op, text):
-    """The reduction of a list of arrays over all ranks, as new arrays.
+    """Returns the reduction of a list of arrays over all ranks, as new arrays.
 
     Args:
         arrays: List of NumPy arrays of one dtype.
@@ -46,7 +46,7 @@ def reduce_arrays(arrays, dtype, op, text):
 
 
 def broadcast_arrays(arrays, root_rank, text):
-    """The root's arrays, as new arrays on all ranks.
+    """Returns the root's arrays, as new arrays on all ranks.
 
     Args:
         arrays: List of NumPy arrays, of the same shapes and dtypes on all ranks.
@@ -65,17 +65,23 @@ def broadcast_arrays(arrays, root_rank, text):
     return results
 
 
+def _like(argument, result):
+    """Returns the result of a collective that has ended, in the type of the user's array."""
+    with settled_errors.after_the_end():
+        return argument.like(result)
+
+
 def row_allocator(shape, dtype):
-    """Allocates the array for the rows of all ranks when their number is known.
+    """Returns a function that allocates the array for the rows of all ranks.
 
     Args:
         shape: Tuple. The shape of a row.
         dtype: NumPy dtype.
 
     Returns:
-        Pair of an empty list and a function. The engine calls the function with the number of rows
-        of each rank. The function allocates the array, appends it to the list, and returns its
-        bytes.
+        Pair of an empty list and a function. The engine calls the function when it knows the number
+        of rows of each rank, and passes these numbers. The function allocates the array, appends it
+        to the list, and returns its bytes.
     """
     allocated = []
 
@@ -86,13 +92,8 @@ def row_allocator(shape, dtype):
     return allocated, allocate
 
 
-def allreduce(x: ArrayT, op: Op = "mean") -> ArrayT:
-    """Reduces an array over all ranks, between steps: see `easyddl.allreduce`.
-
-    Args:
-        x: NumPy array, number, or tensor with values.
-        op: One of `arguments.OPS`.
-    """
+def reduce_between_steps(x, op):
+    """Does an `allreduce`. Call it in a function that `world.on_all_ranks` decorates."""
 
     def prepare(argument):
         arguments.check_op(argument.dtype, op)
@@ -100,11 +101,23 @@ def allreduce(x: ArrayT, op: Op = "mean") -> ArrayT:
 
     def run(argument, text):
         (result,) = reduce_arrays([argument.array], argument.dtype, op, text)
-        return argument.like(result)
+        return _like(argument, result)
 
     return arguments.collective("allreduce", x, prepare, run, op=op)
 
 
+@world.on_all_ranks("allreduce()")
+def allreduce(x: ArrayT, op: Op = "mean") -> ArrayT:
+    """Reduces an array over all ranks, between steps: see `easyddl.allreduce`.
+
+    Args:
+        x: NumPy array, number, or tensor with values.
+        op: One of `arguments.OPS`.
+    """
+    return reduce_between_steps(x, op)
+
+
+@world.on_all_ranks("broadcast()")
 def broadcast(x: ArrayT, root_rank: int = 0) -> ArrayT:
     """Copies the array of one rank to all ranks.
 
@@ -113,10 +126,11 @@ def broadcast(x: ArrayT, root_rank: int = 0) -> ArrayT:
         root_rank: Integer. The rank whose array is copied.
 
     Returns:
-        An array, number or tensor, as `x` is, with the elements of the root.
+        Array, number or tensor of the type of `x`, with the elements of the root.
 
     Raises:
-        TypeError, ValueError: If an argument is not as described.
+        TypeError: If `x` is not an array, or `root_rank` not an integer.
+        ValueError: If `root_rank` is not the number of a rank.
         RuntimeError: On all ranks, if they pass different shapes, dtypes or roots.
 
     Example:
@@ -131,18 +145,18 @@ def broadcast(x: ArrayT, root_rank: int = 0) -> ArrayT:
 
     def run(argument, text):
         (result,) = broadcast_arrays([argument.array], root_rank, text)
-        return argument.like(result)
+        return _like(argument, result)
 
     return arguments.collective("broadcast", x, prepare, run, root_rank=root_rank)
 
 
 def _row_bytes(array):
-    """The bytes of one row."""
+    """Returns the bytes of one row."""
     return math.prod(array.shape[1:]) * array.dtype.itemsize
 
 
-def _exchange_rows(argument, text, method, counts):
-    """The rows that all ranks send to this rank. The collective itself tells their number.
+def _collect_rows(argument, text, method, counts):
+    """Sends rows, and returns the rows that all ranks send to this rank.
 
     Args:
         argument: `ArrayArgument`.
@@ -155,9 +169,10 @@ def _exchange_rows(argument, text, method, counts):
         rows = as_bytes(array)
     result, allocate = row_allocator(array.shape[1:], array.dtype)
     method(rows, counts, _row_bytes(array), world.fingerprint(text), allocate)
-    return argument.like(result[0])
+    return _like(argument, result[0])
 
 
+@world.on_all_ranks("allgather()")
 def allgather(x: ArrayT) -> ArrayT:
     """Concatenates the arrays of all ranks along the first dimension.
 
@@ -166,12 +181,13 @@ def allgather(x: ArrayT) -> ArrayT:
             ranks; the other dimensions and the dtype must be equal.
 
     Returns:
-        An array or tensor of shape `(n_0 + n_1 + ..., *x.shape[1:])`, in the order of the
-        ranks. Equal on all ranks.
+        Array or tensor of shape `(n_0 + n_1 + ..., *x.shape[1:])`, in the order of the ranks, where
+        `n_r` is the first dimension on rank `r`. Equal on all ranks.
 
     Raises:
-        TypeError, ValueError: If `x` is not as described.
-        RuntimeError: On all ranks, if they pass different dtypes or other dimensions.
+        TypeError: If `x` is not an array of numbers.
+        ValueError: If `x` has no dimension.
+        RuntimeError: On all ranks, if the dtypes or the other dimensions differ.
 
     Example:
     ```python
@@ -181,13 +197,14 @@ def allgather(x: ArrayT) -> ArrayT:
 
     def run(argument, text):
         all_gather = world.engine().communicator.all_gather
-        return _exchange_rows(argument, text, all_gather, argument.array.shape[0])
+        return _collect_rows(argument, text, all_gather, argument.array.shape[0])
 
     return arguments.collective("allgather", x, arguments.describe_rows, run)
 
 
+@world.on_all_ranks("reduce_scatter()")
 def reduce_scatter(x: ArrayT, op: Op = "sum") -> ArrayT:
-    """Reduces an array over all ranks, and gives each rank one part of the result.
+    """Reduces an array over all ranks, and returns a different part of the result on each rank.
 
     Args:
         x: NumPy array or tensor, of the same shape and dtype on all ranks, whose first
@@ -195,12 +212,19 @@ def reduce_scatter(x: ArrayT, op: Op = "sum") -> ArrayT:
         op: One of `"mean"`, `"sum"`, `"min"`, `"max"`, `"prod"`.
 
     Returns:
-        On rank `r`, rows `r * n` to `(r + 1) * n` of the result of `allreduce(x, op)`, up to
-        rounding, with `n = x.shape[0] // size()`.
+        Array or tensor of shape `(n, *x.shape[1:])` with `n = x.shape[0] // size()`: on rank `r`
+        the rows `r * n` to `(r + 1) * n` of `allreduce(x, op)`, up to rounding.
 
     Raises:
-        TypeError, ValueError: If an argument is not as described.
+        TypeError: If `x` is not an array of a supported dtype.
+        ValueError: If `op` is unknown, or the first dimension is not a multiple of the number of
+            ranks.
         RuntimeError: On all ranks, if they pass different shapes, dtypes or ops.
+
+    Example:
+    ```python
+    mine = ddl.reduce_scatter(np.ones((ddl.size(), 3)))  # k, in shape (1, 3), on k ranks
+    ```
     """
 
     def prepare(argument):
@@ -222,13 +246,13 @@ def reduce_scatter(x: ArrayT, op: Op = "sum") -> ArrayT:
             op,
             world.fingerprint(text),
         )
-        return argument.like(result)
+        return _like(argument, result)
 
     return arguments.collective("reduce_scatter", x, prepare, run, op=op)
 
 
 def _splits(array, splits):
-    """The number of rows to send to each rank, as a list.
+    """Returns the number of rows to send to each rank, as a list.
 
     Args:
         array: NumPy array. The rows.
@@ -253,6 +277,7 @@ def _splits(array, splits):
     return rows.tolist()
 
 
+@world.on_all_ranks("alltoall()")
 def alltoall(x: ArrayT, splits: Sequence[int] | None = None) -> ArrayT:
     """Sends one part of the rows to each rank, and concatenates the parts that this rank receives.
 
@@ -263,11 +288,18 @@ def alltoall(x: ArrayT, splits: Sequence[int] | None = None) -> ArrayT:
             next `splits[1]` to rank 1, and so on. `None` sends an equal part to each rank.
 
     Returns:
-        The rows that all ranks sent to this rank, in the order of the ranks.
+        Array or tensor: the rows that all ranks sent to this rank, in the order of the ranks.
 
     Raises:
-        TypeError, ValueError: If an argument is not as described.
-        RuntimeError: On all ranks, if they pass different dtypes or other dimensions.
+        TypeError: If `x` is not an array of numbers.
+        ValueError: If `x` has no dimension, or `splits` does not add up to its first dimension.
+        RuntimeError: On all ranks, if the dtypes or the other dimensions differ.
+
+    Example:
+    ```python
+    # Rank r gets row r of each rank.
+    columns = ddl.alltoall(np.arange(ddl.size()))
+    ```
     """
     sends = []
 
@@ -277,6 +309,6 @@ def alltoall(x: ArrayT, splits: Sequence[int] | None = None) -> ArrayT:
         return described
 
     def run(argument, text):
-        return _exchange_rows(argument, text, world.engine().communicator.all_to_all, sends)
+        return _collect_rows(argument, text, world.engine().communicator.all_to_all, sends)
 
     return arguments.collective("alltoall", x, prepare, run)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-from collections.abc import Iterator
 
 import numpy as np
 
-from easyddl.collectives import arguments, arrays
+from easyddl.collectives import arguments
 from easyddl.collectives.types import ObjectT
-from easyddl.runtime import context, world
+from easyddl.runtime import byte_collectives, settled_errors, world
+from easyddl.steps import context
 
 _NOTHING = np.empty(0, np.uint8)
 
 
 def _pickled(name, obj):
-    """The pickled bytes of an object. If pickling fails on any rank, all ranks raise an error.
+    """Pickles an object. If this fails on any rank, all ranks raise an error.
 
     Args:
         name: String. The collective.
@@ -27,12 +27,15 @@ def _pickled(name, obj):
         return np.frombuffer(pickle.dumps(obj), np.uint8)
     except Exception as problem:
         world.agree(f"{name} with an object that cannot be pickled [{problem}]")
-        raise TypeError(
-            f"`obj` must be picklable, because it is sent to other processes: {problem}. "
-            f"Received: obj of type {type(obj).__name__}"
+        raise settled_errors.settled(
+            TypeError(
+                f"`obj` must be picklable, because it is sent to other processes: {problem}. "
+                f"Received: obj of type {type(obj).__name__}"
+            )
         ) from problem
 
 
+@world.on_all_ranks("allgather_object(obj)")
 def allgather_object(obj: ObjectT) -> list[ObjectT]:
     """Gathers one object from each rank.
 
@@ -51,21 +54,13 @@ def allgather_object(obj: ObjectT) -> list[ObjectT]:
     hosts = ddl.allgather_object(socket.gethostname())
     ```
     """
-    text, ends = "allgather_object(obj)", []
-    with world.taking_part(text):
-        data = _pickled(text, obj)
-        joined, allocate = arrays.row_allocator((), np.uint8)
-
-        def allocate_and_note_ends(counts):
-            ends.extend(np.cumsum(counts)[:-1])
-            return allocate(counts)
-
-        fingerprint = world.fingerprint(text)
-        all_gather = world.engine().communicator.all_gather
-        all_gather(data, data.size, 1, fingerprint, allocate_and_note_ends)
-    return [pickle.loads(part.tobytes()) for part in np.split(joined[0], ends)]
+    text = "allgather_object(obj)"
+    parts = byte_collectives.gather(_pickled(text, obj), text)
+    with settled_errors.after_the_end():
+        return [pickle.loads(part.tobytes()) for part in parts]
 
 
+@world.on_all_ranks("broadcast_object()")
 def broadcast_object(obj: ObjectT, root_rank: int = 0) -> ObjectT:
     """Copies the object of one rank to all ranks.
 
@@ -77,28 +72,49 @@ def broadcast_object(obj: ObjectT, root_rank: int = 0) -> ObjectT:
         The object itself on the root, and a copy of it on the other ranks.
 
     Raises:
-        TypeError, ValueError: If `root_rank` is not the number of a rank.
+        TypeError: If `root_rank` is not an integer.
+        ValueError: If `root_rank` is not the number of a rank.
         RuntimeError: On all ranks, if they pass different roots, or if the root's `obj` cannot be
             pickled.
+
+    Example:
+    ```python
+    settings = ddl.broadcast_object(read_settings() if ddl.is_root() else None)
+    ```
     """
-    with world.taking_part("broadcast_object()"):
-        context.require_all_ranks("broadcast_object()")
-        text = f"broadcast_object(root_rank={arguments.to_python(root_rank)!r})"
-        try:
-            arguments.check_root(root_rank)
-        except (TypeError, ValueError) as problem:
-            world.agree(f"{text} with a bad argument [{problem}]")
-            raise
-        is_root = world.rank() == root_rank
-        data = _pickled(text, obj) if is_root else _NOTHING
-        received, allocate = arrays.row_allocator((), np.uint8)
-        fingerprint = world.fingerprint(text)
-        world.engine().communicator.broadcast_unknown(data, root_rank, fingerprint, allocate)
-    return obj if is_root else pickle.loads(received[0].tobytes())
+    context.require_all_ranks("broadcast_object()")
+    text = f"broadcast_object(root_rank={arguments.to_python(root_rank)!r})"
+    try:
+        arguments.check_root(root_rank)
+    except (TypeError, ValueError) as problem:
+        world.fail_alike(f"{text} with a bad argument", problem)
+    is_root = world.rank() == root_rank
+    data = _pickled(text, obj) if is_root else _NOTHING
+    received = byte_collectives.broadcast(data, root_rank, text)
+    with settled_errors.after_the_end():
+        return obj if is_root else pickle.loads(received.tobytes())
 
 
-@contextlib.contextmanager
-def root_first() -> Iterator[None]:
+class _RootFirst(contextlib.ContextDecorator):
+    """The context manager of `root_first`. Errors of the body are not errors of a collective."""
+
+    @world.on_all_ranks("root_first()")
+    def __enter__(self):
+        self._activity = world.activity("the body of root_first()")
+        if world.is_root():
+            self._activity.__enter__()
+        else:
+            _broadcast_problem(None)
+
+    @world.on_all_ranks("root_first()")
+    def __exit__(self, kind, error, traceback):
+        if world.is_root():
+            self._activity.__exit__(None, None, None)
+            _broadcast_problem(None if error is None else settled_errors.describe(error))
+
+
+@world.on_all_ranks("root_first()")
+def root_first() -> contextlib.AbstractContextManager[None]:
     """Runs the body on the root first, and then on the other ranks.
 
     Use it for downloads and caches, which one process should write and all may read. The body must
@@ -113,19 +129,10 @@ def root_first() -> Iterator[None]:
         (x_train, y_train), _ = keras.datasets.mnist.load_data()
     ```
     """
-    if not world.is_root():
-        _broadcast_problem(None)
-        yield
-        return
-    try:
-        with world.activity("the body of root_first()"):
-            yield
-    except BaseException as problem:
-        _broadcast_problem(f"{type(problem).__name__}: {problem}")
-        raise
-    _broadcast_problem(None)
+    return _RootFirst()
 
 
+@world.on_all_ranks("a call on rank 0")
 def from_root(function, text):
     """Calls a function on the root, and returns its result on all ranks.
 
@@ -151,14 +158,16 @@ def from_root(function, text):
     portable = None if problem is None else _portable(problem)
     result, received = broadcast_object((result, portable))
     if problem is not None:
-        raise problem
+        raise settled_errors.settled(problem)
     if received is not None:
-        raise received from RuntimeError(f"Rank 0 raised this error: {text}")
+        raise settled_errors.settled(received) from RuntimeError(
+            f"Rank 0 raised this error: {text}"
+        )
     return result
 
 
 def _portable(problem):
-    """An exception, or a `RuntimeError` with its message if it cannot be pickled."""
+    """Returns an exception, or a `RuntimeError` with its message if it cannot be pickled."""
     try:
         copy = pickle.loads(pickle.dumps(problem))
         if type(copy) is type(problem) and str(copy) == str(problem):
@@ -169,11 +178,13 @@ def _portable(problem):
 
 
 def _broadcast_problem(problem):
-    """Tells the other ranks how the body ended on the root. They raise an error if it failed.
+    """Broadcasts how the body ended on the root. The other ranks raise an error if it failed.
 
     Args:
-        problem: String, or `None` if the body succeeded. The root's argument counts.
+        problem: String, or `None` if the body succeeded. Only the root's argument is used.
     """
     problem = broadcast_object(problem)
     if problem is not None and not world.is_root():
-        raise RuntimeError(f"Rank 0, which goes first in `root_first`, failed: {problem}")
+        raise settled_errors.settled(
+            RuntimeError(f"Rank 0, which runs first in `root_first`, failed: {problem}")
+        )

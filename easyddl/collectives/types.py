@@ -2,8 +2,8 @@
 
 from typing import Literal, TypeVar
 
-# A NumPy array, a number, or a tensor of the active Keras backend. A collective returns the type
-# that it gets.
+# A NumPy array, a number, or a tensor of the active Keras backend. A collective returns an object
+# of the type of its argument.
 ArrayT = TypeVar("ArrayT")
 
 # Any object that can be pickled.

@@ -10,9 +10,10 @@ import numpy as np
 
 from easyddl import backends
 from easyddl.collectives import arguments, arrays
-from easyddl.runtime import world
+from easyddl.runtime import settled_errors, world
 
 
+@world.on_all_ranks("broadcast_variables()")
 def broadcast_variables(variables: Sequence[Any], root_rank: int = 0) -> None:
     """Assigns the values of one rank to the variables of all ranks.
 
@@ -25,7 +26,8 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int = 0) -> None:
         root_rank: Integer. The rank whose values are copied.
 
     Raises:
-        TypeError, ValueError: If an argument is not as described.
+        TypeError: If an item is not a variable, or `root_rank` not an integer.
+        ValueError: If `root_rank` is not the number of a rank.
         RuntimeError: On all ranks, if they pass different variables or roots.
 
     Example:
@@ -35,27 +37,27 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int = 0) -> None:
     ```
     """
     text = f"broadcast_variables(root_rank={arguments.to_python(root_rank)!r})"
-    with world.taking_part(text):
-        try:
-            arguments.check_root(root_rank)
-            variables = list(variables)
-            values = [_value(variable) for variable in variables]
-        except Exception as problem:
-            world.agree(f"{text} with a bad argument [{problem}]")
-            raise
-        text = f"{text} of ({_listed(variables, values)})"
-        received = arrays.broadcast_arrays(values, root_rank, text)
-    if world.rank() != root_rank:
-        for variable, value in zip(variables, received, strict=True):
-            _assign(variable, value)
+    try:
+        arguments.check_root(root_rank)
+        variables = list(variables)
+        values = [_value(variable) for variable in variables]
+    except Exception as problem:
+        world.fail_alike(f"{text} with a bad argument", problem)
+    text = f"{text} of ({_listed(variables, values)})"
+    received = arrays.broadcast_arrays(values, root_rank, text)
+    with settled_errors.after_the_end():
+        if world.rank() != root_rank:
+            for variable, value in zip(variables, received, strict=True):
+                _assign(variable, value)
 
 
 def _listed(variables, values):
-    """The names, dtypes and shapes of variables, for all ranks to compare."""
+    """Returns the names, dtypes and shapes of variables, for all ranks to compare."""
     pairs = enumerate(zip(variables, values, strict=True))
     return ", ".join(f"{i} {getattr(v, 'name', '')} {a.dtype.name}{a.shape}" for i, (v, a) in pairs)
 
 
+@world.on_all_ranks("the mean of variables")
 def average_variables(variables, what, weight=1.0):
     """Assigns the weighted mean over all ranks to each variable.
 
@@ -72,29 +74,29 @@ def average_variables(variables, what, weight=1.0):
     # The leading 1 becomes the sum of the weights.
     flat = np.concatenate([[1.0], *(value.ravel().astype(np.float64) for value in values)])
     text = f"the mean of {what}: {[value.shape for value in values]}"
-    with world.taking_part(text):
-        (total,) = arrays.reduce_arrays([flat * weight], "float64", "sum", text)
+    (total,) = arrays.reduce_arrays([flat * weight], "float64", "sum", text)
     if total[0] == 0:
         return
-    ends = np.cumsum([value.size for value in values])[:-1]
-    means = np.split(total[1:] / total[0], ends)
-    for variable, value, mean in zip(variables, values, means, strict=True):
-        variable.assign(mean.reshape(value.shape).astype(value.dtype))
+    with settled_errors.after_the_end():
+        ends = np.cumsum([value.size for value in values])[:-1]
+        means = np.split(total[1:] / total[0], ends)
+        for variable, value, mean in zip(variables, values, means, strict=True):
+            variable.assign(mean.reshape(value.shape).astype(value.dtype))
 
 
-def checksum(variable):
-    """The CRC-32 of a variable's bytes."""
-    return zlib.crc32(np.ascontiguousarray(variable.numpy()).view(np.uint8).reshape(-1))
+def checksum(array):
+    """Returns the CRC-32 of the bytes of an array."""
+    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
 
 
 def _value(variable):
-    """The value of a Keras or backend variable, as a NumPy array."""
+    """Returns the value of a Keras or backend variable, as a NumPy array."""
     backend = backends.backend_of(variable)
     if backend is not None and backend.is_variable(variable):
         return backend.to_numpy(variable)
     if not hasattr(variable, "assign") or not hasattr(variable, "numpy"):
         raise TypeError(
-            "`variables` must be a list of variables, as `model.weights` is. "
+            "`variables` must be a list of variables, such as `model.weights`. "
             f"Received an item of type {type(variable).__name__}"
         )
     return np.asarray(variable.numpy())

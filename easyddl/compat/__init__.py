@@ -1,5 +1,6 @@
-"""What easyddl needs of Keras's insides, and how attributes are replaced.
+"""The private parts of Keras that easyddl uses, and the functions that replace attributes.
 
-Only this package uses private names of Keras. Each `keras_....py` serves one noun: it lists the
-names with the versions that have them, and offers functions with plain names to everyone else.
+Only this package uses private names of Keras. Each `keras_....py` covers one subject. It lists the
+private names with the versions of Keras that have them, and wraps them in functions for the rest
+of easyddl.
 """

@@ -12,6 +12,7 @@ from easyddl.compat import (
     keras_metric,
     keras_optimizer,
     keras_random,
+    keras_saving,
     keras_scope,
     keras_trainer,
     names,
@@ -28,24 +29,25 @@ NAMES = (
     *keras_loss.NAMES,
     *keras_random.NAMES,
     *keras_scope.NAMES,
+    *keras_saving.NAMES,
     *keras_callback.NAMES,
 )
 
 
 def missing():
-    """The names that the installed Keras should have and has not.
+    """Returns the names that the installed Keras should have but lacks.
 
     Returns:
-        List of `Name`, in whose texts stands what fails without each.
+        List of `Name`. Each one's `consequence` says what fails without it.
     """
     return names.absent(NAMES)
 
 
 def warn_of_missing():
-    """Warns of missing names. To be called at import.
+    """Warns of missing names. Call it at import.
 
-    No error: a script may do without what needs the name. What does need it fails where it is used,
-    as `patches.replace` refuses to hook what Keras does not call.
+    This is no error, because a script may not need the missing name. A feature that needs it fails
+    when it is used: `patches.replace` raises an error for an attribute that does not exist.
     """
     found = missing()
     if found:

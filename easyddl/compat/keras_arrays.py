@@ -1,4 +1,4 @@
-"""The adapter by which Keras draws batches from arrays, and the order of shuffled arrays."""
+"""The adapter with which Keras draws batches from arrays, and the order of shuffled arrays."""
 
 import contextlib
 
@@ -38,7 +38,7 @@ NAMES = (
 
 
 def shuffles(arguments):
-    """Whether a fit shuffles arrays into an order over all their samples.
+    """Returns whether a fit shuffles all samples of arrays, not only batches.
 
     Args:
         arguments: Dict of the arguments of `keras.Model.fit`.
@@ -50,7 +50,7 @@ def shuffles(arguments):
 
 
 def order_next(order, replacing_shuffle):
-    """Gives another order to the next adapter of shuffled arrays.
+    """Replaces the order of the samples in the next adapter of shuffled arrays.
 
     Args:
         order: `training.array_order.ArrayOrder`. Its method `rows` is called with the number of
@@ -59,7 +59,7 @@ def order_next(order, replacing_shuffle):
         replacing_shuffle: `Backend.replacing_shuffle`.
 
     Returns:
-        Function that undoes it, if no such adapter has been made.
+        Function without arguments that undoes the change if no such adapter has been made.
     """
     adapter = _CLASS.get()
     original = adapter.__init__
@@ -75,7 +75,7 @@ def order_next(order, replacing_shuffle):
 
 
 def _order(adapter, order, replacing_shuffle):
-    """Gives another order to one adapter, in all the ways in which it gives batches."""
+    """Replaces the order of the samples in an adapter, for the batches of every backend."""
     samples = adapter._num_samples
     iterate, load, dataset = (
         getattr(adapter, name, None)
@@ -103,7 +103,7 @@ def _order(adapter, order, replacing_shuffle):
                 stack.enter_context(patches.replaced(adapter, "_tf_shuffle", shuffle))
             return dataset()
 
-    adapter._shuffle = False  # in what follows, but for TensorFlow's dataset
+    adapter._shuffle = False  # except while `get_tf_dataset` makes a dataset
     patches.replace_all(
         adapter,
         {
@@ -115,7 +115,7 @@ def _order(adapter, order, replacing_shuffle):
 
 
 class _Rows:
-    """The indices of the samples in their order, as PyTorch's samplers give them.
+    """A sampler of PyTorch: yields the indices of the samples in their order.
 
     Args:
         order: `training.array_order.ArrayOrder`.

@@ -8,7 +8,7 @@ from easyddl.compat.names import Name
 _SAVE = Name(
     "keras.callbacks.ModelCheckpoint",
     "_save_model",
-    "ddl.ModelCheckpoint cannot bring all ranks together to save",
+    "ddl.ModelCheckpoint cannot call its collectives before it saves",
     takes=("epoch", "batch", "logs"),
 )
 
@@ -17,38 +17,38 @@ NAMES = (
     Name(
         "keras.callbacks.Callback",
         "_model",
-        "callbacks cannot ask for the model without making steps on JAX wait",
+        "callbacks cannot get the model without making steps on JAX wait",
         is_set=True,
     ),
 )
 
 
 def model_of(callback):
-    """A callback's model, without what `callback.model` does.
+    """Returns a callback's model, without the side effect of `callback.model`.
 
-    On JAX that has all variables take the values of the last step, which is slow.
+    On JAX, `callback.model` assigns the values of the last step to all variables, which is slow.
     """
     return callback._model
 
 
 def model_replaced(callback, model):
-    """A context in which a callback has another object for its model."""
+    """Returns a context in which another object is a callback's model."""
     return patches.replaced(callback, "_model", model)
 
 
 class SavingCheckpoint(keras.callbacks.ModelCheckpoint):
-    """A `ModelCheckpoint` whose subclasses may decide how to save.
+    """A `ModelCheckpoint` whose subclasses may override how the model is saved.
 
-    Keras calls `save_model` when it is time to save, after a batch or an epoch, and decides in it
-    whether to.
+    Keras calls `save_model` after a batch or an epoch, as `save_freq` says. Keras's implementation
+    saves unless `save_best_only` forbids it.
     """
 
     def __init__(self, *args, **kwargs):
-        _SAVE.require()  # else `save_model` would never be called, and nobody would notice
+        _SAVE.require()  # otherwise `save_model` would silently never be called
         super().__init__(*args, **kwargs)
 
     def save_model(self, epoch, batch, logs):
-        """Saves the model if it is to be saved, as Keras does.
+        """Saves the model as Keras does, unless `save_best_only` forbids it.
 
         Args:
             epoch: Integer, from 0.

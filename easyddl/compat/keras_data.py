@@ -1,14 +1,25 @@
-"""The iterator over the data of a fit, and the adapter that it draws batches from."""
+"""The iterator over the data of a fit, and the adapter from which it draws batches."""
 
 import itertools
 import queue
 
+import keras
+
 from easyddl.compat.names import Name, version
+
+_PARTIAL_LIST = Name(
+    "keras.src.trainers.data_adapters.data_adapter_utils",
+    "PartialBatchList",
+    "with `steps_per_execution`, the batches that Keras executes together count as one",
+    since=(3, 16),
+    backend="jax",
+)
 
 _ITERATOR = "keras.src.trainers.epoch_iterator.EpochIterator"
 _ADAPTERS = "keras.src.trainers.data_adapters.py_dataset_adapter"
 
 NAMES = (
+    _PARTIAL_LIST,
     Name(
         _ITERATOR,
         "data_adapter",
@@ -20,6 +31,13 @@ NAMES = (
         "steps_per_epoch",
         "a PyDataset cannot end an epoch early",
         is_set=True,
+    ),
+    Name(
+        "keras.src.trainers.data_adapters.data_adapter.DataAdapter",
+        "get_jax_iterator",
+        "an unbuilt model fails on JAX",
+        since=(3, 16),
+        backend="jax",
     ),
     Name(
         _ITERATOR,
@@ -41,20 +59,20 @@ NAMES = (
     Name(
         f"{_ADAPTERS}.PyDatasetAdapter",
         "_within_epoch",
-        "a fit that goes on after a PyDataset's epoch was cut short fails",
+        "a fit fails if it continues after the epoch of a PyDataset was cut short",
         since=(3, 7),
         is_set=True,
     ),
     Name(
         f"{_ADAPTERS}.PyDatasetAdapter",
         "enqueuer",
-        "a PyDataset's next epoch begins with what its workers have read ahead",
+        "a PyDataset's next epoch begins with batches that its workers have prefetched",
         is_set=True,
     ),
     Name(
         f"{_ADAPTERS}.PyDatasetEnqueuer",
         "ready_queue",
-        "a PyDataset's next epoch begins with what its workers have read ahead",
+        "a PyDataset's next epoch begins with batches that its workers have prefetched",
         since=(3, 6),
         is_set=True,
     ),
@@ -62,7 +80,52 @@ NAMES = (
 
 
 class NoBatch(Exception):
-    """The data hold no batch."""
+    """Raised if the data contain no batch."""
+
+
+class Item:
+    """An item of an epoch iterator: one batch, or all batches of an execution.
+
+    The item is one batch, except on JAX with Keras 3.16 or later and `steps_per_execution` above 1.
+    There it is a super-batch: the batches are stacked along an additional first axis. If batches
+    cannot be stacked, or are the last ones of an epoch, the item is a list of batches.
+
+    Args:
+        content: The object that the iterator yielded.
+        steps_per_execution: Integer. The setting of the model.
+    """
+
+    def __init__(self, content, steps_per_execution):
+        self._is_stacked = False
+        self._batches = [content]
+        if steps_per_execution > 1 and _PARTIAL_LIST.is_expected():
+            self._is_stacked = not isinstance(content, _PARTIAL_LIST.get())
+            self._batches = [content] if self._is_stacked else content
+
+    def __len__(self):
+        """Returns the number of batches, each of which is a step."""
+        if not self._is_stacked:
+            return len(self._batches)
+        # Keras itself uses the length of the first array.
+        return keras.tree.flatten(self._batches[0])[0].shape[0]
+
+    def structures(self, make):
+        """Returns the structure of each batch, without slicing any array.
+
+        Args:
+            make: Function of the shape and the dtype of an array in one batch.
+
+        Returns:
+            List of nested structures, one for each batch. Their leaves are results of `make`;
+            `None` remains `None`.
+        """
+        axes = int(self._is_stacked)
+
+        def leaf(x):
+            return None if x is None else make(x.shape[axes:], x.dtype)
+
+        made = [keras.tree.map_structure(leaf, batch) for batch in self._batches]
+        return made * len(self) if self._is_stacked else made
 
 
 def first_batch(iterator):
@@ -76,68 +139,76 @@ def first_batch(iterator):
     if dataset is not None:
         if dataset.num_batches == 0:
             raise NoBatch
-        # Drawn from its workers, that batch would be missing from the first epoch, and all later
-        # ones would begin with what they have read ahead: each rank with another number of batches.
+        # If the workers loaded this batch, the first epoch would lack it. Later epochs would begin
+        # with batches that the workers have prefetched, of which each rank has another number.
         return adapter._standardize_batch(dataset[0])
-    for batch in batches_of_epoch(iterator, 1):
+    if _PARTIAL_LIST.is_expected():
+        # The iterator may yield super-batches. Keras also builds from the adapter's batches.
+        batches = iter(adapter.get_jax_iterator())
+    else:
+        batches = items_of_epoch(iterator, 1)
+    for batch in batches:
         return batch
     raise NoBatch
 
 
-def batches_of_epoch(iterator, steps_per_execution):
-    """Yields the batches of an epoch, of which an epoch iterator hands out several in each step."""
-    # Without `iter` before Keras 3.7.
+def items_of_epoch(iterator, steps_per_execution):
+    """Yields the items of an epoch iterator in one epoch, as contents of an `Item`."""
+    # Keras draws a super-batch as one item, and other batches one by one.
+    most = 1 if _PARTIAL_LIST.is_expected() else steps_per_execution
+    # Before Keras 3.7 the iterator has no `__iter__`.
     steps = iter(iterator) if hasattr(iterator, "__iter__") else iterator.enumerate_epoch()
     for *_, data in steps:
-        # An iterator or a list, by the backend and Keras's version. The steps of an iterator whose
-        # batches have run out never end by themselves.
-        has_batch = False
-        for batch in itertools.islice(data, steps_per_execution):
-            has_batch = True
-            yield batch
-        if not has_batch:
+        # `data` is an iterator or a list, depending on the backend and Keras's version. If it is an
+        # iterator, the steps do not end by themselves when the batches have run out.
+        has_item = False
+        for item in itertools.islice(data, most):
+            has_item = True
+            yield item
+        if not has_item:
             return
 
 
 class OneBatch:
-    """Stands in for an epoch iterator where Keras builds a model by the first batch.
+    """A substitute for the epoch iterator, from whose first batch Keras builds a model.
 
     Args:
-        draw: Function that returns the batch. It is called only if Keras needs it.
+        draw: Function without arguments that returns the batch. It is called only if Keras needs
+            the batch.
     """
 
     def __init__(self, draw):
         self._draw = draw
-        self.data_adapter = self  # which Keras 3.16 asks on JAX
+        self.data_adapter = self  # Keras 3.16 calls its `get_jax_iterator` on JAX
 
     def __iter__(self):
         steps = (0, 0) if version() >= (3, 11) else (0,)
         yield (*steps, [self._draw()])
 
-    enumerate_epoch = __iter__  # which Keras before 3.7 calls
+    enumerate_epoch = __iter__  # called by Keras before 3.7
 
     def get_jax_iterator(self):
-        """The batches, of which Keras takes the first."""
+        """Yields the batch."""
         yield self._draw()
 
 
 def end_epoch(iterator):
-    """Ends an epoch in the middle of which Keras has left a `PyDataset`.
+    """Ends the epoch of a `PyDataset` that Keras stopped in the middle.
 
-    Keras does so where training stops, and does not expect another epoch then. Nothing happens
-    with other data, or after an epoch that has ended.
+    Keras stops an epoch when training stops, and does not expect another epoch then. Does nothing
+    for other data, or if the epoch has ended.
     """
     adapter = iterator.data_adapter
     if not getattr(adapter, "_within_epoch", False):
         return
     adapter.on_epoch_end()
-    # With a number of steps an epoch, the next one goes on where this one was.
+    # With `steps_per_epoch`, the next epoch continues where this one stopped.
     if adapter.enqueuer is not None and iterator.steps_per_epoch is None:
         _drop(adapter.enqueuer.ready_queue)
 
 
 def _drop(batches):
-    """Drops what workers have read ahead, with which Keras would begin the next epoch."""
+    """Drops prefetched batches, with which Keras would otherwise begin the next epoch."""
     while True:
         try:
             batches.get_nowait()

@@ -1,7 +1,7 @@
 """The state of Keras's trainer on JAX.
 
-While an epoch lasts, the values of all variables are in a state that the steps pass on. The trainer
-keeps the last one, and gives it to the variables when somebody asks for the model.
+During an epoch the values of all variables are in a state, which each step takes and returns. The
+trainer keeps the last state, and assigns it to the variables when `callback.model` is read.
 """
 
 from easyddl.compat.names import Name
@@ -10,7 +10,7 @@ NAMES = (
     Name(
         "keras.Model",
         "_jax_state",
-        "the values of variables are lost where a rank has no batch, or others are given to them",
+        "the values of variables are lost if a rank has no batch, or if other values are assigned",
         is_set=True,
         backend="jax",
     ),
@@ -49,12 +49,12 @@ _PARTS_OF_TEST = ("trainable_variables", "non_trainable_variables", "metrics_var
 
 
 def hold(model, state):
-    """Has the trainer keep a state, which the variables do not have yet.
+    """Makes the trainer keep a state that has not been assigned to the variables.
 
     Args:
         model: A Keras model in a fit or an evaluation.
-        state: Tuple of lists of arrays: of the four parts of a training step's state, or the three
-            of a test step's.
+        state: Tuple of lists of arrays: the four parts of the state of a training step, or the
+            three parts of the state of a test step.
     """
     names = _PARTS if len(state) == len(_PARTS) else _PARTS_OF_TEST
     model._jax_state = dict(zip(names, state, strict=True))
@@ -62,19 +62,19 @@ def hold(model, state):
 
 
 def sync(model):
-    """Gives the values of the state that the trainer keeps to the variables."""
+    """Assigns the state that the trainer keeps to the variables."""
     model.jax_state_sync()
 
 
 def take_state(model):
-    """The state of the variables, which hold none from then on; the trainer keeps it."""
+    """Moves the state out of the variables, which then have no values, and returns it."""
     state = _state(model, purge_model_variables=True)
     model._jax_state_synced = False
     return state
 
 
 def copy_state(model):
-    """The state of the variables."""
+    """Returns the state of the variables."""
     return _state(model)
 
 
@@ -83,7 +83,7 @@ def _state(model, **options):
 
 
 def arrays_of(model):
-    """The arrays that the last step of a model has computed."""
+    """Returns the arrays that the last step of a model has computed."""
     state = getattr(model, "_jax_state", None)
     if state and not model._jax_state_synced:
         return state

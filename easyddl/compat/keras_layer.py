@@ -8,7 +8,7 @@ from easyddl.compat.names import Name
 _MOMENTS = Name(
     "keras.layers.BatchNormalization",
     "_moments",
-    "SyncBatchNormalization cannot take the moments of all ranks' batches",
+    "SyncBatchNormalization cannot compute the moments of all ranks' batches",
     takes=("inputs", "mask"),
 )
 
@@ -40,13 +40,13 @@ NAMES = (
     Name(
         "keras.Layer",
         "_losses",
-        "losses of add_loss() are not told from regularizers",
+        "losses of add_loss() are not distinguished from regularizers",
         is_set=True,
     ),
     Name(
         "keras.Layer",
         "_loss_ids",
-        "losses of add_loss() are not told from regularizers on JAX",
+        "losses of add_loss() are not distinguished from regularizers on JAX",
         is_set=True,
     ),
     Name(
@@ -59,32 +59,33 @@ NAMES = (
 
 
 def layers_of(model):
-    """A model, and all layers in it."""
+    """Returns a list of a model and all layers in it."""
     return list(model._flatten_layers())
 
 
 def seed_generators_of(layer):
-    """The seed generators that a layer itself has."""
-    # A layer without Keras's constructor has none.
+    """Returns the seed generators of a layer, without those of inner layers."""
+    # A layer whose `__init__` does not call Keras's has no such attribute.
     return getattr(layer, "_seed_generators", [])
 
 
 def non_trainable_variables_of(layer):
-    """The variables that a layer has made to be not trainable.
+    """Returns the variables that a layer itself created with `trainable=False`.
 
-    `layer.non_trainable_variables` also has those of inner layers, and those of frozen layers.
+    `layer.non_trainable_variables` also contains those of inner layers, and the weights of frozen
+    layers.
     """
     return layer._non_trainable_variables
 
 
 def has_added(layer, loss):
-    """Whether a layer itself has added a loss by `add_loss`."""
-    # In a pure function, as on JAX, Keras keeps the identities alone.
+    """Returns whether a layer itself has added a loss with `add_loss`."""
+    # In a pure function, as on JAX, Keras keeps only the ids.
     return id(loss) in layer._loss_ids or any(loss is each for each in layer._losses)
 
 
 def losses_replaced(model, losses):
-    """A context in which `model.losses` is another list."""
+    """Returns a context in which `model.losses` is another list."""
     return patches.replaced(model, "_losses_override", losses)
 
 
@@ -92,16 +93,16 @@ class MomentsBatchNormalization(keras.layers.BatchNormalization):
     """A `BatchNormalization` whose subclasses may compute the moments of a batch differently."""
 
     def __init__(self, **arguments):
-        _MOMENTS.require()  # else `moments` would never be called, and nobody would notice
+        _MOMENTS.require()  # otherwise `moments` would silently never be called
         super().__init__(**arguments)
 
     @property
     def reduction_axes(self) -> list[int]:
-        """List of integers. The axes of the inputs that the moments are taken over."""
+        """List of integers. The axes of the inputs over which moments are computed."""
         return self._reduction_axes
 
     def moments(self, inputs, mask):
-        """The mean and the variance of each channel of a batch.
+        """Returns the mean and the variance of each channel of a batch.
 
         Args:
             inputs: Tensor.

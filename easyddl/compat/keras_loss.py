@@ -6,7 +6,7 @@ from easyddl.compat.names import Name
 _REDUCE = Name(
     "keras.src.losses.loss",
     "reduce_weighted_values",
-    "ranks with unequal batches, masks or sample weights count alike",
+    "ranks with unequal batches, masks or sample weights get equal weights",
     takes=("values", "sample_weight", "mask", "reduction", "dtype"),
 )
 
@@ -20,19 +20,18 @@ NAMES = (_REDUCE, _SAME_RANK)
 
 
 def reduction():
-    """The function `reduce_weighted_values` by which losses are reduced.
+    """Returns the function `reduce_weighted_values`, which reduces losses to a scalar.
 
-    All of Keras's losses, and those of users that subclass them, call this one function, which
-    knows their masks and weights.
+    All losses of Keras, and their subclasses, call this function with their masks and weights.
     """
     return _REDUCE.get()
 
 
 def to_same_rank(x1, x2):
-    """Two tensors with as many dimensions, as Keras broadcasts masks, sample weights and losses."""
+    """Returns two tensors with the same number of dimensions, as Keras aligns masks and losses."""
     return _SAME_RANK.get()(x1, x2)
 
 
 def reduction_replaced(function):
-    """A context in which losses are reduced by another function."""
+    """Returns a context in which another function reduces losses."""
     return patches.replaced(_REDUCE.find_owner(), _REDUCE.name, function)

@@ -6,23 +6,23 @@ NAMES = (
     Name(
         "keras.Metric",
         "_metrics",
-        "metrics that hold others cannot be merged by these",
+        "metrics that contain other metrics cannot be merged",
         is_set=True,
     ),
     Name(
         "keras.Metric",
         "_variables",
-        "metrics that hold others cannot be merged by these",
+        "metrics that contain other metrics cannot be merged",
         is_set=True,
     ),
 )
 
 
 def metrics_in(metric):
-    """The metrics that a metric holds as attributes."""
+    """Returns the metrics that a metric holds as attributes."""
     return metric._metrics
 
 
 def own_variables_of(metric):
-    """The variables of a metric itself, without those of metrics that it holds."""
+    """Returns the variables of a metric, without those of metrics that it holds."""
     return metric._variables

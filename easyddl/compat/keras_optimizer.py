@@ -7,7 +7,7 @@ NAMES = (
     Name(
         "keras.optimizers.Optimizer",
         "_learning_rate",
-        "a schedule is not told from a plain rate, so that neither can be warmed up or rescaled",
+        "a schedule is not distinguished from a constant rate, so neither can be warmed up",
         is_set=True,
     ),
     Name(
@@ -25,13 +25,13 @@ NAMES = (
     Name(
         "keras.optimizers.Optimizer",
         "_trainable_variables",
-        "gradients that are applied without variables cannot be exchanged",
+        "gradients that are applied without variables cannot be reduced",
         is_set=True,
     ),
     Name(
         "keras.optimizers.Optimizer",
         "_clip_gradients",
-        "optimizers with gradient_accumulation_steps cannot exchange gradients",
+        "optimizers with gradient_accumulation_steps cannot reduce gradients",
         takes=("grads",),
     ),
     Name(
@@ -60,46 +60,47 @@ _UPDATE = "_backend_update_step"
 
 
 def learning_rate_of(optimizer):
-    """The learning rate as an optimizer keeps it: a variable, or the schedule that it was given."""
+    """Returns the learning rate as the optimizer keeps it: a variable, or a schedule."""
     return optimizer._learning_rate
 
 
 def steps_of(optimizer):
-    """The variable that counts all steps.
+    """Returns the variable that counts all steps.
 
-    `optimizer.iterations` counts updates, which take several steps where gradients accumulate.
+    `optimizer.iterations` counts updates, each of which takes several steps with gradient
+    accumulation.
     """
     return optimizer._iterations
 
 
 def accumulators_of(optimizer):
-    """The variables, or `None`, in which an optimizer itself accumulates gradients."""
-    # It has none before it is built, nor has one that only wraps another.
+    """Returns a list of the variables in which an optimizer itself accumulates gradients."""
+    # An optimizer that is not built, or that only wraps another one, has none.
     return getattr(optimizer, "_accumulated_gradients", None) or []
 
 
 def trainable_variables_of(optimizer):
-    """The variables that an optimizer was built for."""
+    """Returns the variables that an optimizer was built for."""
     return optimizer._trainable_variables
 
 
 def momentums_of_rmsprop(optimizer):
-    """The velocities of a built `RMSprop` with momentum."""
+    """Returns the momentum variables of a built `RMSprop` with momentum."""
     return optimizer._momentums
 
 
 def clip_of(optimizer):
-    """What clips gradients, between accumulation and the update: a function of their list."""
+    """Returns the function of a list of gradients that clips them before the update."""
     return getattr(optimizer, CLIP)
 
 
 def has_own_update(optimizer):
-    """Whether `replace_update` has changed an optimizer."""
+    """Returns whether `replace_update` has changed an optimizer."""
     return _UPDATE in vars(optimizer)
 
 
 def update_of(optimizer):
-    """The update itself, which follows accumulation, unscaling and clipping.
+    """Returns the function that updates the variables, after accumulation and clipping.
 
     Returns:
         Function of the gradients, the variables and the learning rate.
@@ -108,9 +109,9 @@ def update_of(optimizer):
 
 
 def replace_update(optimizer, function):
-    """Has an optimizer update by another function.
+    """Replaces the function by which an optimizer updates the variables.
 
     Returns:
-        Function that undoes the replacement.
+        Function without arguments that undoes the replacement.
     """
     return patches.replace(optimizer, _UPDATE, function)

@@ -1,10 +1,10 @@
-"""Keras's global seed generator, which draws for all that has no generator of its own."""
+"""Keras's global seed generator, for layers and functions that have no generator of their own."""
 
 from easyddl.compat.names import Name
 
 _STATE = "keras.src.backend.common.global_state"
 _SEEDS = "keras.src.random.seed_generator"
-_DIFFERS = "what a script draws at random after a fit is not what one process draws"
+_DIFFERS = "the random numbers that a script draws after a fit differ from those of one process"
 
 _GET = Name(_STATE, "get_global_attribute", _DIFFERS)
 _SET = Name(_STATE, "set_global_attribute", _DIFFERS)
@@ -12,7 +12,7 @@ _MAKE_SEED = Name(_SEEDS, "make_default_seed", _DIFFERS)
 _GENERATOR = Name(
     _SEEDS,
     "global_seed_generator",
-    "ranks draw the same random numbers where no seed is given, and backups do not hold them",
+    "ranks draw the same random numbers if no seed is given, and backups do not contain them",
 )
 
 NAMES = (_GET, _SET, _MAKE_SEED, _GENERATOR)
@@ -22,20 +22,20 @@ _ATTRIBUTE = "global_seed_generator"
 
 
 def generator():
-    """Keras's global seed generator, which is made at its first use."""
+    """Returns Keras's global seed generator, which Keras creates at its first use."""
     return _GENERATOR.get()()
 
 
 def has_generator():
-    """Whether the global seed generator has been made."""
+    """Returns whether Keras has created the global seed generator."""
     return _GET.get()(_ATTRIBUTE) is not None
 
 
 def drop_generator():
-    """Has Keras make another global seed generator at its next use."""
+    """Deletes the global seed generator. Keras creates a new one at its next use."""
     _SET.get()(_ATTRIBUTE, None)
 
 
 def draw_seed():
-    """Draws what a seed generator without a seed takes: a number of Python's generator."""
+    """Draws a seed from Python's generator, as a seed generator without a seed does."""
     return _MAKE_SEED.get()()

@@ -1,4 +1,4 @@
-"""The trainer: what a model's `compile`, `fit` and `evaluate` keep and call."""
+"""The trainer: attributes and functions that `compile`, `fit` and `evaluate` use."""
 
 import keras
 
@@ -9,7 +9,7 @@ NAMES = (
     Name(
         "keras.Model",
         "_symbolic_build",
-        "a model that is not built has no variables to give to all ranks before the first step",
+        "the variables of an unbuilt model cannot be broadcast before the first step",
         takes=("iterator", "data_batch"),
     ),
     Name(
@@ -41,7 +41,7 @@ NAMES = (
     Name(
         "keras.Model",
         "_initial_epoch",
-        "a backup cannot go on with the epoch that it was made in",
+        "training cannot resume in the epoch in which a backup was made",
         is_set=True,
     ),
     Name(
@@ -69,38 +69,38 @@ NAMES = (
     Name(
         "keras.Model",
         "_distribute_strategy",
-        "a model made under tf.distribute is not refused",
+        "a model made under tf.distribute raises no error",
         is_set=True,
         backend="tensorflow",
     ),
     Name(
         "keras.Model",
         "_initialize_ddp",
-        "a job that has initialised torch.distributed is not refused",
+        "a job that has initialised torch.distributed raises no error",
         since=(3, 16),
         backend="torch",
     ),
 )
 
-# Keras builds a model by one of these as a fit begins. The first is there on TensorFlow, and from
-# Keras 3.16 on JAX; it calls the second with a batch.
+# Keras builds a model with one of these methods when a fit begins. The first one exists on
+# TensorFlow, and on JAX since Keras 3.16. It calls the second one with a batch.
 _BUILDERS = ("_maybe_symbolic_build", "_symbolic_build")
 
 _RESULTS = "_get_metrics_result_or_logs"
 
 
 def build(model, batch):
-    """Makes the variables of a compiled model, and of its metrics, losses and optimizer.
+    """Creates the variables of a compiled model, and of its metrics, losses and optimizer.
 
     Args:
         model: A compiled Keras model.
-        batch: Nested structure of `keras.KerasTensor`, as the data have it.
+        batch: `keras.KerasTensor`s, nested as the arrays of a batch are.
     """
     model._symbolic_build(data_batch=batch)
 
 
 def builder_of(model):
-    """What Keras builds a model by as a fit or an evaluation begins.
+    """Returns the method with which Keras builds a model when a fit or an evaluation begins.
 
     Returns:
         Function `build(iterator=None, data_batch=None)` of Keras's epoch iterator or of a batch.
@@ -109,10 +109,10 @@ def builder_of(model):
 
 
 def replace_builder(model, function):
-    """Has Keras build a model by another function as a fit or an evaluation begins.
+    """Replaces the function with which Keras builds a model when a fit or an evaluation begins.
 
     Returns:
-        Function that undoes the replacement.
+        Function without arguments that undoes the replacement.
     """
     return patches.replace(model, _builder(model), function)
 
@@ -122,7 +122,7 @@ def _builder(model):
 
 
 def results_of(model):
-    """What makes the logs that a fit reports after an epoch, and an evaluation at its end.
+    """Returns the method that makes the logs of an epoch, and the results of an evaluation.
 
     Returns:
         Function of the logs of the last step.
@@ -131,54 +131,54 @@ def results_of(model):
 
 
 def replace_results(model, function):
-    """Has a fit and an evaluation report what another function makes of the last step's logs.
+    """Replaces the function that makes the logs of an epoch and the results of an evaluation.
 
     Returns:
-        Function that undoes the replacement.
+        Function without arguments that undoes the replacement.
     """
     return patches.replace(model, _RESULTS, function)
 
 
 def validates_after(model, epoch, frequency):
-    """Whether `fit(validation_freq=frequency)` validates after an epoch, counted from 0."""
+    """Returns whether `fit(validation_freq=frequency)` validates after an epoch, from 0."""
     return model._should_eval(epoch, frequency)
 
 
 def initial_epoch(model):
-    """The epoch that a backup has set for a fit to begin with; `None` if none has."""
+    """Returns the epoch with which a backup makes a fit begin; `None` without a backup."""
     return model._initial_epoch
 
 
 def set_initial_epoch(model, epoch):
-    """Has a model's fits begin with an epoch; `None` for that of their arguments.
+    """Makes a model's fits begin with an epoch; `None` leaves it to their arguments.
 
     Returns:
-        Function that undoes it.
+        Function without arguments that undoes the change.
     """
     return patches.replace(model, "_initial_epoch", epoch)
 
 
 def compilation_of(model):
-    """An object that is another one each time that the model is compiled."""
+    """Returns an object that identifies the last `compile` of a model."""
     return model._loss_tracker
 
 
 def tracks_loss_of_output(model, metric):
-    """Whether a metric holds the loss of one of a model's outputs."""
+    """Returns whether a metric is the loss of one of a model's outputs."""
     compiled = getattr(model, "_compile_loss", None)
     return any(metric is each for each in getattr(compiled, "metrics", []))
 
 
 def takes_training(model):
-    """Whether a model's `compute_loss` has the argument `training`."""
+    """Returns whether a model's `compute_loss` has the argument `training`."""
     return model._compute_loss_has_training_arg
 
 
 def strategy_of(model):
-    """The strategy of `tf.distribute` that a model was made in, or `None`. TensorFlow only."""
+    """Returns a model's `tf.distribute` strategy, or `None`. On TensorFlow only."""
     return model._distribute_strategy
 
 
 def wraps_in_ddp():
-    """Whether Keras wraps models in PyTorch's `DistributedDataParallel`. PyTorch only."""
+    """Returns whether Keras wraps models in PyTorch's `DistributedDataParallel`."""
     return hasattr(keras.Model, "_initialize_ddp")

@@ -6,7 +6,7 @@ import importlib
 
 import keras
 
-_BACKENDS = ("tensorflow", "jax", "torch")  # on which easyddl trains
+_BACKENDS = ("tensorflow", "jax", "torch")  # the backends that easyddl supports
 
 
 @dataclasses.dataclass(frozen=True)
@@ -14,16 +14,16 @@ class Name:
     """One private or undocumented name of Keras.
 
     Attributes:
-        owner: String. The class or module that has it, with its path.
+        owner: String. The full name of the class or module that has the name.
         name: String.
-        consequence: String. What fails without it.
-        since: Tuple of integers. The first version of Keras that has it; easyddl serves Keras 3.5
-            and later.
-        is_set: Boolean. Whether it is an attribute that the owner's methods set on instances;
-            else it is a method, or a function of a module.
-        backend: String. The only Keras backend that it is needed on, or `None`.
-        takes: Tuple of strings. The parameters that easyddl relies on, of a function that it
-            replaces.
+        consequence: String. What fails without the name.
+        since: Tuple of integers. The first version of Keras that has the name. easyddl supports
+            Keras 3.5 and later.
+        is_set: Boolean. Whether this is an attribute that the owner's methods set on instances.
+            Otherwise it is a method, or a function of a module.
+        backend: String. The only Keras backend that needs the name, or `None`.
+        takes: Tuple of strings. For a function that easyddl replaces: the parameters that easyddl
+            relies on.
     """
 
     owner: str
@@ -39,21 +39,22 @@ class Name:
         return f"{self.owner}.{self.name}{takes}"
 
     def is_expected(self):
-        """Whether the installed Keras should have it, by its version and backend."""
+        """Returns whether the installed Keras should have the name, by its version and backend."""
         backend = keras.backend.backend()
         is_needed = backend in _BACKENDS and self.backend in (None, backend)
         return is_needed and self.since <= version()
 
     def is_there(self):
-        """Whether the installed Keras has it."""
+        """Returns whether the installed Keras has the name."""
         if self.is_set:
             owner = self.find_owner()
             return owner is not None and self.name in _names_in(owner)
         found = self._find()
-        return found is not None and set(self.takes) <= _parameters(found)
+        # Do not inspect a module that Keras imports lazily: that would import it.
+        return found is not None and (not self.takes or set(self.takes) <= _parameters(found))
 
     def find_owner(self):
-        """The class or module that has it; `None` if the installed Keras lacks that too."""
+        """Returns the class or module `owner`; `None` if the installed Keras lacks it."""
         module, _, rest = self.owner.partition(".")
         found = importlib.import_module(module)
         for part in rest.split("."):
@@ -65,7 +66,7 @@ class Name:
         return getattr(self.find_owner(), self.name, None)
 
     def get(self):
-        """The method or function itself.
+        """Returns the method or function itself.
 
         Raises:
             RuntimeError: If the installed Keras lacks it.
@@ -76,18 +77,18 @@ class Name:
         return found
 
     def require(self):
-        """Raises an error if the installed Keras lacks what it would be wrong to go on without."""
+        """Raises a `RuntimeError` if the installed Keras should have the name but lacks it."""
         if absent([self]):
             raise RuntimeError(message([self]))
 
 
 def version():
-    """The first two numbers of Keras's version."""
+    """Returns the first two numbers of Keras's version."""
     return tuple(int(part) for part in keras.__version__.split(".")[:2])
 
 
 def absent(names):
-    """Those of some names that the installed Keras should have and has not.
+    """Returns the names that the installed Keras should have but lacks.
 
     Args:
         names: Iterable of `Name`.
@@ -100,7 +101,7 @@ def absent(names):
 
 
 def message(names):
-    """What to tell the user of names that are missing."""
+    """Returns a message for the user about missing names."""
     lines = [f"  {name}: {name.consequence}" for name in names]
     return "\n".join(
         [
@@ -121,10 +122,10 @@ def _submodule(module, name):
 
 @functools.cache
 def _names_in(cls):
-    """The names that occur in a class's methods: an attribute that they set is among them.
+    """Returns all names that occur in a class's methods, among them attributes that they set.
 
-    Attributes of instances cannot be looked up otherwise without making an instance, and with it
-    variables, which would have the framework begin.
+    The alternative is to create an instance and look at its attributes. That would create
+    variables, and thereby initialize the framework.
     """
     found = set()
     for each in cls.__mro__:
@@ -143,7 +144,7 @@ def _parameters(function):
 
 
 def _unwrapped(function):
-    function = getattr(function, "fget", None) or function  # of a property
+    function = getattr(function, "fget", None) or function  # the getter of a property
     while hasattr(function, "__wrapped__"):
         function = function.__wrapped__
     return function

@@ -1,9 +1,9 @@
 """Replaces attributes of instances, classes and modules.
 
-A replacement for a while can be undone: the owner then has what it had of its own, or else what its
-class gives it. Replacements of the same name are undone in reverse order. Attributes of instances
-are set past the tracking of Keras and PyTorch, which would copy lists, and take in layers and
-variables.
+A temporary replacement can be undone. The owner then gets its own attribute back, or inherits the
+one of its class again. Undo replacements of the same name in reverse order. Attributes of instances
+are set without the attribute tracking of Keras and PyTorch, which would copy lists and register
+layers and variables.
 """
 
 import contextlib
@@ -16,16 +16,16 @@ _installed = weakref.WeakSet()
 
 
 def replace(owner, name, value):
-    """Gives an owner another value of an attribute, until that is undone.
+    """Replaces an attribute of an owner, until this is undone.
 
     Args:
-        owner: An instance with a dict, a class or a module.
-        name: String. An attribute that the owner has. A hook under any other name would never be
-            called, and nobody would notice.
-        value: The attribute's value meanwhile.
+        owner: An instance with a `__dict__`, a class or a module.
+        name: String. An attribute that the owner has. A hook with any other name would silently
+            never be called.
+        value: The new value.
 
     Returns:
-        Function that undoes the replacement.
+        Function without arguments that undoes the replacement.
 
     Raises:
         AttributeError: If the owner has no such attribute.
@@ -38,11 +38,11 @@ def replace_all(owner, values):
     """Replaces several attributes of an owner.
 
     Args:
-        owner: An instance with a dict, a class or a module.
+        owner: An instance with a `__dict__`, a class or a module.
         values: Dict of the values by name.
 
     Returns:
-        Function that undoes all replacements.
+        Function without arguments that undoes all replacements.
     """
     for name in values:
         _require(owner, name)
@@ -57,7 +57,7 @@ def replace_all(owner, values):
 
 @contextlib.contextmanager
 def replaced(owner, name, value):
-    """A context in which an owner has another value of an attribute: see `replace`."""
+    """Returns a context in which an owner has another value of an attribute: see `replace`."""
     undo = replace(owner, name, value)
     try:
         yield
@@ -66,10 +66,10 @@ def replaced(owner, name, value):
 
 
 def add(owner, name, value):
-    """Gives an owner an attribute that it need not have, until that is undone.
+    """Sets an attribute of an owner, which may lack it, until this is undone.
 
     Returns:
-        Function that undoes it.
+        Function without arguments that undoes the change.
     """
     own = vars(owner).get(name, _NONE)
     _set(owner, name, value)
@@ -84,13 +84,13 @@ def add(owner, name, value):
 
 
 def install(owner, name, wrap):
-    """Replaces a function of a class or a module for good, once.
+    """Replaces a function of a class or a module permanently. A second call has no effect.
 
     Args:
         owner: A class or a module.
         name: String. A function that the owner has.
-        wrap: Function that takes the original and returns its replacement. It is not called where
-            the function has been replaced before.
+        wrap: Function that takes the original and returns its replacement. It is not called if the
+            function has already been replaced.
     """
     _require(owner, name)
     original = getattr(owner, name)
@@ -105,7 +105,7 @@ def _require(owner, name):
     if not hasattr(owner, name):
         raise AttributeError(
             f"easyddl replaces {name!r} of {_words(owner)}, which has no such attribute. The "
-            "installed version of its library may be newer than this easyddl: install the latest "
+            "installed library may be newer than this version of easyddl. Install the latest "
             "easyddl, or an earlier version of that library."
         )
 

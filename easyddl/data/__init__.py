@@ -1,1 +1,1 @@
-"""Splits data into one shard per rank. Each kind of data has a file of its own."""
+"""Splits data into one shard for each rank. Each kind of data has its own file."""

@@ -2,7 +2,7 @@
 
 import keras
 
-from easyddl.data import arrays, kinds
+from easyddl.data import array_data, kinds
 
 
 def count_batches(data, batch_size):
@@ -34,7 +34,7 @@ def take_batches(data, start, stop, batch_size):
     if module is not None:
         return module.take_batches(data, start, stop)
     rows = slice(start * batch_size, stop * batch_size)
-    return keras.tree.map_structure(lambda leaf: arrays.take(leaf, rows), data)
+    return keras.tree.map_structure(lambda leaf: array_data.take(leaf, rows), data)
 
 
 def _count_samples(data):

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from easyddl.data import arrays
+from easyddl.data import array_data, sparse
 from easyddl.data.epoch_order import EpochOrder
 from easyddl.data.kinds import is_a
 
@@ -28,7 +28,7 @@ class EpochBatches(EpochOrder):
     def __getitem__(self, index):
         begin = index * self.batch_size
         rows = self._rows[begin : begin + self.batch_size]
-        return arrays.map_leaves(lambda _, leaf: _batch(leaf, rows), self.data, "arrays")
+        return array_data.map_leaves(lambda _, leaf: _batch(leaf, rows), self.data, "arrays")
 
     def _count_batches(self):
         return -(-self.shard.length(self.samples) // self.batch_size)
@@ -39,19 +39,44 @@ class EpochBatches(EpochOrder):
 
 def _batch(leaf, rows):
     """Takes rows of a leaf, in the form in which Keras expects a batch."""
-    batch = _read(leaf, rows) if is_a(leaf, "h5py") else arrays.take(leaf, rows)
+    batch = _read(leaf, rows) if is_a(leaf, "h5py") else array_data.take(leaf, rows)
     if is_a(batch, "tensorflow", "RaggedTensor"):
         return batch
     if hasattr(batch, "iloc"):
         batch = batch.to_numpy()
         batch = batch[:, None] if batch.ndim == 1 else batch  # Keras does this with a Series
-    elif hasattr(batch, "toarray"):
-        batch = batch.toarray()
+    elif sparse.is_sparse(batch):
+        batch = sparse.to_dense(batch)
     elif hasattr(batch, "detach"):
         batch = batch.detach().cpu()
+    if _is_text(batch):
+        return _as_tensor_of_text(batch)
     batch = np.asarray(batch)
     # Keras casts the floats of arrays in the same way.
     return batch.astype(keras.backend.floatx()) if batch.dtype.kind == "f" else batch
+
+
+def _is_text(batch):
+    dtype = getattr(batch, "dtype", None)
+    if isinstance(batch, list):
+        return len(batch) > 0 and isinstance(batch[0], str | bytes)
+    return getattr(dtype, "name", None) == "string" or getattr(dtype, "kind", None) in {*"OSU"}
+
+
+def _as_tensor_of_text(batch):
+    """Converts texts to a tensor of TensorFlow, the only backend with such tensors.
+
+    Keras accepts arrays of text, but not in the batches of a `PyDataset`.
+    """
+    if keras.backend.backend() != "tensorflow":
+        raise TypeError(
+            'With shuffle="epoch", only the TensorFlow backend supports texts. Convert them to '
+            f"numbers first. Received: an array of dtype {getattr(batch, 'dtype', 'str')} with "
+            f"the backend {keras.backend.backend()}"
+        )
+    import tensorflow as tf
+
+    return tf.convert_to_tensor(batch)
 
 
 def _read(dataset, rows):

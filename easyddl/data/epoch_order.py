@@ -43,7 +43,7 @@ class EpochOrder(keras.utils.PyDataset):
         self._reorder()
 
     def first(self, steps):
-        """Returns the same data, of which an epoch takes only the first `steps` batches."""
+        """Returns a copy whose epochs contain only the first `steps` batches."""
         less = copy.copy(self)
         less._most = steps
         return less
@@ -57,5 +57,5 @@ class EpochOrder(keras.utils.PyDataset):
         raise NotImplementedError
 
     def _reorder(self):
-        """Computes the order again. Called when the epoch has changed."""
+        """Computes a new order. Called when the epoch has changed."""
         raise NotImplementedError

@@ -10,7 +10,7 @@ from easyddl.data import iterators
 def split(dataset, shard):
     """Returns this rank's elements of a dataset or a loader, as an object of the same kind."""
     shard.refuse_shuffle(
-        "Shuffle Grain's data by Grain itself, with the same `seed` on all ranks, before you "
+        "Shuffle Grain's data with Grain itself, with the same `seed` on all ranks, before you "
         "split them."
     )
     if shard.size == 1:
@@ -35,7 +35,7 @@ class _ShardedDataset(grain.IterDataset):
 class _ShardedIterator(grain.DatasetIterator):
     """Iterates over one rank's elements.
 
-    Its only state is that of the parent iterator between two elements of this rank.
+    Its only state is the state of the parent iterator between two elements of this rank.
     """
 
     def __init__(self, parent, shard):
@@ -57,7 +57,7 @@ class _ShardedIterator(grain.DatasetIterator):
 def _loader(loader, shard):
     if loader._shard_options.shard_count > 1:
         raise ValueError(
-            "This Grain `DataLoader` is split already: pass `grain.sharding.NoSharding()` to it. "
+            "This Grain `DataLoader` is already split: pass `grain.sharding.NoSharding()` to it. "
             f"Received: a DataLoader with {loader._shard_options}"
         )
     options = loader.multiprocessing_options

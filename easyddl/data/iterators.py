@@ -6,19 +6,19 @@ import itertools
 def split(iterator, shard):
     """Returns a generator of this rank's elements of an iterator."""
     shard.refuse_shuffle(
-        "`split_data` cannot shuffle the elements of an iterator. Shuffle them before, in the "
-        "same order on all ranks."
+        "`split_data` cannot shuffle the elements of an iterator. Shuffle them before you split "
+        "them, in the same order on all ranks."
     )
-    # Keras accepts generators, and no other iterators.
+    # Return a generator, because Keras accepts no other iterators.
     return sharded(iterator, shard)
 
 
 def sharded(iterator, shard):
     """Yields the `rank`-th of every `size` elements.
 
-    It draws the elements of all ranks before it yields one. Therefore, if all ranks must get the
-    same number, it yields no element of an incomplete round. Whenever the generator is suspended,
-    the iterator is between two rounds.
+    Before the generator yields an element, it draws the elements of all ranks, which are a round.
+    So if all ranks must get the same number of elements, it yields none of an incomplete round.
+    Whenever the generator is suspended, the iterator is between two rounds.
 
     Args:
         iterator: An iterable, the same on all ranks.

@@ -29,7 +29,7 @@ def module_of(data):
 
 
 def is_a(value, package, name=None):
-    """Whether a class of `package`, called `name` if given, is a class or base of `value`."""
+    """Returns whether `value` is an instance of a class of `package`, named `name` if given."""
     return any(
         cls.__module__.partition(".")[0] == package and name in (None, cls.__name__)
         for cls in type(value).__mro__

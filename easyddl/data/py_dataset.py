@@ -69,7 +69,7 @@ def count_batches(dataset):
 
 
 def take_batches(dataset, start, stop):
-    """Returns a dataset of consecutive batches of another."""
+    """Returns a dataset of the batches from `start` up to `stop` of another dataset."""
     return _BatchRange(dataset, start, stop)
 
 

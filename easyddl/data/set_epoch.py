@@ -3,8 +3,8 @@
 from easyddl.data.kinds import is_a
 from easyddl.data.shard import EPOCH
 
-# Attributes of a dataset or loader that may hold an object with an order by epoch, for example the
-# sampler of a PyTorch loader.
+# Attributes of a dataset or loader that may hold an object whose order depends on the epoch, for
+# example the sampler of a PyTorch loader.
 _INNER = ("dataset", "sampler", "batch_sampler")
 
 
@@ -16,7 +16,7 @@ def begin(data, epoch):
         epoch: Integer, from 0.
 
     Raises:
-        ValueError: If a `tf.data.Dataset` with an order by epoch never ends.
+        ValueError: If the order of a `tf.data.Dataset` depends on the epoch, but it never ends.
     """
     setters = _setters(data)
     if setters and is_a(data, "tensorflow", "DatasetV2") and int(data.cardinality()) == -1:
@@ -33,12 +33,17 @@ def _setters(data):
     found = []
     if callable(getattr(data, "set_epoch", None)):
         found.append(data.set_epoch)
-    for inner in _inner(data):
+    for inner in inner_of(data):
         found.extend(_setters(inner))
     return found
 
 
-def _inner(data):
+def inner_of(data):
+    """Returns the datasets, loaders and samplers inside of a dataset or a loader.
+
+    Args:
+        data: Any object. For arrays the result is empty.
+    """
     if is_a(data, "tensorflow", "DatasetV2"):
         return data._inputs()
     if is_a(data, "torch") or is_a(data, "keras", "PyDataset"):
@@ -50,8 +55,8 @@ def keep_order(arguments):
     """Changes the arguments of a fit so that Keras keeps the order of an epoch.
 
     Without this change Keras would permute the batches with a rank's own random numbers. With
-    `steps_per_epoch` it would continue in the middle of the data although a new epoch, and so a
-    new order, begins.
+    `steps_per_epoch` it would continue in the middle of the data, although a new epoch begins and
+    therefore a new order.
 
     Args:
         arguments: Dict of the arguments of `keras.Model.fit`.

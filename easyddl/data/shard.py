@@ -1,4 +1,4 @@
-"""Determines which samples a rank takes, and in which order."""
+"""`Shard`: which samples a rank takes, and in which order."""
 
 import dataclasses
 
@@ -13,10 +13,10 @@ EPOCH = "epoch"
 class Shard:
     """One rank's shard of any number of samples, batches or elements.
 
-    Of `size` ranks, rank `r` takes the `r`-th of every `size` items, after an optional
-    permutation. All ranks together therefore take the items of one process, in the same order.
+    With `size` ranks, rank `r` takes the `r`-th of every `size` items, after an optional
+    permutation. So all ranks together take the items of one process, in the same order.
 
-    The fields are plain values, so that a shard can be sent to data workers.
+    The fields are plain values, so that a shard can be pickled for data workers.
 
     Attributes:
         rank: Integer. The number of the rank.
@@ -62,7 +62,7 @@ class Shard:
         return np.random.default_rng(seed).permutation(count)[mine]
 
     def check(self, count, what, hint=""):
-        """Checks that there are enough items, and reports on rank 0 how many are dropped.
+        """Checks that there are enough items, and prints on rank 0 how many are dropped.
 
         Args:
             count: Integer. The number of items of all ranks.
@@ -70,9 +70,9 @@ class Shard:
             hint: String. Further advice for the error message.
 
         Raises:
-            ValueError: If a rank would get no item, where each rank needs one.
+            ValueError: If a rank would get no item, although each rank needs one.
         """
-        # A rank without any batch can join the others. A rank's arrays must not be empty.
+        # A rank without any batch can join the others, but a rank's arrays must not be empty.
         if count < self.size and (self.is_equal or what == "sample"):
             raise ValueError(
                 f"There must be at least one {what} for each rank. Start fewer ranks or pass "

@@ -1,4 +1,4 @@
-"""Gives each rank its own shard of the data."""
+"""`split_data`, which returns each rank's shard of the data."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from easyddl.data import arrays as whole
-from easyddl.data import kinds
+from easyddl.data import array_data as whole
+from easyddl.data import kinds, split_calls
 from easyddl.data.shard import EPOCH, Shard
-from easyddl.runtime import validators, world
+from easyddl.runtime import notices, validators, world
 
 
 def split_data(
@@ -18,20 +18,21 @@ def split_data(
     seed: int = 0,
     remainder: Literal["drop", "keep"] = "drop",
     batch_size: int | None = None,
+    compare: bool = True,
 ) -> Any:
     """Returns this rank's shard of the data.
 
-    Of `k` ranks, rank `r` gets the samples `r`, `r + k`, `r + 2 * k` and so on, the same samples of
-    each array. The ranks' shards are disjoint. Every rank must pass the same data and the same
+    With `k` ranks, rank `r` gets the samples `r`, `r + k`, `r + 2 * k` and so on, the same samples
+    of each array. The ranks' shards are disjoint. Every rank must pass the same data and the same
     arguments, and must be able to read all the data.
 
     A dataset, a loader or an iterator must be the only argument, and the result is of the same
     kind. `split_data` splits it by elements, which are samples or batches: rank `r` gets the
-    elements `r`, `r + k` and so on. Batches keep their size, so that the batches of one step are
-    those that follow one another in one process.
+    elements `r`, `r + k` and so on. Batches keep their size, so the ranks' batches of one step are
+    consecutive batches of one process.
 
-    - `tf.data.Dataset`, of any cardinality. If it is already shuffled, it needs seeds that are the
-      same on all ranks; it is better to split first and shuffle then. All ranks must make this
+    - `tf.data.Dataset`, of any cardinality. If it is already shuffled, its seeds must be the same
+      on all ranks. It is better to split first and to shuffle after that. All ranks must make this
       call, because they compare these seeds.
     - `keras.utils.PyDataset` is split by batches. It keeps its workers, processes and epoch hooks.
       If it shuffles itself, it must do so in the same order on all ranks.
@@ -48,11 +49,12 @@ def split_data(
 
     Args:
         *arrays: The data, in the form that `model.fit()` takes: NumPy arrays, tensors of
-            TensorFlow, JAX or PyTorch, SciPy sparse matrices, pandas DataFrames and Series, HDF5
-            datasets, lists, or nested dicts and tuples of these. The shape of each array is
-            `(samples, ...)`, with the same number of samples in all of them. A list is a list of
-            samples; pass several inputs as a tuple or a dict. `None`, for example for an absent
-            `sample_weight`, stays `None`. Alternatively one dataset, loader or iterator.
+            TensorFlow, JAX or PyTorch, also sparse and ragged ones, SciPy sparse matrices, pandas
+            DataFrames and Series, HDF5 datasets, lists, or nested dicts and tuples of these. The
+            shape of each array is `(samples, ...)`, with the same number of samples in all of them.
+            A list is a list of samples; pass several inputs as a tuple or a dict. `None`, for
+            example for an absent `sample_weight`, stays `None`. Alternatively one dataset, loader
+            or iterator.
         shuffle: `False`, `True` or `"epoch"`. `True` permutes the samples once before the split,
             with the same permutation for all arrays. Use it for data that are sorted or have a
             period. `"epoch"` draws a new permutation over all ranks in every epoch: any sample can
@@ -66,11 +68,16 @@ def split_data(
         remainder: `"drop"` or `"keep"`. What to do if the number of samples is not a multiple of
             the number of ranks. `"drop"` drops the last few, so that all ranks get the same number,
             and the root prints how many. `"keep"` keeps all; the ranks' numbers of samples then
-            differ by at most one. Of a `tf.data.Dataset` of unknown or infinite length none are
-            dropped. Defaults to `"drop"`.
+            differ by at most one. A `tf.data.Dataset` of unknown or infinite length loses none.
+            Defaults to `"drop"`.
         batch_size: Integer. The number of samples that this rank takes in a step, for arrays with
             `shuffle="epoch"`; `fit` ignores its own `batch_size` for these. Defaults to 32, as in
             `fit`.
+        compare: Boolean. Whether the ranks compare their data at the begin of the next fit with a
+            `DDLCallback`: the lengths of all data, and samples of the contents of arrays and
+            lists. Different lengths, integers or texts raise an error on all ranks, and different
+            floats cause a warning. Pass `False` if ranks pass different data on purpose. Defaults
+            to `True`.
 
     Returns:
         This rank's shard: one object for one argument, else a tuple with one entry for each
@@ -78,14 +85,14 @@ def split_data(
         A memory-mapped array that is not shuffled stays on disk. HDF5 datasets become NumPy arrays.
         With one rank and no shuffling the data are returned unchanged.
 
-        Arrays with `shuffle="epoch"`: one `keras.utils.PyDataset` of all of them, which you pass
-        to `fit` as `x`. It keeps the whole arrays, because any sample may go to this rank, and
-        yields tuples of NumPy arrays. With `steps_per_epoch` an epoch takes that number of batches
-        from the beginning of its order.
+        For arrays with `shuffle="epoch"`, one `keras.utils.PyDataset` of all arrays, which you pass
+        to `fit` as `x`. It keeps the whole arrays, because any sample may go to this rank. It
+        yields tuples of dense NumPy arrays; texts and ragged tensors stay tensors. With
+        `steps_per_epoch` an epoch takes that number of batches from the beginning of its order.
 
-        `tf.data.Dataset` with `shuffle`: a pass fills a buffer with all elements. Shuffle small
-        elements, such as indices or file names, and load the samples after that. Do not call
-        `repeat` on it.
+        For a `tf.data.Dataset` with `shuffle`, a dataset whose every pass fills a buffer with all
+        elements. Shuffle small elements, such as indices or file names, and load the samples after
+        that. Do not call `repeat` on it.
 
     Raises:
         ValueError: If no array is passed, the arrays have different numbers of samples, there are
@@ -116,13 +123,25 @@ def split_data(
     - [Goyal et al., 2017](https://arxiv.org/abs/1706.02677), Accurate, Large Minibatch SGD:
       Training ImageNet in 1 Hour, section 2.3: one shuffle per epoch, divided among the workers.
     """
-    _check_options(shuffle, seed, remainder)
+    _check_options(shuffle, seed, remainder, compare)
     shard = Shard(world.rank(), world.size(), shuffle, int(seed), remainder)
+    if shard.size == 1:
+        return _split(arrays, shard, batch_size)
+    leaves, arrays = whole.leaves_of(arrays)
+    is_first = not _warn_of_second_split(leaves)
+    result = _split(arrays, shard, batch_size)
+    if compare and is_first:
+        split_calls.note(leaves, f"shuffle={shuffle!r}, seed={seed}, remainder={remainder!r}")
+    split_calls.note_result(result)
+    return result
+
+
+def _split(arrays, shard, batch_size):
     kind = kinds.module_of(arrays[0]) if len(arrays) == 1 else None
-    _check_batch_size(batch_size, is_taken=kind is None and shuffle == EPOCH)
+    _check_batch_size(batch_size, is_taken=kind is None and shard.shuffle == EPOCH)
     if kind is not None:
         return kind.split(arrays[0], shard)
-    if shuffle == EPOCH:
+    if shard.shuffle == EPOCH:
         return _epoch_batches(arrays, shard, 32 if batch_size is None else int(batch_size))
     shards = whole.split(arrays, shard)
     return shards[0] if len(shards) == 1 else shards
@@ -144,7 +163,17 @@ def _epoch_batches(arrays, shard, batch_size):
     return EpochBatches(arrays, samples, shard, batch_size)
 
 
-def _check_options(shuffle, seed, remainder):
+def _warn_of_second_split(leaves):
+    twice = [path for path, leaf in leaves.items() if split_calls.is_result(leaf)]
+    if twice:
+        notices.tell(
+            "warning: split_data() received data that it has already split, so each rank gets only "
+            f"a part of its shard: {', '.join(twice)}. Split the data once."
+        )
+    return bool(twice)
+
+
+def _check_options(shuffle, seed, remainder, compare):
     if not isinstance(shuffle, bool | np.bool_) and not _is_text(shuffle, (EPOCH,)):
         raise TypeError(
             f'Argument `shuffle` must be a boolean or "{EPOCH}". Received: shuffle={shuffle!r}'
@@ -155,6 +184,8 @@ def _check_options(shuffle, seed, remainder):
             "ranks' shards would overlap. "
             f"Received: seed={seed!r}"
         )
+    if not isinstance(compare, bool | np.bool_):
+        raise TypeError(f"Argument `compare` must be a boolean. Received: compare={compare!r}")
     if seed < 0:
         raise ValueError(f"Argument `seed` must not be negative. Received: seed={seed!r}")
     if not _is_text(remainder, ("drop", "keep")):

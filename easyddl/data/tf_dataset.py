@@ -45,8 +45,9 @@ def _shuffled(dataset, count, shard):
         epoch = tf.Variable(0, dtype=tf.int64, trainable=False, name="easyddl_epoch")
 
     def begin(_):
-        # Sets the seed of this function's graph only. Without it the rank's own
-        # tf.random.set_seed would count. A pair of zeros would mean that there is no seed.
+        # This sets the seed of this function's graph only. Otherwise the rank's own
+        # tf.random.set_seed would change the order. The number must not be 0: a pair of zeros
+        # means that there is no seed.
         tf.random.set_seed(1 + shard.seed % (2**31 - 2))
         # Read once per pass: a later set_epoch must not change the order of an active pass.
         number = epoch.assign_add(1) - 1 if shard.shuffle == EPOCH else tf.constant(0, tf.int64)
@@ -61,7 +62,7 @@ def _shuffled(dataset, count, shard):
 
 
 def inputs_of(dataset):
-    """Returns a list of the dataset and all datasets that it is made of."""
+    """Returns a list of the dataset and all datasets inside of it."""
     found = [dataset]
     for inner in dataset._inputs():
         found.extend(inputs_of(inner))
@@ -69,7 +70,7 @@ def inputs_of(dataset):
 
 
 def _seeds(dataset):
-    """Returns the pairs of seeds of all random operations, also inside functions.
+    """Returns the pairs of seeds of all shuffles in a dataset, including those inside functions.
 
     A pair of zeros means that each process draws its own seed.
     """
@@ -90,7 +91,7 @@ def _constant(tensor):
 
 
 def _is_free(dataset):
-    """Whether elements may come in any order, as far as the dataset shows."""
+    """Returns whether elements may come in any order, as far as the dataset shows."""
     return dataset.options().deterministic is False or any(
         getattr(inner, "_deterministic", None) == "false" for inner in inputs_of(dataset)
     )
@@ -109,13 +110,13 @@ def _check_order(dataset):
         )
     if (0, 0) in seeds:
         raise ValueError(
-            "A dataset that was shuffled without a seed has another order on each rank, so that "
+            "A dataset that was shuffled without a seed has a different order on each rank, so "
             f"the ranks' shards would overlap. {_SPLIT_FIRST}pass the same `seed` to `shuffle` on "
             "all ranks. Received: a tf.data.Dataset with a shuffle that has no seed"
         )
     if _is_free(dataset):
         raise ValueError(
-            "A dataset with `deterministic=False` may have another order on each rank, so that "
+            "A dataset with `deterministic=False` may have a different order on each rank, so "
             "the ranks' shards would overlap. Split the dataset before that step, or leave out "
             "`deterministic=False`. Received: a tf.data.Dataset with deterministic=False"
         )
@@ -139,5 +140,5 @@ def count_batches(dataset):
 
 
 def take_batches(dataset, start, stop):
-    """Returns a dataset of consecutive elements of another."""
+    """Returns a dataset of the elements from `start` up to `stop` of another dataset."""
     return dataset.skip(start).take(stop - start)

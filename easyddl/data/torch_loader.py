@@ -1,4 +1,4 @@
-"""Splits a PyTorch `DataLoader`, by a sampler that takes one rank's shard."""
+"""Splits a PyTorch `DataLoader` with a sampler that takes one rank's shard."""
 
 import contextlib
 
@@ -24,14 +24,14 @@ _KEPT = (
 
 
 def split(loader, shard):
-    """Returns a loader of this rank's samples, or of its batches where samples cannot be split."""
+    """Returns a loader of this rank's samples, or of its batches if samples cannot be split."""
     shard.refuse_shuffle(
-        "A `DataLoader` shuffles by its own sampler. Pass `DataLoader(..., shuffle=True)`: "
-        "`split_data` then gives a new order over all ranks in every epoch."
+        "A `DataLoader` shuffles with its own sampler. Pass `DataLoader(..., shuffle=True)`: "
+        "with `split_data` it then draws a new order over all ranks in every epoch."
     )
     if isinstance(loader.sampler, data.DistributedSampler):
         raise ValueError(
-            "This `DataLoader` is split already: leave out its `DistributedSampler`. "
+            "This `DataLoader` is already split: leave out its `DistributedSampler`. "
             "Received: a DataLoader with a sampler of type DistributedSampler"
         )
     if shard.size == 1:
@@ -61,7 +61,7 @@ class RankSampler(data.Sampler):
     Args:
         sampler: A sampler of samples or of batches that has a length.
         shard: The `Shard` of this rank.
-        what: String. The name of an item that it draws, in the singular.
+        what: String. The name of an item that the sampler draws, in the singular.
 
     Raises:
         TypeError: If `sampler` has no length.
@@ -109,7 +109,7 @@ class RankSampler(data.Sampler):
 
 
 class _ShardedBatches(data.IterableDataset):
-    """One rank's batches of a loader whose dataset is iterable only."""
+    """One rank's batches of a loader of an `IterableDataset`."""
 
     def __init__(self, loader, shard):
         self.loader = loader
@@ -130,14 +130,14 @@ def count_batches(loader):
         )
     if isinstance(loader.sampler, data.RandomSampler):
         raise ValueError(
-            "`predict` returns predictions in the order of the data, and a `DataLoader` that "
+            "`predict` returns predictions in the order of the data, but a `DataLoader` that "
             "shuffles has no fixed order. Received: a DataLoader with shuffle=True"
         )
     return len(loader)
 
 
 def take_batches(loader, start, stop):
-    """Returns a loader of consecutive batches of another."""
+    """Returns a loader of the batches from `start` up to `stop` of another loader."""
     kept = {name: getattr(loader, name) for name in _KEPT if hasattr(loader, name)}
     batches = list(loader.batch_sampler)[start:stop]
     return data.DataLoader(loader.dataset, batch_sampler=batches, **kept)

@@ -1,4 +1,4 @@
-"""Adjusts `validation_split` so that all ranks hold out the samples that one process would."""
+"""Adjusts `validation_split` so that the ranks hold out the same samples as one process."""
 
 import math
 
@@ -12,8 +12,8 @@ def to_rank_fraction(arguments):
     """Replaces `validation_split` by this rank's own fraction.
 
     Keras holds out the last part of each rank's samples. One process would hold out the last part
-    of all samples, of which the ranks' shards contain different numbers. This function changes
-    each rank's fraction so that Keras cuts the shard at the same sample.
+    of all samples, and the ranks' shards may contain different numbers of these. This function
+    changes each rank's fraction so that Keras cuts the shards at the same sample.
 
     Collective if `validation_split` is passed.
 
@@ -31,23 +31,23 @@ def to_rank_fraction(arguments):
     if not fraction or arguments.get("validation_data") is not None:
         return arguments
     mine = (float(fraction), _count_samples(arguments.get("x")))
-    everyones = objects.allgather_object(mine)
-    if len({fraction for fraction, _ in everyones}) > 1:
+    by_rank = objects.allgather_object(mine)
+    if len({fraction for fraction, _ in by_rank}) > 1:
         raise ValueError(
             "All ranks must pass the same `validation_split`. Received, by rank: "
-            f"{[fraction for fraction, _ in everyones]}"
+            f"{[fraction for fraction, _ in by_rank]}"
         )
-    counts = [count for _, count in everyones]
+    counts = [count for _, count in by_rank]
     if not _are_sharded(counts):
-        return arguments  # not made by split_data: the global order is unknown
+        return arguments  # the shards are not from split_data, so the global order is unknown
     kept = _kept(float(fraction), sum(counts))
     mine = len(range(world.rank(), kept, world.size()))
-    # The added half keeps the cut away from a boundary at which rounding would decide.
+    # The added half keeps the result of Keras's computation away from a rounding boundary.
     return {**arguments, "validation_split": 1 - (mine + 0.5) / counts[world.rank()]}
 
 
 def _kept(fraction, samples):
-    """Returns how many of all samples are trained on, computed as Keras does."""
+    """Returns how many of all samples are used for training, computed as Keras does."""
     kept = math.floor(samples * (1.0 - fraction))
     if min(kept, samples - kept) < world.size():
         raise ValueError(
@@ -65,7 +65,7 @@ def _count_samples(x):
 
 
 def _are_sharded(counts):
-    """Whether the ranks' numbers of samples are those of shards that `split_data` makes."""
+    """Returns whether the ranks' numbers of samples are as `split_data` makes them."""
     if None in counts:
         return False
     samples = sum(counts)

@@ -1,7 +1,7 @@
-"""`easyddl doctor`: examines hosts and the links between them, and says what is wrong.
+"""`easyddl doctor`: examines hosts and the links between them, and reports problems.
 
-The coordinator (`examination.py`) starts one agent on each host (`agent.py`). An agent reports
-facts about its host and measures its memory and its links. The judgements (`judge_*.py`) turn what
-the agents report into findings, and `report.py` shows them. Agents need neither MPI nor Keras, so
-that a host where these are broken can be examined.
+The coordinator (`examination.py`) starts one agent (`agent.py`) on each host. An agent reports
+facts about its host and measures its memory and its links. `judge_*.py` derive findings from these
+reports, and `report.py` prints them. Agents need neither MPI nor Keras, so they can examine a host
+on which these are broken.
 """

@@ -1,39 +1,38 @@
-"""The process on each host that answers the coordinator's questions about it.
+"""The agent: a process on each examined host that answers the coordinator's questions.
 
-It connects to the coordinator, and ends when that connection ends or is silent. Both sides prove
-that they know the token of the examination before anything else is said.
+An agent connects to the coordinator, and exits when that connection ends or is silent. Both sides
+prove that they know the token of the examination before they send anything else.
 """
 
 import argparse
-import contextlib
 import os
 import socket
 import sys
 import threading
 import time
 
-from easyddl.doctor import hardware, limits, memory, network, probe, software
-from easyddl.doctor.listener import Listener
-from easyddl.doctor.messages import Messages
-from easyddl.launch import handshake
+from easyddl.doctor import hardware_facts, limits, memory, network, probe, software
+from easyddl.doctor.link_ports import LinkPorts
+from easyddl.transport import handshake, protocol
+from easyddl.transport.connection import ENDED, Connection, ConnectionLost
 
 TOKEN = "EASYDDL_DOCTOR_TOKEN"  # the environment variable
 HEARTBEAT = 2  # seconds between two messages of the coordinator
-SILENCE = 15  # seconds after which the other side is taken for lost
+SILENCE = 15  # seconds without a message after which the other side counts as lost
 
 
 class Agent:
     """Answers questions, each in a thread of its own.
 
     Args:
-        messages: `Messages`, connected to the coordinator.
+        connection: `Connection` to the coordinator.
         token: String. The secret of this examination.
     """
 
-    def __init__(self, messages, token):
-        self._messages = messages
+    def __init__(self, connection, token):
+        self._connection = connection
         self._token = token
-        self._listener = Listener(token)
+        self._ports = LinkPorts(token)
         self._questions = {
             "facts": self._facts,
             "names": network.look_up,
@@ -43,13 +42,15 @@ class Agent:
         }
 
     def serve(self):
-        """Answers until the connection ends."""
+        """Answers until the connection ends.
+
+        Raises:
+            ConnectionLost, TimeoutError: When it ends.
+        """
         while True:
-            question = self._messages.receive(SILENCE)
-            if question is None:
-                return
+            question, _ = self._connection.wait(SILENCE)
             if question["ask"] == "time":
-                self._messages.send({"id": question["id"], "result": time.time()})
+                self._send(id=question["id"], result=time.time())
             else:
                 threading.Thread(target=self._answer, args=[question], daemon=True).start()
 
@@ -58,19 +59,22 @@ class Agent:
         try:
             ask = self._questions[question["ask"]]
             answer["result"] = ask(**question.get("arguments", {}))
-        except Exception as error:  # the coordinator reports whatever went wrong
+        except Exception as error:  # the coordinator reports every error
             answer["error"] = f"{type(error).__name__}: {error}"
-        with contextlib.suppress(OSError):  # `serve` notices that the connection has ended
-            self._messages.send(answer)
+        self._send(**answer)
+
+    def _send(self, **message):
+        self._connection.send(**message)
+        self._connection.flush(SILENCE)
 
     def _facts(self):
         return {
             "hostname": socket.gethostname(),
             "software": software.facts(),
-            "hardware": hardware.facts(),
+            "hardware": hardware_facts.facts(),
             "limits": limits.facts(),
             "interfaces": network.interfaces(),
-            "ports": self._listener.ports,
+            "ports": self._ports.ports,
         }
 
     def _link(self, **arguments):
@@ -94,10 +98,10 @@ def main(arguments=None):
     token = os.environ.pop(TOKEN, "")
 
     def connect(address):
-        return handshake.connect((address, options.port), token)
+        return handshake.connect((address, options.port), token, protocol.MESSAGES)
 
     try:
-        messages = Messages(probe.connect_to_first(options.addresses, connect))
+        connection = Connection(probe.connect_to_first(options.addresses, connect))
     except OSError as error:
         places = ", ".join(f"{address}:{options.port}" for address in options.addresses)
         print(
@@ -107,11 +111,13 @@ def main(arguments=None):
         )
         return 1
     try:
-        messages.send({"host": options.host})
-        Agent(messages, token).serve()
-    except (OSError, ValueError) as error:
-        print(f"the connection to the coordinator broke: {error}", file=sys.stderr)
-    # Threads may still measure, or wait for a program.
+        connection.send(host=options.host)
+        Agent(connection, token).serve()
+    except (ConnectionLost, OSError) as error:
+        if str(error) != ENDED:
+            why = error.__cause__ or error
+            print(f"the connection to the coordinator broke: {why}", file=sys.stderr)
+    # Do not wait for threads: they may still measure, or wait for a program.
     sys.stderr.flush()
     software.end_programs()
     os._exit(0)

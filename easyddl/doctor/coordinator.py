@@ -1,21 +1,25 @@
-"""Accepts the agents' connections, and keeps them alive."""
+"""The coordinator: accepts the agents' connections, receives their answers, sends heartbeats."""
 
-import contextlib
 import secrets
+import selectors
 import socket
 import threading
+import time
 
 from easyddl.doctor import network
 from easyddl.doctor.agent import HEARTBEAT
-from easyddl.doctor.messages import Messages
 from easyddl.doctor.remote_agent import RemoteAgent
-from easyddl.launch.handshake import Stranger
+from easyddl.transport import protocol
+from easyddl.transport.listener import Listener
 
-_HOST = 30  # seconds that an agent has to name its host
+_HOST = 30  # seconds within which an agent must name its host
+_ROUND = 0.1  # the longest pause in seconds between two checks of the time
 
 
 class Coordinator:
-    """Listens for agents. Use it as a context: at its end, the agents end.
+    """Listens for agents. Use it as a context manager: the agents end with the context.
+
+    One thread receives all messages of the agents.
 
     Attributes:
         agents: Dictionary of `RemoteAgent` by the name of the host.
@@ -28,32 +32,31 @@ class Coordinator:
         self.token = secrets.token_hex(16)
         self._arrived = threading.Condition()
         self._ended = threading.Event()
-        self._listener = socket.socket()
-        self._listener.bind(("", 0))
-        self._listener.listen(256)
-        self.port = self._listener.getsockname()[1]
+        self._selector = selectors.DefaultSelector()
+        server = socket.create_server(("", 0), backlog=256)
+        kinds = [protocol.MESSAGES]
+        self._listener = Listener(self._selector, server, self.token, kinds, first=_HOST)
+        self.port = self._listener.port
 
     def __enter__(self):
-        threading.Thread(target=self._accept, daemon=True).start()
-        threading.Thread(target=self._beat, daemon=True).start()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
         return self
 
     def __exit__(self, *error):
         self._ended.set()
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # also ends `accept` in the other thread
+        self._thread.join()
         self._listener.close()
-        with self._arrived:
-            agents = list(self.agents.values())
-        for agent in agents:
+        for agent in self.agents.values():
             agent.close()
+        self._selector.close()
 
     def addresses(self):
-        """The addresses where agents can find this process.
+        """Returns the addresses at which agents can connect to this process.
 
         Returns:
-            List of strings: those that this host's name stands for, then those of its devices,
-            then the loopback, for an agent on this host.
+            List of strings: first the addresses of this host's name, then those of its network
+            devices, and last the loopback address, for an agent on this host.
         """
         own = [interface["address"] for interface in network.interfaces()]
         name = socket.gethostname()
@@ -61,35 +64,29 @@ class Coordinator:
         return list(dict.fromkeys([*named, *own, "127.0.0.1"]))
 
     def wait_for_change(self, seconds):
-        """Waits until an agent arrives, or for some time."""
+        """Waits until an agent connects, for at most some seconds."""
         with self._arrived:
             self._arrived.wait(seconds)
 
-    def _accept(self):
+    def _run(self):
+        beat = time.monotonic() + HEARTBEAT
         while not self._ended.is_set():
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._welcome, args=[connection], daemon=True).start()
+            for key, _ in self._selector.select(_ROUND):
+                key.data()
+            for arrival in self._listener.take():
+                self._admit(arrival.connection, arrival.header.get("host"))
+            is_time = time.monotonic() > beat
+            for agent in self.agents.values():
+                agent.check_silence()
+                if is_time:  # a heartbeat, by which both sides notice a broken connection
+                    agent.ask("time")
+            beat = time.monotonic() + HEARTBEAT if is_time else beat
 
-    def _welcome(self, connection):
-        messages = Messages(connection)
-        try:
-            Stranger(connection, self.token).wait()
-            host = messages.receive(_HOST)["host"]
-        except (OSError, ValueError, KeyError, TypeError):
-            messages.close()  # not an agent of this examination
+    def _admit(self, connection, host):
+        """Adds an agent that has named its host."""
+        if not isinstance(host, str) or host in self.agents:
+            connection.close()
             return
         with self._arrived:
-            if host in self.agents or self._ended.is_set():
-                messages.close()
-                return
-            self.agents[host] = RemoteAgent(host, messages)
+            self.agents[host] = RemoteAgent(host, connection, self._selector)
             self._arrived.notify_all()
-
-    def _beat(self):
-        """Asks each agent for its time now and then, so that both sides notice a broken link."""
-        while not self._ended.wait(HEARTBEAT):
-            for agent in list(self.agents.values()):
-                agent.ask("time")

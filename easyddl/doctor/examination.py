@@ -1,30 +1,30 @@
-"""One examination: starts the agents, asks them everything, and judges the answers."""
+"""An examination: starts the agents, asks them all questions, and judges the answers."""
 
 import concurrent.futures
 import dataclasses
 import socket
 import time
 
-from easyddl.doctor import judge_hosts, judge_links, judge_software, start
+from easyddl.doctor import agent_start, judge_hosts, judge_links, judge_software
 from easyddl.doctor.coordinator import Coordinator
 from easyddl.doctor.finding import Level, error
 from easyddl.doctor.link_survey import LinkSurvey
 from easyddl.doctor.remote_agent import gather
 
-_MPI_NAME = "a job of MPI"
-_MPI_JOB = 15  # seconds for a job of MPI after all ranks have started
+_MPI_NAME = "an MPI job"
+_MPI_JOB = 15  # seconds for an MPI job after all ranks have started
 _TIMEOUT = 60  # seconds for one question to all agents
 
 
 @dataclasses.dataclass
 class Results:
-    """What an examination found.
+    """The results of an examination.
 
     Attributes:
-        hosts: List of strings: all that were to be examined.
-        facts: Dictionary of each agent's answer to `facts`, by host.
-        memory: Dictionary of each agent's answer to `memory`, by host.
-        clocks: Dictionary of pairs in seconds, by host: offset and uncertainty.
+        hosts: List of strings. All hosts that should be examined.
+        facts: Dictionary by host of the agents' answers to `facts`.
+        memory: Dictionary by host of the agents' answers to `memory`.
+        clocks: Dictionary by host of pairs in seconds: the offset of the clock and its uncertainty.
         links: Dictionary of `Link` by pair of hosts.
         findings: List of `Finding`, the worst first.
         seconds: Number. How long the examination took.
@@ -48,10 +48,10 @@ def examine(hosts, options, seconds=60.0, progress=lambda text: None):
     """Examines hosts.
 
     Args:
-        hosts: List of strings; `None` for this machine alone, without a launcher.
+        hosts: List of strings; `None` for this host alone, without a launcher.
         options: `StartOptions`.
-        seconds: Number. The time for the links.
-        progress: Function that takes a string: what is being done.
+        seconds: Number. The time for measuring the links.
+        progress: Function of a string that describes the current activity.
 
     Returns:
         `Results`.
@@ -63,7 +63,7 @@ def examine(hosts, options, seconds=60.0, progress=lambda text: None):
             examination = _Examination(coordinator, hosts, options, started, progress)
             results = examination.run(seconds)
     finally:
-        start.end_all(started.values())
+        agent_start.end_all(started.values())
     results.seconds = time.monotonic() - begin
     return results
 
@@ -95,7 +95,7 @@ class _Examination:
         survey = LinkSurvey(self._agents(), ends, seconds, self._progress)
         survey.measure()
         results.links = survey.links
-        lasting = list(self._agents())  # also notes the hosts that were lost
+        lasting = list(self._agents())  # also adds findings for lost agents
         findings += judge_links.links(lasting, results.links, survey.left_out)
         findings += judge_hosts.devices(results.facts, results.links)
         if results.can_start:
@@ -109,10 +109,10 @@ class _Examination:
         hosts, coordinator = self._results.hosts, self._coordinator
         self._progress(f"starting {len(hosts)} agents")
         if self._is_alone:
-            self._launch({hosts[0]: [start.on_this_machine, hosts[0], coordinator]})
+            self._launch({hosts[0]: [agent_start.on_this_host, hosts[0], coordinator]})
         else:
             self._launch(
-                {host: [start.on_host, host, coordinator, self._options] for host in hosts}
+                {host: [agent_start.on_host, host, coordinator, self._options] for host in hosts}
             )
         end = time.monotonic() + self._options.timeout
         missing = dict(self._started)
@@ -130,12 +130,12 @@ class _Examination:
             self._not_reached(host, f"{waited} ({program.reason()})")
 
     def _launch(self, calls):
-        """Starts programs, so that an interrupt leaves none of them unknown.
+        """Starts programs in threads, so that an interrupt cannot lose track of any of them.
 
-        Interrupts reach the main thread alone. The end of the pool waits for its threads.
+        Interrupts reach the main thread only, and the end of the pool waits for its threads.
 
         Args:
-            calls: Dictionary by name of lists: a function that starts a program, its arguments.
+            calls: Dictionary by name of lists: a function that starts a program, and its arguments.
         """
 
         def launch(name):
@@ -148,14 +148,14 @@ class _Examination:
     def _not_reached(self, host, reason):
         self._reported.add(host)
         advice = (
-            f"check that `ssh {host} true` works without a password, and that the same easyddl is "
-            "installed there in the same place"
+            f"check that `ssh {host} true` works without a password, and that the same version of "
+            "easyddl is installed there in the same place"
         )
         message = f"no agent could be started on {host}: {reason}"
         self._results.findings.append(error("hosts", message, advice, [host]))
 
     def _agents(self):
-        """The agents that are there, in the order of the hosts. Notes those that were lost."""
+        """Returns the connected agents in the order of the hosts. Reports lost ones."""
         found = {}
         for host in self._results.hosts:
             agent = self._coordinator.agents.get(host)
@@ -170,18 +170,18 @@ class _Examination:
     def _lost(self, host, reason):
         self._reported.add(host)
         message = f"{host} was lost during the examination: {reason}"
-        advice = "check whether the host is still up, and its network"
+        advice = "check whether the host is still up and its network works"
         self._results.findings.append(error("hosts", message, advice, [host]))
 
     def _ask_all(self, question, **arguments):
-        """Asks all agents, and notes those that fail to answer."""
+        """Asks all agents a question, and adds a finding for each that fails to answer."""
         agents = self._agents()
         futures = {host: agent.ask(question, **arguments) for host, agent in agents.items()}
         answers, problems = gather(futures, _TIMEOUT)
         for host, problem in problems.items():
             if agents[host].lost is None:
-                message = f"{host} does not tell its {question}: {problem}"
-                advice = "see whether the host is overloaded, and whether its disks answer"
+                message = f"{host} did not report its {question}: {problem}"
+                advice = "check whether the host is overloaded, and whether its disks respond"
                 self._results.findings.append(error("hosts", message, advice, [host]))
         return answers
 
@@ -190,10 +190,10 @@ class _Examination:
             try:
                 self._results.clocks[host] = agent.clock_offset()
             except (OSError, RuntimeError, concurrent.futures.TimeoutError):
-                continue  # a lost agent is a finding already
+                continue  # there already is a finding about a lost agent
 
     def _reach(self, names):
-        """Tries all ports. Returns where each host reaches each other: see `LinkSurvey`."""
+        """Tries all ports. Returns an open address and port for each pair: see `LinkSurvey`."""
         self._progress("trying the ports of all hosts")
         facts, agents = self._results.facts, self._agents()
         hosts = [host for host in agents if host in facts]
@@ -215,16 +215,16 @@ class _Examination:
         return ends
 
     def _addresses(self, a, b, names):
-        """The addresses of host b, those first by which host a knows it."""
+        """Returns the addresses of host b. Those to which host a resolves its name come first."""
         own = [interface["address"] for interface in self._results.facts[b]["interfaces"]]
         named = names.get(a, {}).get(b, {}).get("addresses", [])
         return list(dict.fromkeys([address for address in named if address in own] + own))
 
     def _start_mpi(self):
-        """Runs a job of MPI on all hosts. What is wrong already would make it fail."""
-        self._progress("starting a job of MPI")
+        """Runs an MPI job on all hosts. Call it only if there are no errors so far."""
+        self._progress("starting an MPI job")
         hosts = None if self._is_alone else self._results.hosts
-        self._launch({_MPI_NAME: [start.mpi_job, hosts, self._options]})
+        self._launch({_MPI_NAME: [agent_start.mpi_job, hosts, self._options]})
         program = self._started[_MPI_NAME]
         begin = time.monotonic()
         end = begin + self._options.timeout + _MPI_JOB
@@ -235,7 +235,7 @@ class _Examination:
         )
 
     def _measure_memory(self):
-        """Measures on all hosts at once, and again, one by one, on those that seem slow."""
+        """Measures all hosts at once, and then the slow ones again, one by one."""
         self._progress("measuring memory")
         measured = self._results.memory = self._ask_all("memory")
         for _ in range(2):

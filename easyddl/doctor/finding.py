@@ -5,7 +5,7 @@ import enum
 
 
 class Level(enum.Enum):
-    """How bad a finding is. With an error, training cannot start."""
+    """The severity of a finding. With an error, training cannot start."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -14,14 +14,15 @@ class Level(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One thing that was found.
+    """A finding: a problem, or the confirmation that something is fine.
 
     Attributes:
         level: `Level`.
-        subject: String. What was examined, such as `"links"`.
-        hosts: Tuple of strings: the host, or the two ends of a link; empty if it concerns all.
+        subject: String. The subject of the examination, such as `"links"`.
         message: String. What was found.
-        advice: String. What to do; empty for what is fine.
+        hosts: Tuple of strings. The host, or the two ends of a link; empty if the finding concerns
+            all hosts.
+        advice: String. What to do; empty if nothing needs to be done.
     """
 
     level: Level
@@ -31,20 +32,20 @@ class Finding:
     advice: str = ""
 
     def as_json(self):
-        """Converts the finding to what JSON can represent."""
+        """Converts the finding to JSON data."""
         return {**dataclasses.asdict(self), "level": self.level.value, "hosts": list(self.hosts)}
 
 
 def fine(subject, message, hosts=()):
-    """A finding that needs nothing to be done."""
+    """Returns a finding that needs no action."""
     return Finding(Level.FINE, subject, message, tuple(hosts))
 
 
 def warning(subject, message, advice, hosts=()):
-    """A finding with which training works, but slowly or not always."""
+    """Returns a finding of a problem with which training works, but slowly or not always."""
     return Finding(Level.WARNING, subject, message, tuple(hosts), advice)
 
 
 def error(subject, message, advice, hosts=()):
-    """A finding with which training cannot start."""
+    """Returns a finding of a problem with which training cannot start."""
     return Finding(Level.ERROR, subject, message, tuple(hosts), advice)

@@ -12,11 +12,11 @@ _LOCKED_MEMORY = 64 << 20
 _CLOCK = 0.1  # seconds
 _LOOK_UP = 1.0  # seconds
 _SLOW_COPY, _SLOW_ACCESS = 0.5, 4.0  # times the median of the other hosts
-_SURE = 200e-9  # seconds by which accesses differ by chance
+_SURE = 200e-9  # seconds; a smaller difference of latencies may be chance
 
 
 def limits(facts):
-    """Judges what the hosts let a process use.
+    """Judges the limits of a process on each host.
 
     Args:
         facts: Dictionary of the agents' answers to `facts`, by host.
@@ -44,7 +44,7 @@ def _limits_of(host, limits, hardware):
     if shared is not None and shared < _SHARED_MEMORY:
         yield warning(
             "limits",
-            f"/dev/shm on {host} has {size(shared)} only, which MPI may exceed",
+            f"/dev/shm on {host} has only {size(shared)}, which MPI may exceed",
             "start the container with --shm-size=1g (Kubernetes: an emptyDir of medium Memory)",
             [host],
         )
@@ -52,8 +52,8 @@ def _limits_of(host, limits, hardware):
     if quota is not None and quota < hardware["usable_cpus"]:
         yield fine(
             "limits",
-            f"the container on {host} may use the time of {quota:g} CPUs, of "
-            f"{hardware['usable_cpus']} that it sees",
+            f"the container on {host} may use the time of {quota:g} CPUs, but sees "
+            f"{hardware['usable_cpus']}",
             [host],
         )
     yield from _limits_of_process(host, limits, hardware)
@@ -64,26 +64,26 @@ def _limits_of_process(host, limits, hardware):
     if files is not None and files < _OPEN_FILES:
         yield warning(
             "limits",
-            f"a process on {host} may open {files} files only",
+            f"a process on {host} may open only {files} files",
             f"raise the limit: `ulimit -n {_OPEN_FILES * 64}`, or /etc/security/limits.conf",
             [host],
         )
     if locked is not None and locked < _LOCKED_MEMORY and hardware["gpus"]:
         yield warning(
             "limits",
-            f"a process on {host} may lock {size(locked)} of memory only; InfiniBand needs more",
+            f"a process on {host} may lock only {size(locked)} of memory; InfiniBand needs more",
             "raise the limit: `ulimit -l unlimited`, or /etc/security/limits.conf",
             [host],
         )
 
 
 def mpi_job(status, output, took):
-    """Judges a job of MPI that ran on all hosts.
+    """Judges an MPI job that ran on all hosts.
 
     Args:
-        status: Integer. Its exit status; `None` if it did not end in time.
-        output: String. The last lines that it printed.
-        took: Number. How long it ran, in seconds.
+        status: Integer. The job's exit status; `None` if it did not end in time.
+        output: String. The last lines of its output.
+        took: Number. Its duration in seconds.
 
     Returns:
         `Finding`.
@@ -93,9 +93,9 @@ def mpi_job(status, output, took):
     how = f"did not end within {took:.0f} s" if status is None else "failed"
     return error(
         "MPI",
-        f"a job of MPI on all hosts {how}: {output}",
-        "if the links above are fine, MPI has chosen another network: try `--tcp` of easyddl run, "
-        "or name the network device with `--nic`",
+        f"an MPI job on all hosts {how}: {output}",
+        "if the links above are fine, MPI may have chosen another network: try `--tcp` of easyddl "
+        "run, or name the network device with `--nic`",
     )
 
 
@@ -103,7 +103,7 @@ def clocks(offsets):
     """Judges the clocks.
 
     Args:
-        offsets: Dictionary by host of pairs in seconds: the offset and how wrong it can be.
+        offsets: Dictionary by host of pairs in seconds: the offset and its uncertainty.
 
     Returns:
         List of `Finding`.
@@ -124,12 +124,12 @@ def clocks(offsets):
             )
     if len(offsets) > 1 and not findings:
         most = max(abs(offset - usual) + doubt for offset, doubt in offsets.values())
-        findings.append(fine("clocks", f"the clocks agree to {seconds(most)}"))
+        findings.append(fine("clocks", f"the clocks agree within {seconds(most)}"))
     return findings
 
 
 def names(found, facts):
-    """Judges which hosts' names each host can look up.
+    """Judges how each host resolves the names of the hosts.
 
     Args:
         found: Dictionary of the agents' answers to `names`, by host.
@@ -169,7 +169,7 @@ def _name(host, name, answer, owned, is_alone):
     elif owned and not addresses & owned and not is_alone:
         what = "its own name" if name == host else "the name"
         yield (
-            f"{what} {name} stands for {', '.join(sorted(addresses))}, but {name} has "
+            f"{what} {name} resolves to {', '.join(sorted(addresses))}, but {name} has the address "
             f"{', '.join(sorted(owned))}"
         )
     if answer["seconds"] > _LOOK_UP:
@@ -177,7 +177,7 @@ def _name(host, name, answer, owned, is_alone):
 
 
 def devices(facts, measured):
-    """Judges the network devices that the links use.
+    """Compares the network devices that the links use.
 
     Args:
         facts: Dictionary of the agents' answers to `facts`, by host.
@@ -199,7 +199,7 @@ def devices(facts, measured):
             warning(
                 "devices",
                 f"the network device {used[host]['name']} of {host} has {title} {shown(value)}, "
-                f"those of other hosts {shown(usual)}",
+                f"those of other hosts have {shown(usual)}",
                 f"set the same {title} on all hosts of a network",
                 [host],
             )
@@ -213,7 +213,7 @@ def devices(facts, measured):
 
 
 def memory(measured):
-    """Judges the memory of the hosts by comparison.
+    """Compares the memory of the hosts.
 
     Args:
         measured: Dictionary of the agents' answers to `memory`, by host.

@@ -1,11 +1,11 @@
-"""Findings about the network: who reaches whom, and which link or host is slow."""
+"""Findings about the network: unreachable ports, bad links, and hosts with bad connections."""
 
 from easyddl.doctor import link_faults
 from easyddl.doctor.finding import error, fine, warning
 from easyddl.doctor.link_faults import Fault
 from easyddl.doctor.units import bits, seconds
 
-_FAR = 5e-3  # seconds; a longer round trip is bad, also where there is nothing to compare it with
+_FAR = 5e-3  # seconds; a longer round trip is bad, even if all links are alike
 _CABLE = "check its cable, port, speed and duplex settings (`ethtool`), and what else uses it"
 _ADVICE = {
     Fault.BROKEN: "check the routes and the path MTU (`ping -M do -s 1472`) between them",
@@ -55,7 +55,7 @@ def links(hosts, measured, left_out=0):
     """Judges the links.
 
     Args:
-        hosts: List of strings: those whose agents have lasted.
+        hosts: List of strings. The hosts whose agents were not lost.
         measured: Dictionary of `Link` by pair (from, to).
         left_out: Integer. The number of pairs that were not measured.
 
@@ -120,8 +120,8 @@ def _host_finding(host, measured, bad, good):
     make = error if worst is Fault.BROKEN else warning
     return make(
         "links",
-        f"the network connection of {host} is bad: {count} of its {total} links are, for example "
-        f"{told}",
+        f"the network connection of {host} is bad: {count} of its {total} links are bad, for "
+        f"example {told}",
         _ADVICE[worst],
         [host],
     )
@@ -139,7 +139,7 @@ def _told(kind, pair, link, good):
 
 
 def _blocked(answer):
-    """The ports that cannot be reached, with the reasons."""
+    """Returns the ports that cannot be reached, with the reasons."""
     if answer is None:
         return {}
     return {port: reason for port, reason in answer["ports"].items() if reason is not None}

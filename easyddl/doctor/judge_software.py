@@ -1,13 +1,13 @@
-"""Findings about what the hosts run: it has to be the same on all."""
+"""Findings about the software and the processors of the hosts, which should be the same on all."""
 
 import collections
 
 from easyddl.doctor.finding import Finding, Level, error, fine
 
 _REINSTALL = "install the same version on all hosts, best in one environment that all of them use"
-_ALIKE = "use hosts of one kind, or expect the slowest of them to set the pace"
+_ALIKE = "use hosts of the same kind: otherwise each step takes as long as on the slowest host"
 
-# Section and name of a fact, what to call it, how bad a difference is, and what to do about it.
+# For each fact: its section and name, its title, the level of a difference, and advice.
 _FACTS = (
     ("software", "easyddl", "easyddl", Level.ERROR, _REINSTALL),
     ("software", "keras", "Keras", Level.ERROR, _REINSTALL),
@@ -22,7 +22,7 @@ _FACTS = (
      "install the same driver on all hosts"),
     ("hardware", "model", "the processor", Level.WARNING, _ALIKE),
     ("hardware", "cpu_features", "the features of the processor", Level.WARNING,
-     "results of equal jobs may differ in their last bits; use hosts of one kind"),
+     "results of equal jobs may differ in their last bits: use hosts of the same kind"),
     ("hardware", "usable_cpus", "the number of usable CPUs", Level.WARNING, _ALIKE),
     ("hardware", "gpus", "the GPUs", Level.WARNING, _ALIKE),
 )  # fmt: skip
@@ -48,7 +48,7 @@ def judge(facts):
         findings += _missing(host, found["software"])
     for section, name, title, level, advice in _FACTS:
         values = {host: _value(found[section], name) for host, found in facts.items()}
-        if name not in _MAY_BE_MISSING:  # what is missing elsewhere is a finding of its own
+        if name not in _MAY_BE_MISSING:  # `_missing` reports what else is missing
             values = {host: value for host, value in values.items() if value is not None}
         findings += _compare(title, values, level, advice)
     findings += _compare_files(facts)
@@ -66,7 +66,7 @@ def _missing(host, software):
         backend = software["backend"]
         yield error(
             "software",
-            f"{host} has no {backend}, which Keras is set to use",
+            f"{host} has no {backend}, but Keras is configured to use it",
             f"`pip install {backend}`, or set KERAS_BACKEND to a backend that is installed",
             [host],
         )
@@ -81,7 +81,7 @@ def _missing(host, software):
 
 
 def _compare(title, values, level, advice):
-    """Names the hosts that differ from the most frequent value."""
+    """Yields a finding for each value that differs from the most frequent one."""
     groups = collections.Counter(values.values()).most_common()
     for value, _ in groups[1:]:
         usual, count = groups[0]
@@ -92,7 +92,7 @@ def _compare(title, values, level, advice):
 
 
 def _apart(value, usual):
-    """Leaves out what two tuples have in common."""
+    """Returns two values as text. Of two tuples, only the elements that differ are shown."""
     if not isinstance(value, tuple):
         return value or "none", usual or "none"
     more = [word for word in value if word not in usual]
@@ -101,18 +101,18 @@ def _apart(value, usual):
 
 
 def _compare_files(facts):
-    """Tells copies of one version of easyddl apart."""
+    """Yields findings about hosts whose copies of the same version of easyddl differ."""
     by_version = {}
     for host, found in facts.items():
         software = found["software"]
         by_version.setdefault(software["easyddl"], {})[host] = software["easyddl_files"]
     for version, values in by_version.items():
-        title = f"what the files of easyddl {version} hold"
+        title = f"the content of the files of easyddl {version}"
         yield from _compare(title, values, Level.ERROR, _REINSTALL)
 
 
 def _value(found, name):
-    """A fact in a form that can be compared and shown."""
+    """Returns a fact in a form that can be compared and shown."""
     if name == "gpus":
         return ", ".join(model or "GPU" for model in found[name])
     value = found[name]

@@ -1,10 +1,10 @@
-"""What a host lets a process use: locked memory, open files, shared memory, CPU time."""
+"""The limits of a process on this host: locked memory, open files, shared memory, CPU time."""
 
 import mmap
 import os
 import resource
 
-from easyddl.runtime import cgroup
+from easyddl.machine import cgroup
 
 _SHARED = "/dev/shm"
 
@@ -41,7 +41,7 @@ def _shared_memory():
 
 
 def _memfd_error():
-    """Does what the engine does to share memory between the ranks of a host."""
+    """Shares memory as the engine does among the ranks of a host. Returns the error, or `None`."""
     try:
         descriptor = os.memfd_create("easyddl-doctor")
     except OSError as error:

@@ -1,16 +1,16 @@
-"""Tells bad links from good ones, by comparison with the other links."""
+"""Distinguishes bad links from good links by comparing them."""
 
 import dataclasses
 import enum
 
-_SLOW = 0.72  # of the reference rate; below it a link is slow
-_LATE, _LATE_SECONDS = 4, 1e-3  # times the reference round trip, and at least so much longer
-_LOSS, _LOST = 0.003, 4  # the share of packets and their number; both have to be reached
-_BAD_HOST = 0.6  # the share of a host's links that are bad, if the host itself is to blame
+_SLOW = 0.72  # a link is slow if its rate is less than this part of the reference rate
+_LATE, _LATE_SECONDS = 4, 1e-3  # a bad round trip: this multiple, and this many seconds longer
+_LOSS, _LOST = 0.003, 4  # a lossy link: at least this share, and this number, of lost packets
+_BAD_HOST = 0.6  # a host is the cause if at least this share of its links is bad
 
 
 class Fault(enum.Enum):
-    """What is wrong with a link, the worst first."""
+    """The kinds of faults of a link, the worst first."""
 
     BROKEN = "broken"
     LOSS = "loss"
@@ -20,11 +20,11 @@ class Fault(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Reference:
-    """What a good link of this network does; `None` where nothing was measured.
+    """The properties of a good link of this network; `None` if nothing was measured.
 
     Attributes:
         rate: Number. Bytes per second.
-        rtt: Number. Seconds.
+        rtt: Number. The round-trip time in seconds.
     """
 
     rate: float | None
@@ -32,10 +32,10 @@ class Reference:
 
 
 def reference(links):
-    """Finds out what good links do: a quarter of the links is better than this.
+    """Computes the quartile of the links: a quarter of them is better than this.
 
-    The median would be that of bad links where one of three or four hosts is bad: it has a part in
-    half of the links or more.
+    The median would not do. If one of three or four hosts is bad, at least half of the links lead
+    to that host, so the median could belong to a bad link.
 
     Args:
         links: Dictionary of `Link`.
@@ -54,7 +54,8 @@ def faults(link, good, first_look=False):
     Args:
         link: `Link`.
         good: `Reference`.
-        first_look: Boolean. Whether a single lost packet is reason enough for a closer look.
+        first_look: Boolean. Whether a single lost packet already counts as a fault, so that the
+            link is measured again.
 
     Returns:
         Set of `Fault`.
@@ -74,13 +75,13 @@ def faults(link, good, first_look=False):
 
 
 def confirmed(links):
-    """The faults that were seen again.
+    """Returns the faults that a repeated measurement confirmed.
 
     Args:
         links: Dictionary of `Link` by pair of hosts.
 
     Returns:
-        Dictionary of sets of `Fault` by pair of hosts, of bad links alone.
+        Dictionary of sets of `Fault` by pair of hosts. It contains bad links only.
     """
     good = reference(links)
     found = {pair: faults(link, good) for pair, link in links.items() if link.confirmed}
@@ -88,7 +89,7 @@ def confirmed(links):
 
 
 def bad_hosts(hosts, links, bad):
-    """Finds the hosts most of whose links are bad, so that not the links are to blame.
+    """Finds hosts of which most links are bad, so that the host is the cause, not a link.
 
     Args:
         hosts: List of strings.
@@ -113,7 +114,7 @@ def bad_hosts(hosts, links, bad):
 
 
 def _share(host, all_links, bad, accused):
-    """The share of a host's links that are bad; 0 for a host with fewer than two links."""
+    """Returns the share of bad links among a host's links; 0 if it has fewer than two."""
     own = [link for link in all_links if host in link and not link & set(accused)]
     return sum(link in bad for link in own) / len(own) if len(own) > 1 else 0.0
 

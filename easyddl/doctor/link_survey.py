@@ -1,4 +1,4 @@
-"""Measures the links between all hosts, and measures again those that look bad."""
+"""Measures the links between all hosts, and repeats the measurement of suspicious links."""
 
 import time
 
@@ -8,11 +8,11 @@ from easyddl.doctor.link_table import Link, rounds
 from easyddl.doctor.remote_agent import gather
 
 _PACKETS, _MORE_PACKETS, _FEW_PACKETS = 400, 1000, 64
-_SECONDS = 0.25  # at full rate, for each direction
+_SECONDS = 0.25  # duration of sending at full rate, for each direction
 _TIMEOUT = 20  # seconds for one measurement
-_AGREE = 4  # measurements that have to find the same low rate
-_TRIES = 8  # or how often a link has to look slow again
-_QUIET = 0.85  # of its own rate; a good link below it shows that the machines are busy
+_AGREE = 4  # a link is slow if this many measurements find the same low rate,
+_TRIES = 8  # or if it is slow in this many repeated measurements
+_QUIET = 0.85  # if a good link has less than this part of its own rate, the hosts are busy
 
 
 class LinkSurvey:
@@ -21,12 +21,12 @@ class LinkSurvey:
     Args:
         agents: Dictionary of `RemoteAgent` by host.
         ends: Dictionary by pair (from, to) of the pair (address, port) of the second host.
-        seconds: Number. The time for all links; those that do not fit in are left out.
-        progress: Function that takes a string.
+        seconds: Number. The time for all links. Links for which it is too short are left out.
+        progress: Function of a string that describes the current activity.
 
     Attributes:
         links: Dictionary of `Link` by pair.
-        left_out: Integer. The number of pairs that there was no time for.
+        left_out: Integer. The number of pairs that were left out.
     """
 
     def __init__(self, agents, ends, seconds, progress):
@@ -38,7 +38,7 @@ class LinkSurvey:
         self._progress = progress
 
     def measure(self):
-        """Measures every link, and those that look bad again."""
+        """Measures every link, and then suspicious links again."""
         end = time.monotonic() + self._seconds
         all_rounds = rounds(list(self._agents))
         for number, pairs in enumerate(all_rounds, 1):
@@ -51,7 +51,7 @@ class LinkSurvey:
         self._look_again(time.monotonic() + max(10.0, self._seconds / 4))
 
     def _measure(self, pairs, packets=_PACKETS, seconds=_SECONDS):
-        """Measures some links at once. Returns their own rates, which are also added to `links`."""
+        """Measures some links at once, and adds the results to `links`. Returns the rates."""
         futures = {}
         for a, b in pairs:
             if (a, b) in self._ends:
@@ -81,7 +81,7 @@ class LinkSurvey:
                 if time.monotonic() > end:
                     break
                 self._try_again(pair, tries, good, is_quiet)
-        for pair, count in tries.items():  # there was no time for more
+        for pair, count in tries.items():  # links for which the time was too short
             link = self.links[pair]
             is_slow_only = link_faults.faults(link, good) == {Fault.RATE}
             link.confirmed = count > 0 and (not is_slow_only or link.agreeing_rates > 1)
@@ -97,7 +97,7 @@ class LinkSurvey:
         if not after and (link.measured or not link.problems):
             del tries[pair]
             return
-        # A busy machine makes links slow. It does not make all round trips long, or lose packets.
+        # A busy host slows links down, but neither delays all round trips nor loses packets.
         is_sure = after != {Fault.RATE}
         tries[pair] += is_quiet or is_sure
         if is_sure or (tries[pair] and link.agreeing_rates >= _AGREE) or tries[pair] >= _TRIES:
@@ -108,7 +108,7 @@ class LinkSurvey:
         return bool(self.links[pair].problems) and not self.links[pair].measured
 
     def _control(self, suspects):
-        """The best link that is beyond suspicion; `None` if all are suspicious."""
+        """Returns the fastest link that is not suspicious; `None` if all are suspicious."""
         others = [pair for pair in self.links if pair not in suspects and self.links[pair].rate]
         return max(others, key=lambda pair: self.links[pair].rate, default=None)
 

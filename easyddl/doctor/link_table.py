@@ -1,4 +1,4 @@
-"""What was measured of each link, in each direction."""
+"""The measurements of each link, in each direction."""
 
 import dataclasses
 
@@ -8,18 +8,18 @@ _PROBLEMS = 2  # failed measurements without a good one after which a link count
 
 @dataclasses.dataclass
 class Link:
-    """The measurements of the link from one host to another, with the best of each kept.
+    """The measurements of the link from one host to another.
 
     Attributes:
-        min_rtt: Number. The shortest round trip in seconds, as the kernel saw it.
-        median_rtt: Number. The usual round trip between processes, in seconds.
-        rates: List of numbers: bytes per second of each measurement.
-        sent: Integer. The small packets sent.
-        lost: Integer. How many of them were lost.
+        min_rtt: Number. The shortest round trip in seconds that the kernel measured.
+        median_rtt: Number. The smallest median of the round trips between processes, in seconds.
+        rates: List of numbers. The bytes per second of each measurement.
+        sent: Integer. The number of small packets sent.
+        lost: Integer. The number of small packets lost.
         retransmitted: Integer. Packets retransmitted at full rate, where some loss is normal.
-        interface_address: String. The address of the sender's device.
-        problems: List of strings: the reasons why measurements failed.
-        measured: Integer. How many measurements succeeded.
+        interface_address: String. The address of the sender's network device.
+        problems: List of strings. The reasons why measurements failed.
+        measured: Integer. The number of measurements that succeeded.
         confirmed: Boolean. Whether the link was still bad when it was measured again.
     """
 
@@ -52,10 +52,10 @@ class Link:
 
     @property
     def agreeing_rates(self):
-        """How many measurements found nearly the best rate.
+        """The number of measurements that found nearly the best rate.
 
-        Something limits the rate of a link where several do. Where other work disturbs the
-        measurements, rates differ.
+        If several rates agree, the link itself limits the rate. If other work disturbs the
+        measurements, the rates differ.
         """
         return sum(rate > _AGREE * self.rate for rate in self.rates)
 
@@ -66,11 +66,11 @@ class Link:
 
     @property
     def is_broken(self):
-        """Whether no measurement succeeded."""
+        """Whether several measurements failed and none succeeded."""
         return not self.measured and len(self.problems) >= _PROBLEMS
 
     def as_json(self):
-        """Converts the measurements to what JSON can represent."""
+        """Converts the measurements to JSON data."""
         return {**dataclasses.asdict(self), "rate": self.rate, "loss": self.loss}
 
 
@@ -79,10 +79,10 @@ def _smaller(known, new):
 
 
 def rounds(hosts):
-    """Orders all pairs of hosts in rounds, in each of which a host is in at most one pair.
+    """Divides all pairs of hosts into rounds. In a round each host is in at most one pair.
 
-    The links that are measured at once then share no host. This is the circle method of
-    tournaments: one host stays in place while the others move around.
+    So links that are measured at the same time share no host. This is the circle method of
+    round-robin tournaments: one host stays in place while the others rotate.
 
     Args:
         hosts: List of strings.

@@ -1,30 +1,30 @@
-"""Measures the memory of this host: bandwidth of a copy, and latency of one access.
+"""Measures the memory of this host: the bandwidth of a copy, and the latency of an access.
 
-It is plain Python, since importing NumPy takes longer than the measurement.
+This does not use NumPy, because importing it takes longer than the measurement.
 """
 
 import array
 import time
 
-from easyddl.doctor.hardware import memory as memory_of_host
+from easyddl.doctor.hardware_facts import memory as memory_of_host
 
 _COPY = 32 << 20  # bytes
-_LINES = 1 << 20  # cache lines of the table that is walked, 64 MiB
+_LINES = 1 << 20  # cache lines of the table, which has 64 MiB
 _LINE = 8  # integers in a cache line
 _STEPS = 50_000
-# Steps from line to line that visit all lines once, in an order that no CPU foresees.
+# A linear congruential generator. It visits all lines once, in an order that no CPU prefetches.
 _FACTOR, _SUMMAND = 1_664_525, 1_013_904_223
 
 
 def measure(rounds=3):
-    """Measures, and keeps the best of several rounds, since other work takes cores away.
+    """Measures the memory. Keeps the best of several rounds, because other work disturbs some.
 
     Args:
-        rounds: Integer. How many.
+        rounds: Integer. The number of rounds.
 
     Returns:
-        Dictionary: `copy` in bytes per second, read and written ones counted once; `latency` in
-        seconds. Both are `None` on a host with too little free memory.
+        Dictionary: `copy`, the copied bytes per second, and `latency` in seconds. Both are `None`
+        on a host with too little free memory.
     """
     if memory_of_host("MemAvailable") < 512 << 20:
         return {"copy": None, "latency": None}
@@ -35,15 +35,15 @@ def measure(rounds=3):
     inside, outside, position = [], [], 0
     for _ in range(rounds):
         inside.append(_walk(near, 0)[0])
-        seconds, position = _walk(far, position)  # goes on, since these lines are in a cache now
+        seconds, position = _walk(far, position)  # continue: the lines before are cached by now
         outside.append(seconds)
-    # The difference leaves the time of the interpreter out.
+    # The difference excludes the time of the interpreter.
     latency = max(0.0, min(outside) - min(inside)) / _STEPS
     return {"copy": _COPY / copy, "latency": latency}
 
 
 def _table(lines, steps):
-    """A table in which the first entry of a cache line names that of the next line to visit."""
+    """Returns a table. The first entry of a cache line is the index of the next line to visit."""
     table, line = array.array("q", [0]) * (lines * _LINE), 0
     for _ in range(steps):
         following = (line * _FACTOR + _SUMMAND) % lines
@@ -59,7 +59,7 @@ def _copy(target, source):
 
 
 def _walk(table, position):
-    """Follows the table. Returns the seconds that it took, and where it ended."""
+    """Follows the table. Returns the seconds that it took, and the last position."""
     start = time.perf_counter()
     for _ in range(_STEPS):
         position = table[position]

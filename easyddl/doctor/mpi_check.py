@@ -1,4 +1,4 @@
-"""Loads MPI and the engine, and prints MPI's name. The agent runs it in a process of its own."""
+"""Loads MPI and the engine, and prints MPI's version. The agent runs it in a separate process."""
 
 from easyddl.runtime import mpi_library
 

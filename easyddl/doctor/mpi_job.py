@@ -1,4 +1,4 @@
-"""Starts MPI on some ranks and adds up numbers on all of them, as training does."""
+"""A small MPI job: starts MPI and does an allreduce over all ranks, as training does."""
 
 import sys
 

@@ -1,10 +1,10 @@
-"""The network devices of a host, and the names that it can look up."""
+"""The network devices of this host, and how it resolves the names of hosts."""
 
 import pathlib
 import socket
 import time
 
-from easyddl.launch import addresses
+from easyddl.machine import addresses
 
 _DEVICES = pathlib.Path("/sys/class/net")
 
@@ -13,8 +13,8 @@ def interfaces():
     """Finds the network devices that have an IPv4 address, other than the loopback.
 
     Returns:
-        List of dictionaries: `name`, `address`, `mask`, `mtu`, and `speed` in bytes per second,
-        `None` where the device does not tell it.
+        List of dictionaries: `name`, `address`, `mask`, `mtu`, and `speed` in bytes per second, or
+        `None` if the device does not report it.
     """
     found = []
     for _, name in socket.if_nameindex():
@@ -61,5 +61,5 @@ def look_up(names):
 def _number(device, name):
     try:
         return int((_DEVICES / device / name).read_text())
-    except (OSError, ValueError):  # a device that is down does not tell its speed
+    except (OSError, ValueError):  # a device that is down does not report its speed
         return None

@@ -1,26 +1,24 @@
 """Measures the link from this host to another: latency, lost packets, bandwidth.
 
-Times and losses come from the kernel's TCP_INFO where it can give them, because a loaded machine
-delays processes, and delays the kernel's handling of packets much less.
+Times and losses come from the kernel's TCP_INFO if possible, because load on a host delays
+processes much more than it delays the kernel's handling of packets.
 """
 
 import concurrent.futures
-import contextlib
 import itertools
 import socket
 import statistics
 import time
 
 from easyddl.doctor import tcp_info
-from easyddl.doctor.messages import Messages
-from easyddl.launch import handshake
+from easyddl.transport import handshake, protocol
 
 _MESSAGE = bytes(64)
 _PINGS, _PING_SECONDS = 30, 0.15
-# Few enough packets at once that no switch or device has to drop one of them.
+# So few packets at once that no switch or device needs to drop one of them.
 _BATCH = 8
 _CHUNK = bytes(1 << 18)
-_WINDOW = 0.08  # seconds; the bandwidth is that of the best window
+_WINDOW = 0.08  # seconds; the bandwidth is measured in the best window
 _SILENCE = 8
 
 
@@ -32,10 +30,10 @@ def connect_to_first(addresses, connect):
         connect: Function of an address. Returns a connected socket.
 
     Returns:
-        That socket.
+        The connected socket.
 
     Raises:
-        OSError: If no address answers; the error of the first one.
+        OSError: If no address answers. This is the error of the first address.
     """
     first = None
     for address in addresses:
@@ -49,16 +47,17 @@ def connect_to_first(addresses, connect):
 def reach(addresses, ports, timeout=3.2):
     """Tries the ports of another host.
 
-    The kernel repeats a lost first packet after 1 and 3 seconds.
+    The default timeout lets the kernel repeat a lost first packet, which it does after 1 and
+    3 seconds.
 
     Args:
         addresses: List of strings.
         ports: List of integers.
-        timeout: Number. The seconds to wait for each.
+        timeout: Number. The seconds to wait for each port.
 
     Returns:
-        Dictionary: `address`, the first that answers on a port, or `None`; `ports`, for each port
-        `None` if it can be reached, else the reason.
+        Dictionary: `address`, the first address that answers, or `None`; `ports`, a dictionary
+        that has for each port the reason why it cannot be reached, or `None` if it can.
     """
 
     def attempt(port):
@@ -71,7 +70,7 @@ def reach(addresses, ports, timeout=3.2):
         except OSError as error:
             return None, str(error.strerror or error)
 
-    # At once, since each port that a firewall closes takes the whole time.
+    # Try all ports at once, because each port that a firewall closes takes the whole timeout.
     with concurrent.futures.ThreadPoolExecutor(len(ports)) as pool:
         answers = dict(zip(ports, pool.map(attempt, ports), strict=True))
     return {
@@ -81,21 +80,21 @@ def reach(addresses, ports, timeout=3.2):
 
 
 def measure(token, address, port, packets, seconds):
-    """Measures the link to the listener of another host.
+    """Measures the link to another host, whose agent listens on a port.
 
     Args:
         token: String. The secret of this examination.
         address: String.
         port: Integer.
-        packets: Integer. The small packets to send, of which lost ones are counted.
-        seconds: Number. How long to send as much as possible; 0 to leave it out.
+        packets: Integer. The number of small packets to send, to count how many are lost.
+        seconds: Number. How long to send at full rate; with 0 the rate is not measured.
 
     Returns:
         Dictionary: `min_rtt` and `median_rtt` in seconds, `sent` and `lost` packets, `rate` in
         bytes per second, `retransmitted` packets at full rate.
 
     Raises:
-        OSError: If the link does not answer.
+        OSError: If the other host does not answer.
     """
     result = {}
     with _connected(token, address, port, len(_MESSAGE)) as connection:
@@ -111,17 +110,12 @@ def measure(token, address, port, packets, seconds):
     return result
 
 
-@contextlib.contextmanager
 def _connected(token, address, port, every):
-    messages = Messages(handshake.connect((address, port), token, timeout=_SILENCE))
-    try:
-        messages.send({"answer_every": every})
-        if messages.receive(_SILENCE) is None:
-            raise ConnectionError("the other agent closed the connection")
-        messages.socket.settimeout(_SILENCE)
-        yield messages.socket
-    finally:
-        messages.close()
+    """Connects to the other agent, which answers one byte for every `every` bytes."""
+    sock = handshake.connect((address, port), token, protocol.PROBE, every, timeout=_SILENCE)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.settimeout(_SILENCE)
+    return sock
 
 
 def _ping(connection):
@@ -135,7 +129,7 @@ def _ping(connection):
 
 
 def _send_batches(connection, packets):
-    """Sends small packets, a few at a time. Takes longer only where packets are lost or late."""
+    """Sends small packets, a few at a time. Ends early if many are lost or late."""
     end = time.monotonic() + 0.3 + packets / 500
     for _ in range(packets // _BATCH):
         for _ in range(_BATCH):
@@ -154,11 +148,11 @@ def _receive(connection, count):
 
 
 def _send_all(connection, seconds):
-    """Sends for a time.
+    """Sends at full rate for some seconds.
 
     Returns:
-        The bytes per second that the other host has acknowledged in the best window. An average
-        would also count the pauses in which other work has the cores.
+        The bytes per second that the other host acknowledged in the best window. An average would
+        include pauses in which other work uses the cores.
     """
     start = now = time.perf_counter()
     marks = [(start, tcp_info.read(connection).acknowledged)]
@@ -167,6 +161,6 @@ def _send_all(connection, seconds):
         now = time.perf_counter()
         if now - marks[-1][0] >= _WINDOW:
             marks.append((now, tcp_info.read(connection).acknowledged))
-    if len(marks) < 2:  # one send took all of the time
+    if len(marks) < 2:  # a single send took the whole time
         marks.append((now, tcp_info.read(connection).acknowledged))
     return max((b[1] - a[1]) / (b[0] - a[0]) for a, b in itertools.pairwise(marks))

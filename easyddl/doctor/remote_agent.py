@@ -6,6 +6,7 @@ import threading
 import time
 
 from easyddl.doctor.agent import SILENCE
+from easyddl.transport.connection import ENDED, ConnectionLost
 
 
 class AgentLostError(ConnectionError):
@@ -13,30 +14,30 @@ class AgentLostError(ConnectionError):
 
 
 class RemoteAgent:
-    """Asks an agent. Several questions may be open at once.
+    """Sends questions to an agent. Several questions may be open at once.
 
     Args:
         host: String. The name of the agent's host.
-        messages: `Messages`, connected to the agent.
+        connection: `Connection` to the agent.
+        selector: The selector of the loop that receives the answers.
     """
 
-    def __init__(self, host, messages):
+    def __init__(self, host, connection, selector):
         self.host = host
-        self.address = messages.socket.getpeername()[0]
         self.lost = None  # the reason
-        self._messages = messages
+        self._connection = connection
+        self._heard_at = time.monotonic()
         self._numbers = itertools.count()
         self._open = {}
         self._lock = threading.Lock()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        connection.watch(selector, self._receive)
 
     def ask(self, question, **arguments):
         """Asks a question.
 
         Args:
-            question: String. Its name: see `Agent`.
-            **arguments: What JSON can represent.
+            question: String. The name of the question: see `Agent`.
+            **arguments: Arguments of the question, which JSON can represent.
 
         Returns:
             `concurrent.futures.Future` of the answer.
@@ -48,22 +49,18 @@ class RemoteAgent:
                 return future
             number = next(self._numbers)
             self._open[number] = future
-        try:
-            self._messages.send({"id": number, "ask": question, "arguments": arguments})
-        except OSError as error:
-            self._lose(f"the connection broke: {error}")
+        self._connection.send(id=number, ask=question, arguments=arguments)
         return future
 
     def clock_offset(self, rounds=8, timeout=SILENCE):
-        """Compares the agent's clock with this process's, as NTP does.
+        """Compares the agent's clock with the clock of this process, as NTP does.
 
         Args:
-            rounds: Integer. The quickest of so many round trips counts.
-            timeout: Number. The seconds to wait for each.
+            rounds: Integer. The number of round trips, of which the fastest is used.
+            timeout: Number. The seconds to wait for each round trip.
 
         Returns:
-            Pair of numbers in seconds: how far the agent's clock is ahead, and how much that can
-            be wrong.
+            Pair of numbers in seconds: by how much the agent's clock is ahead, and the uncertainty.
         """
         best = None
         for _ in range(rounds):
@@ -74,47 +71,58 @@ class RemoteAgent:
                 best = theirs - (start + trip / 2), trip
         return best[0], best[1] / 2
 
-    def close(self):
-        """Ends the connection, which ends the agent."""
-        self._lose("the examination has ended")
-        self._messages.close()
-        self._reader.join(5)
-
-    def _read(self):
-        try:
-            while (answer := self._messages.receive(SILENCE)) is not None:
-                with self._lock:
-                    future = self._open.pop(answer["id"], None)
-                if future is None:
-                    continue
-                if "error" in answer:
-                    future.set_exception(RuntimeError(answer["error"]))
-                else:
-                    future.set_result(answer["result"])
-            self._lose("its agent ended")
-        except TimeoutError:
+    def check_silence(self):
+        """Treats the agent as lost if it was silent for too long. The receiving loop calls this."""
+        if time.monotonic() > self._heard_at + SILENCE:
             self._lose(f"its agent was silent for {SILENCE} seconds")
-        except (OSError, ValueError, KeyError, TypeError) as error:
+
+    def close(self):
+        """Closes the connection, which ends the agent. The receiving loop must have ended."""
+        self._lose("the examination has ended")
+        self._connection.close()
+
+    def _receive(self):
+        self._heard_at = time.monotonic()
+        try:
+            for answer, _ in self._connection.receive():
+                self._take(answer)
+        except ConnectionLost as error:
+            is_end = str(error) == ENDED
+            self._lose(
+                "its agent ended" if is_end else f"the connection broke: {error.__cause__ or error}"
+            )
+        except (KeyError, TypeError) as error:
             self._lose(f"the connection broke: {error}")
+
+    def _take(self, answer):
+        with self._lock:
+            future = self._open.pop(answer["id"], None)
+        if future is None:
+            return
+        if "error" in answer:
+            future.set_exception(RuntimeError(answer["error"]))
+        else:
+            future.set_result(answer["result"])
 
     def _lose(self, reason):
         with self._lock:
             if self.lost is None:
                 self.lost = reason
             waiting, self._open = list(self._open.values()), {}
+        self._connection.unwatch()
         for future in waiting:
             future.set_exception(AgentLostError(reason))
 
 
 def gather(futures, timeout):
-    """Waits for answers.
+    """Waits for the answers to several questions.
 
     Args:
         futures: Dictionary of `Future`.
-        timeout: Number. The seconds for all of them.
+        timeout: Number. The seconds to wait for all of them.
 
     Returns:
-        Pair of dictionaries: the answers, and for the other keys the reason why there is none.
+        Pair of dictionaries: the answers, and for keys without an answer the reason.
     """
     concurrent.futures.wait(futures.values(), timeout)
     answers, problems = {}, {}

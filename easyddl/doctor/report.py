@@ -1,4 +1,4 @@
-"""Shows the results of an examination: as text for people, as JSON for programs."""
+"""The report of an examination: as text for people, and as JSON for programs."""
 
 import textwrap
 
@@ -8,15 +8,15 @@ from easyddl.doctor.units import seconds, size
 
 _VERSION = 1  # of the JSON format
 _WIDTH = 100
-_MATRIX = 12  # more hosts do not fit on a line
+_MATRIX = 12  # the matrix of more hosts would not fit on a line
 
 
 def as_json(results, topology=None):
-    """Converts the results.
+    """Converts the results to JSON data.
 
     Args:
         results: `Results`.
-        topology: What `topology.describe` returns.
+        topology: Dictionary from `topology.describe`, or `None`.
 
     Returns:
         Dictionary that JSON can represent.
@@ -54,14 +54,14 @@ def _host_as_json(host, results):
 
 
 def as_text(results, topology=None):
-    """Writes the report.
+    """Returns the report as text.
 
     Args:
         results: `Results`.
-        topology: What `topology.describe` returns.
+        topology: Dictionary from `topology.describe`, or `None`.
 
     Returns:
-        String of several lines: the findings, the worst first; then what was measured.
+        String of several lines: the findings, the worst first, and then the measurements.
     """
     lines = []
     for finding in results.findings:

@@ -1,15 +1,15 @@
-"""The versions of what a host runs: Python, easyddl, Keras and its backend, MPI, NCCL."""
+"""The versions of a host's software: Python, easyddl, Keras and its backend, MPI, NCCL."""
 
 import hashlib
 import importlib.metadata
 import importlib.util
-import json
-import os
 import pathlib
 import platform
 import re
 import subprocess
 import sys
+
+from easyddl.runtime import keras_backend
 
 _CHECK_MPI = [sys.executable, "-m", "easyddl.doctor.mpi_check"]
 _BACKENDS = {
@@ -25,23 +25,23 @@ _running = set()
 
 
 def facts():
-    """Reads the versions. Imports no framework.
+    """Reads the versions, without importing a framework.
 
     Returns:
-        Dictionary of strings; a value is `None` for what is not installed. `mpi_error` says why
-        MPI or the engine cannot be loaded.
+        Dictionary of strings. A value is `None` if the software is not installed. `mpi_error` says
+        why MPI or the engine cannot be loaded.
     """
     mpi, mpi_error = _mpi()
     return {**installed(), "mpi": mpi, "mpi_error": mpi_error}
 
 
 def installed():
-    """Reads the versions of what loads no MPI.
+    """Reads the versions that can be read without loading MPI.
 
     Returns:
-        Dictionary as of `facts`, without `mpi` and `mpi_error`.
+        Dictionary as from `facts`, without `mpi` and `mpi_error`.
     """
-    backend = _backend()
+    backend = keras_backend.selected()
     return {
         "python": platform.python_version(),
         "executable": sys.executable,
@@ -58,22 +58,22 @@ def installed():
 
 
 def backends():
-    """The version of each backend of Keras, or `None` where it is not installed.
+    """Returns the versions of the Keras backends.
 
     Returns:
-        Dictionary from the backend's name to a string.
+        Dictionary from the name of each backend to its version, or `None` if it is not installed.
     """
     return {name: version_of(*packages) for name, packages in _BACKENDS.items()}
 
 
 def end_programs():
-    """Kills the programs that are still being asked."""
+    """Kills the programs that are still running."""
     for program in list(_running):
         program.kill()
 
 
 def version_of(*packages):
-    """The version of the first of these packages that is installed, or `None`."""
+    """Returns the version of the first of these packages that is installed, or `None`."""
     for package in packages:
         try:
             return importlib.metadata.version(package)
@@ -83,36 +83,24 @@ def version_of(*packages):
 
 
 def folder():
-    """The folder of the package easyddl that is in use."""
+    """Returns the folder of the package easyddl that is in use."""
     spec = importlib.util.find_spec("easyddl.doctor")
     return pathlib.Path(next(iter(spec.submodule_search_locations))).parent
 
 
 def _digest():
-    """A short hash of easyddl's Python files, which tells copies of one version apart."""
+    """Returns a short hash of easyddl's Python files, to compare copies of the same version."""
     digest = hashlib.sha256()
     for path in sorted(folder().rglob("*.py")):
         digest.update(str(path.relative_to(folder())).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:12]
 
 
-def _backend():
-    """The backend that Keras would take."""
-    if os.environ.get("KERAS_BACKEND"):
-        return os.environ["KERAS_BACKEND"]
-    home = os.environ.get("KERAS_HOME") or os.path.join(os.path.expanduser("~"), ".keras")
-    try:
-        settings = json.loads(pathlib.Path(home, "keras.json").read_text())
-        return str(settings.get("backend", "tensorflow"))
-    except (OSError, ValueError, AttributeError):
-        return "tensorflow"
-
-
 def _mpi():
-    """Loads MPI and the engine in a process of their own.
+    """Loads MPI and the engine in a separate process.
 
     Returns:
-        Pair of MPI's name and version, and of the error; one of them is `None`.
+        Pair: the name and version of the MPI, and the error. One of them is `None`.
     """
     output, problem = _ask(_CHECK_MPI)
     if problem:
@@ -130,10 +118,10 @@ def _driver():
 
 
 def _ask(command):
-    """Runs a program for its output.
+    """Runs a program, and returns its output.
 
     Returns:
-        Pair of its output, and of what went wrong or `None`.
+        Pair: the output, and the error or `None`.
     """
     program = subprocess.Popen(
         command,

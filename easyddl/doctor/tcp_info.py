@@ -1,4 +1,4 @@
-"""What the kernel knows about a TCP connection: round-trip time, lost packets, bytes received."""
+"""The kernel's information on a TCP connection: round-trip time, lost packets, bytes received."""
 
 import socket
 import struct
@@ -21,7 +21,7 @@ class TcpInfo(typing.NamedTuple):
 
     @property
     def lost(self):
-        """The packets that were lost: the receiver reports which retransmissions were needless."""
+        """The number of lost packets: retransmissions, without those reported as needless."""
         return max(0, self.retransmitted - self.needless)
 
 

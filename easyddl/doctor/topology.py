@@ -1,9 +1,9 @@
-"""The topology of the examined hosts: which racks, hosts, processors, caches and GPUs there are."""
+"""The topology of the examined hosts: their racks, processors, caches and GPUs."""
 
-from easyddl.runtime import topology_tree
+from easyddl.hosts import topology_tree
 
-# The entries of `easyddl.runtime.hardware.facts`, among the facts that an agent reports.
-_MACHINE = ("model", "cores", "packages", "numa_nodes", "caches", "gpus", "quota")
+# The entries of `easyddl.machine.hardware.facts`, among the facts that an agent reports.
+_HARDWARE = ("model", "cores", "packages", "numa_nodes", "caches", "gpus", "quota")
 
 
 def describe(results, racks=None, slots=None):
@@ -11,13 +11,14 @@ def describe(results, racks=None, slots=None):
 
     Args:
         results: `Results`.
-        racks: List of strings: the rack of each host; `None` if they are not known.
-        slots: List of integers: the ranks of each host. By default one on each GPU, else one on
-            each core.
+        racks: List of strings. The rack of each host; `None` if the racks are not known.
+        slots: List of integers. The number of ranks on each host. By default there is a rank for
+            each GPU, or for each core on hosts without GPUs.
 
     Returns:
-        Dictionary: `tree`, a string of several lines; `notation`, IBM's, such as `p:6x2x1x1`, for
-        a job that fills the hosts, or `None`; `racks`, the argument. `None` if no host was reached.
+        Dictionary: `tree`, a string of several lines; `notation`, a topology such as `p:6x2x1x1`
+        in the notation of IBM PowerAI DDL, for a job that fills the hosts, or `None`; `racks`, the
+        argument. `None` if no host was reached.
     """
     hosts = []
     for number, name in enumerate(results.hosts):
@@ -29,7 +30,7 @@ def describe(results, racks=None, slots=None):
     if not hosts:
         return None
     notation = topology_tree.notation({"hosts": hosts})
-    # The ranks of a job do not run yet, so that the tree leaves them out.
+    # The ranks of a job do not run yet, so the tree leaves them out.
     empty = {"hosts": [{**host, "ranks": []} for host in hosts]}
     _, *lines = topology_tree.render(empty).splitlines()
     known = {host["rack"] for host in hosts} - {None}
@@ -41,8 +42,8 @@ def describe(results, racks=None, slots=None):
 
 def _host(name, rack, facts, slots):
     count = slots or len(facts["gpus"]) or facts["usable_cores"]
-    machine = {key: facts[key] for key in _MACHINE}
-    return {"name": name, "rack": rack, **machine, "ranks": [None] * count}
+    hardware = {key: facts[key] for key in _HARDWARE}
+    return {"name": name, "rack": rack, **hardware, "ranks": [None] * count}
 
 
 def _count(count, noun):

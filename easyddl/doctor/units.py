@@ -1,8 +1,8 @@
-"""Numbers with units, as people read them."""
+"""Formats numbers with units."""
 
 
 def bits(rate):
-    """A number of bytes per second, as bits per second."""
+    """Formats a number of bytes per second, as bits per second."""
     for unit, size in (("Gbit/s", 1e9), ("Mbit/s", 1e6)):
         if 8 * rate >= size:
             return f"{8 * rate / size:.3g} {unit}"
@@ -10,7 +10,7 @@ def bits(rate):
 
 
 def seconds(time):
-    """A time."""
+    """Formats a time in seconds."""
     for unit, size in (("s", 1), ("ms", 1e-3), ("µs", 1e-6)):
         if abs(time) >= size:
             return f"{time / size:.3g} {unit}"
@@ -18,7 +18,7 @@ def seconds(time):
 
 
 def size(count):
-    """A number of bytes."""
+    """Formats a number of bytes."""
     for unit, power in (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)):
         if count >= 1 << power:
             return f"{count / (1 << power):.3g} {unit}"

@@ -12,7 +12,8 @@ from easyddl import backends
 from easyddl.compat import patches
 from easyddl.compat.keras_layer import MomentsBatchNormalization
 from easyddl.reducer.in_step_sum import InStepRows
-from easyddl.runtime import context, world
+from easyddl.runtime import world
+from easyddl.steps import context
 
 
 @keras.saving.register_keras_serializable("easyddl")
@@ -27,8 +28,8 @@ class SyncBatchNormalization(MomentsBatchNormalization):
 
     A call with `training=True` is a collective: all ranks must train together. The ranks' moments
     are merged as in Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for
-    Computing Sample Variances", 1979, which avoids the loss of digits of sums of squares. They are
-    exchanged as float32 numbers, also in float64 models.
+    Computing Sample Variances", 1979, which avoids the loss of digits in sums of squares. They are
+    gathered as float32 numbers, even in float64 models.
 
     Input and output shapes are those of `keras.layers.BatchNormalization`.
 
@@ -87,7 +88,7 @@ class SyncBatchNormalization(MomentsBatchNormalization):
 
 
 def _name_without_number(name):
-    # The number counts the layers created before, which may differ by rank.
+    # The number counts earlier layers, which may differ between ranks.
     return re.sub(r"_\d+$", "", name)
 
 
@@ -118,7 +119,7 @@ def _joined(counts, means, variances):
 
 
 def sync_batch_norm(model: keras.Model) -> keras.Model:
-    """Copies a model with `SyncBatchNormalization` in place of `BatchNormalization`.
+    """Copies a model, with `SyncBatchNormalization` instead of `BatchNormalization`.
 
     Args:
         model: A Sequential or functional Keras model. It may contain models of these kinds.

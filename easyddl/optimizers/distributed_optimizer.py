@@ -8,7 +8,7 @@ import keras
 
 from easyddl.optimizers import momentum_correction
 from easyddl.reducer import bucket_size
-from easyddl.training import optimizer_hook
+from easyddl.training import optimizer_classes, optimizer_hook
 
 _Optimizer = TypeVar("_Optimizer", bound=keras.optimizers.Optimizer)
 
@@ -24,7 +24,7 @@ def DistributedOptimizer(
     Args:
         optimizer: A Keras optimizer instance. It is changed in place.
         bucket_bytes: Integer. The size of a gradient bucket in bytes: see `DDLCallback`.
-        sparse_as_dense: Boolean. Whether sparse gradients are exchanged as dense ones: see
+        sparse_as_dense: Boolean. Whether sparse gradients are reduced as dense ones: see
             `DDLCallback`. Defaults to `False`.
 
     Returns:
@@ -47,11 +47,11 @@ def DistributedOptimizer(
             "`optimizer` must be an instance of a Keras optimizer, such as "
             f"`keras.optimizers.Adam(1e-3)`. Received: {optimizer!r}"
         )
-    reducer = optimizer_hook.create_reducer(
+    optimizer_hook.keep_hook(
         optimizer,
-        bucket_bytes=bucket_size.requested(bucket_bytes),
-        sparse_as_dense=optimizer_hook.checked_sparse_as_dense(sparse_as_dense),
+        bucket_size.requested(bucket_bytes),
+        optimizer_hook.checked_sparse_as_dense(sparse_as_dense),
     )
-    optimizer_hook.hook(optimizer, reducer)
+    optimizer_classes.watch()
     momentum_correction.hook(optimizer)
     return optimizer

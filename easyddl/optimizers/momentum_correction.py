@@ -1,9 +1,9 @@
 """Momentum correction: scales the velocity when the learning rate changes.
 
 In papers SGD with momentum is `v = m * v + g; w = w - rate * v`. Keras stores `rate * v` instead of
-`v`, so that a new rate does not apply to the gradients of past steps. Both forms are equal if the
-velocity is multiplied by the ratio of the new rate to the old one: Goyal et al., 2017, section 3
-(https://arxiv.org/abs/1706.02677).
+`v`, so a new rate does not apply to the gradients of past steps. Both forms become equal if the
+velocity is multiplied by the ratio of the new rate to the old one: see Goyal et al., 2017, section
+3 (https://arxiv.org/abs/1706.02677).
 """
 
 import keras
@@ -46,15 +46,15 @@ def innermost(optimizer):
 def hook(optimizer):
     """Makes an optimizer with a `LearningRateWarmup` scale its velocities with the rate.
 
-    The hook is in the update itself, which is not called in steps that only accumulate gradients,
-    or that are skipped because the loss scale was too large.
+    The hook is in the function that updates the variables. That function is not called in steps
+    that only accumulate gradients, or that are skipped because the loss scale was too large.
 
     Args:
         optimizer: A Keras optimizer.
 
     Returns:
-        Function that removes the hook. It does nothing if the optimizer was already hooked or
-        needs no correction.
+        Function without arguments that removes the hook. It does nothing if the optimizer was
+        already hooked or needs no correction.
     """
     optimizer = innermost(optimizer)
     schedule = keras_optimizer.learning_rate_of(optimizer)
@@ -65,7 +65,7 @@ def hook(optimizer):
 
     def update(grads, trainable_variables, learning_rate):
         growth = schedule.growth(keras_optimizer.steps_of(optimizer))
-        # Most steps come after the warmup, where all velocities can be left unchanged.
+        # Most steps follow the warmup. In these the velocities stay unchanged.
         backends.require().unless(growth == 1.0, lambda: scale(optimizer, growth))
         return original(grads, trainable_variables, learning_rate)
 

@@ -7,17 +7,17 @@ from easyddl.optimizers import momentum_correction
 
 
 def rescale(optimizer, rate, steps):
-    """Adapts an optimizer's state to steps that take another number of samples.
+    """Adapts an optimizer's state to steps with another number of samples.
 
-    A plain learning rate is multiplied by `rate`, and so is the velocity of SGD or RMSprop with
-    momentum, which contains the rates of past steps. A schedule comes from the script, which has
-    made it for the current number of ranks. For a schedule, `iterations` is set to the number of
-    steps that the samples seen so far would have taken.
+    A constant learning rate is multiplied by `rate`, and so is the velocity of SGD or RMSprop with
+    momentum, which contains the rates of past steps. A schedule comes from the script, which
+    created it for the current number of ranks. For a schedule, `iterations` is set to the number
+    of steps that the samples seen so far would have taken.
 
     Args:
         optimizer: A Keras optimizer that is built.
-        rate: Float. The factor of a plain learning rate.
-        steps: Number. The factor of a number of steps.
+        rate: Float. The factor of a constant learning rate.
+        steps: Number. The factor of the number of steps.
     """
     inner = momentum_correction.innermost(optimizer)
     if isinstance(keras_optimizer.learning_rate_of(inner), schedules.LearningRateSchedule):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import math
 from typing import Literal, TypeAlias, overload
@@ -18,6 +19,10 @@ _RULES = {
     "sqrt": math.sqrt,
     "none": lambda size: 1,
 }
+
+# The last rates that have been scaled. They are compared by identity: a rate that a script computes
+# from one of them is another object.
+_scaled_rates: collections.deque[float] = collections.deque(maxlen=1000)
 
 # The fields of Keras's own schedules that are learning rates. The others are
 # counts of steps, or fractions of a rate, such as `alpha`.
@@ -52,13 +57,14 @@ def scale_lr(
     The linear rule suits SGD, with and without momentum. With many ranks, also let the rate rise
     over the first epochs: `LearningRateWarmup` does so and replaces this function.
 
-    The square root rule suits Adam and similar optimizers. The whole rule has three more parts,
-    which make Adam average over as many samples as before: `beta_1` becomes `1 - k * (1 - beta_1)`,
-    `beta_2` becomes `1 - k * (1 - beta_2)`, and `epsilon` becomes `epsilon / sqrt(k)`. This is
-    possible while `k` is less than `1 / (1 - beta_1)`, which is 10 for 0.9. Near this limit and
-    beyond it, `beta_1` is left unchanged in practice. For RMSprop, `rho` changes like `beta_2`.
+    The square root rule suits Adam and similar optimizers. The complete rule has three more parts,
+    with which Adam averages over as many samples as before: `beta_1` becomes
+    `1 - k * (1 - beta_1)`, `beta_2` becomes `1 - k * (1 - beta_2)`, and `epsilon` becomes
+    `epsilon / sqrt(k)`. This is possible while `k` is less than `1 / (1 - beta_1)`, which is 10 for
+    0.9. Near this limit and beyond it, leave `beta_1` unchanged. For RMSprop, `rho` changes like
+    `beta_2`.
 
-    Of a schedule only the rates are scaled, not its numbers of steps. An epoch has `k` times fewer
+    For a schedule only the rates are scaled, not the numbers of steps. An epoch has `k` times fewer
     steps. Therefore divide `decay_steps` and similar arguments by `k` if they were chosen for one
     rank.
 
@@ -73,7 +79,8 @@ def scale_lr(
         belongs to Keras, so a model saved with it can be loaded where easyddl is not installed.
 
     Raises:
-        ValueError: If the rule is unknown, or if a rate is negative, infinite or not a number.
+        ValueError: If the rule is unknown, or if a rate is negative, infinite or not a number, or
+            has already been scaled by this function.
         TypeError: If `lr` is neither a number nor one of Keras's own schedules.
 
     Example:
@@ -85,7 +92,7 @@ def scale_lr(
     schedule = keras.optimizers.schedules.CosineDecay(1e-3, decay_steps=1000)
     optimizer = keras.optimizers.Adam(ddl.scale_lr(schedule, rule="sqrt"))
 
-    k = ddl.size()  # the whole rule
+    k = ddl.size()  # the complete rule
     optimizer = keras.optimizers.Adam(
         ddl.scale_lr(1e-3, rule="sqrt"),
         beta_1=1 - k * (1 - 0.9),
@@ -103,8 +110,9 @@ def scale_lr(
       parallelizing convolutional neural networks.
     """
     factor = factor_of(rule, world.size())
+    scaled = float if rule == "none" else _noted
     if type(lr) in _RATES:
-        return _scale_schedule(lr, factor)
+        return _scale_schedule(lr, factor, scaled)
     if isinstance(lr, schedules.LearningRateSchedule):
         if getattr(lr, "is_scaled", False):
             raise TypeError(
@@ -113,11 +121,17 @@ def scale_lr(
             )
         raise TypeError(
             "`scale_lr` cannot know which numbers of this schedule are learning rates. It supports "
-            "Keras's own classes, and not their subclasses. Multiply the rates by `ddl.size()`, or "
+            "Keras's own classes, not their subclasses. Multiply the rates by `ddl.size()`, or "
             "its square root, when you create the schedule. "
             f"Received: lr={lr!r} of type {type(lr).__name__}"
         )
-    return checked_rate(lr, "lr") * factor
+    return scaled(checked_rate(lr, "lr") * factor)
+
+
+def _noted(rate):
+    """Records a rate that has been scaled, and returns it."""
+    _scaled_rates.append(rate)
+    return rate
 
 
 def ramp(done, factor):
@@ -139,8 +153,9 @@ def checked_rate(value, name):
 
     Raises:
         TypeError: If `value` is not a number.
-        ValueError: If `value` is negative, infinite or not a number.
+        ValueError: If `value` is negative, infinite or not a number, or has been scaled before.
     """
+    require_unscaled(value, name)
     if not validators.is_number(value):
         raise TypeError(
             f"`{name}` must be a number, or one of Keras's learning rate schedules. "
@@ -150,6 +165,20 @@ def checked_rate(value, name):
     if not math.isfinite(value) or value < 0:
         raise ValueError(f"`{name}` must be finite and not negative. Received: {name}={value!r}")
     return float(value)
+
+
+def require_unscaled(value, name):
+    """Raises a `ValueError` if `scale_lr` has returned a value.
+
+    Args:
+        value: Any object.
+        name: String. The name of the argument.
+    """
+    if any(value is each for each in _scaled_rates):
+        raise ValueError(
+            f"`{name}` has already been scaled with the number of ranks, by `scale_lr`. Pass the "
+            f"rate that suits one rank. Received: {name}={value!r}"
+        )
 
 
 def factor_of(rule, size):
@@ -162,20 +191,20 @@ def factor_of(rule, size):
     return _RULES[rule](size)
 
 
-def _scale_schedule(schedule, factor):
+def _scale_schedule(schedule, factor, scaled):
     # The config may share its lists with the schedule.
     config = copy.deepcopy(schedule.get_config())
     for name in _RATES[type(schedule)]:
-        config[name] = _scale_field(config.get(name), factor, f"lr.{name}")
+        config[name] = _scale_field(config.get(name), factor, scaled, f"lr.{name}")
     return type(schedule).from_config(config)
 
 
-def _scale_field(value, factor, path):
+def _scale_field(value, factor, scaled, path):
     if value is None:  # for example `warmup_target` without a warmup
         return None
     if isinstance(value, (list, tuple)):
-        return [checked_rate(item, f"{path}[{i}]") * factor for i, item in enumerate(value)]
-    return checked_rate(value, path) * factor
+        return [scaled(checked_rate(item, f"{path}[{i}]") * factor) for i, item in enumerate(value)]
+    return scaled(checked_rate(value, path) * factor)
 
 
 def _advice(value):

@@ -16,9 +16,9 @@ from easyddl.runtime import validators, world
 class LearningRateWarmup(schedules.LearningRateSchedule):
     """Scales a learning rate with the number of ranks, gradually over the first steps.
 
-    At the start of training the weights change fastest, and a rate of `k` times the usual one harms
-    training. This schedule begins at the rate that suits one rank. It rises by the same amount at
-    every step, until it is `factor` times as large after `warmup_steps`:
+    At the start of training the weights change fastest, and a rate of `k` times the usual rate
+    harms training. This schedule begins at the rate that suits one rank. The rate rises by the same
+    amount at every step, until it is `factor` times as large after `warmup_steps`:
 
     `rate(step) = learning_rate(step) * (1 + (factor - 1) * min(1, step / warmup_steps))`
 
@@ -26,12 +26,12 @@ class LearningRateWarmup(schedules.LearningRateSchedule):
     counts its steps from the start of training, as without warmup.
 
     SGD and RMSprop with momentum keep a velocity, which contains the rates of past steps. While the
-    rate rises these rates are too small. Therefore `DDLCallback` and `DistributedOptimizer` scale
+    rate rises, these rates are too small. Therefore `DDLCallback` and `DistributedOptimizer` scale
     the velocity with the rate (the momentum correction of Goyal et al.), unless `correct_momentum`
     is `False`.
 
-    A model that is saved with this schedule needs `import easyddl` before it is loaded, and keeps
-    the number of ranks for which the schedule was made.
+    Before you load a model that was saved with this schedule, `import easyddl`. The model keeps the
+    number of ranks for which the schedule was created.
 
     Args:
         learning_rate: Float, or a Keras learning rate schedule. The rate that suits one rank.
@@ -64,7 +64,7 @@ class LearningRateWarmup(schedules.LearningRateSchedule):
       Training ImageNet in 1 Hour, sections 2.2 and 3.
     """
 
-    is_scaled = True  # makes `scale_lr` refuse this schedule, which already scales its rate
+    is_scaled = True  # `scale_lr` raises an error for this schedule, which already scales its rate
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class LearningRateWarmup(schedules.LearningRateSchedule):
             return full * ops.cast(self._ramp(update), full.dtype)
 
     def growth(self, step: Any) -> Any:
-        """Returns the ratio of the warmup factor of this update to that of the update before.
+        """Returns the warmup factor of this update divided by that of the previous update.
 
         Args:
             step: Integer or tensor. The step, as for `__call__`.

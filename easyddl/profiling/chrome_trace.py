@@ -2,7 +2,7 @@
 
 import json
 
-from easyddl.profiling import overlap
+from easyddl.profiling import overlap_analysis
 
 # The row of the asynchronous events. Threads have other numbers.
 _SUMMARY_THREAD = 0
@@ -40,7 +40,7 @@ def _events(rank, origin):
     steps = {}
     for span in rank.spans():
         if span.name == "bucket":
-            steps.setdefault((span.values["exchange"], span.values["step"]), []).append(span)
+            steps.setdefault((span.values["reducer"], span.values["step"]), []).append(span)
             yield from _bucket(rank, span, origin)
         else:
             yield _complete(rank, span, origin)
@@ -49,7 +49,7 @@ def _events(rank, origin):
 
 
 def _headings(rank):
-    """The events that name the process and the threads of a rank."""
+    """Yields the events that name the process and the threads of a rank."""
 
     def heading(kind, thread=None, **arguments):
         event = {"ph": "M", "pid": rank.rank, "name": kind, "args": arguments}
@@ -67,7 +67,7 @@ def _microseconds(nanoseconds):
 
 
 def _complete(rank, span, origin):
-    """The event of a span.
+    """Returns the event of a span.
 
     Args:
         rank: `timeline.Rank`.
@@ -89,14 +89,14 @@ def _complete(rank, span, origin):
 def _bucket(rank, span, origin):
     values = dict(span.values)
     begun = values.pop("begun")
-    identity = "bucket {exchange}.{step}.{bucket}".format_map(values)
+    identity = "bucket {reducer}.{step}.{bucket}".format_map(values)
     name = f"bucket {values['bucket'] + 1} of {values['buckets']}"
     parts = [(name, span.begin, span.end, values), ("queued", span.begin, begun, {})]
     yield from _asynchronous(rank, identity, parts, origin)
 
 
 def _reduction(rank, reducer, step, buckets, origin):
-    """The events of one step of a gradient reducer.
+    """Yields the events of one step of a gradient reducer.
 
     Args:
         rank: `timeline.Rank`.
@@ -106,14 +106,14 @@ def _reduction(rank, reducer, step, buckets, origin):
         origin: Integer. The time that is 0 in the file, in nanoseconds of the root's clock.
     """
     begin = min(bucket.begin for bucket in buckets)
-    exposed, end = overlap.interval(buckets)
-    values = {"exchange": reducer, "step": step}
-    parts = [(f"exchange {reducer}", begin, end, values), ("exposed", exposed, end, values)]
-    yield from _asynchronous(rank, f"exchange {reducer}.{step}", parts, origin)
+    exposed, end = overlap_analysis.interval(buckets)
+    values = {"reducer": reducer, "step": step}
+    parts = [(f"reducer {reducer}", begin, end, values), ("exposed", exposed, end, values)]
+    yield from _asynchronous(rank, f"reducer {reducer}.{step}", parts, origin)
 
 
 def _asynchronous(rank, identity, parts, origin):
-    """The events of a span and of a second span inside it.
+    """Yields the events of a span and of a second span inside it.
 
     The file lists the outer span's begin first and its end last, because viewers use the order in
     the file for equal times.

@@ -1,6 +1,6 @@
-"""What `easyddl scaling` asks of a job that it starts, and how the job answers.
+"""The request of `easyddl scaling` to a job that it starts, and the job's answer.
 
-The request is an environment variable of all ranks. The answer is a line that rank 0 prints,
+The request is an environment variable of all ranks. The answer is a line in the output of rank 0,
 because rank 0 may run on a host that shares no files with `easyddl scaling`.
 """
 
@@ -10,7 +10,7 @@ import os
 
 VARIABLE = "_EASYDDL_SCALING"
 
-_MARK = "_easyddl_scaling "  # with which the line of the answer begins
+_MARK = "_easyddl_scaling "  # the beginning of the answer's line
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,28 +19,28 @@ class MeasurementRequest:
 
     Attributes:
         steps: Integer. The number of batches of a rank to measure.
-        warmup: Integer. The number of batches of a rank to leave out before.
+        warmup: Integer. The number of batches of a rank to leave out before the measurement.
     """
 
     steps: int
     warmup: int
 
     def as_text(self):
-        """The value of the environment variable."""
+        """Returns the value of the environment variable."""
         return json.dumps(dataclasses.asdict(self))
 
 
 def from_environment():
-    """The `MeasurementRequest` of this process; `None` unless `easyddl scaling` started it."""
+    """Returns the `MeasurementRequest`; `None` unless `easyddl scaling` started this process."""
     text = os.environ.get(VARIABLE)
     return MeasurementRequest(**json.loads(text)) if text else None
 
 
 def answer(measured):
-    """The text of an answer: a line of its own, also after an unfinished line.
+    """Returns the text of an answer. It begins with a line break, to end an unfinished line.
 
     Args:
-        measured: Dict that can be written as JSON.
+        measured: Dict that JSON can represent.
     """
     return f"\n{_MARK}{json.dumps(measured)}\n"
 
@@ -49,10 +49,10 @@ def split(output):
     """Separates the answer from the other output of a job.
 
     Args:
-        output: String. All that the job has printed.
+        output: String. The whole output of the job.
 
     Returns:
-        Pair of the last answer, `None` without one, and the list of the other lines.
+        Pair: the last answer, or `None` without one, and the list of the other lines.
     """
     lines = output.splitlines()
     answers = [line for line in lines if line.startswith(_MARK)]

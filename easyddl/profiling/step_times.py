@@ -1,12 +1,11 @@
 """The durations of a job's training steps: recorded on each rank, and combined over all ranks."""
 
 import itertools
-import threading
 import typing
 
-LEAST = 3  # steps, without which there is no median
+LEAST = 3  # the smallest number of steps of which a median is meaningful
 
-_SIZES = 3  # how many sizes of a step frameworks are expected to compile
+_SIZES = 3  # a step of a new size counts as compiled for up to this many sizes
 
 
 class Step(typing.NamedTuple):
@@ -31,10 +30,11 @@ class Step(typing.NamedTuple):
 
 
 class _Epoch:
-    """What has been recorded of an epoch.
+    """The records of an epoch.
 
     Attributes:
-        taken: List with the samples and batches of all earlier steps, for each step that has begun.
+        taken: List with a pair for each step that has begun: the numbers of samples and of batches
+            of all earlier steps.
         ended: Dict from the number of each step that has ended to its end and the time waited.
     """
 
@@ -46,9 +46,10 @@ class _Epoch:
 class StepRecorder:
     """Records the training steps of this rank.
 
-    The first step of an epoch is left out: no step ends at its begin. So is the first one with a
-    smaller batch, such as the last of an epoch, because frameworks may compile it anew. Keras may
-    report the ends of steps in other threads than their begins, and late.
+    The first step of an epoch is left out, because its begin is not the end of another step. The
+    first step with a smaller batch, such as the last one of an epoch, is left out too, because
+    frameworks may compile it again. The end of a step may be recorded after the begin of the next
+    step.
 
     Args:
         warmup: Integer. The number of batches, from the first one on, that are left out.
@@ -57,7 +58,6 @@ class StepRecorder:
     def __init__(self, warmup):
         self._warmup = warmup
         self._epochs = []
-        self._lock = threading.Lock()
 
     def begin_step(self, number, samples, batches):
         """Records the begin of a step.
@@ -67,10 +67,9 @@ class StepRecorder:
             samples: Integer. The number of samples of all earlier steps.
             batches: Integer. The number of batches of all earlier steps.
         """
-        with self._lock:
-            if number == 0 or not self._epochs:
-                self._epochs.append(_Epoch())
-            self._epochs[-1].taken.append((samples, batches))
+        if number == 0 or not self._epochs:
+            self._epochs.append(_Epoch())
+        self._epochs[-1].taken.append((samples, batches))
 
     def end_step(self, number, time, waited):
         """Records the end of a step.
@@ -80,8 +79,7 @@ class StepRecorder:
             time: Float, in seconds.
             waited: Float. The seconds that all steps so far have waited; `None` if not measured.
         """
-        with self._lock:
-            self._epochs[-1].ended[number] = (time, waited)
+        self._epochs[-1].ended[number] = (time, waited)
 
     def steps(self, samples, batches):
         """Returns the list of `Step` so far.
@@ -90,21 +88,20 @@ class StepRecorder:
             samples: Integer. The number of samples of all steps.
             batches: Integer. The number of batches of all steps.
         """
-        with self._lock:
-            ends = [epoch.taken[0] for epoch in self._epochs[1:]]
-            found, sizes = [], set()
-            for number, end in enumerate([*ends, (samples, batches)][: len(self._epochs)]):
-                found += self._steps_of(number, end, sizes)
-            return found
+        ends = [epoch.taken[0] for epoch in self._epochs[1:]]
+        found, sizes = [], set()
+        for number, end in enumerate([*ends, (samples, batches)][: len(self._epochs)]):
+            found += self._steps_of(number, end, sizes)
+        return found
 
     def _steps_of(self, number, end, sizes):
-        """The steps of an epoch.
+        """Yields the steps of an epoch.
 
         Args:
             number: Integer. The number of the epoch.
             end: Pair. The samples and batches of all steps up to the end of the epoch.
-            sizes: Set of the samples and batches of earlier steps, to which those of this epoch's
-                steps are added.
+            sizes: Set of pairs: the numbers of samples and batches of earlier steps. The sizes of
+                this epoch's steps are added.
         """
         epoch, first = self._epochs[number], self._epochs[0].taken[0][1]
         for step, (before, after) in enumerate(itertools.pairwise([*epoch.taken, end])):
@@ -120,15 +117,15 @@ class StepRecorder:
 
 
 def are_enough(steps, batches):
-    """Whether some steps of a rank are at least `LEAST`, with at least so many batches."""
+    """Returns whether a rank has at least `LEAST` steps with at least `batches` batches."""
     return len(steps) >= LEAST and sum(step.batches for step in steps) >= batches
 
 
 def combine(ranks, batches):
     """Combines the steps of all ranks.
 
-    In each step the rank that is the last to submit its gradients waits least. Its wait is the time
-    of the exchange itself. What the other ranks wait beyond that is their wait for this rank.
+    In each step the rank that submits its gradients last waits for the shortest time. Its wait is
+    the time of the reduction itself. The additional wait of another rank is its wait for this rank.
 
     Args:
         ranks: List of the list of `Step` of each rank, by rank.
@@ -138,13 +135,13 @@ def combine(ranks, batches):
         Dict with the following entries.
 
         - `ranks`: the number of ranks.
-        - `steps`: the number of batches of each rank in the steps that all ranks have measured.
+        - `steps`: the number of batches of each rank in the steps that all ranks measured.
         - `samples`: the samples of all ranks in these steps.
         - `seconds`: the time of these steps.
         - `step_seconds`: list of the seconds per batch of each step, as the mean over the ranks.
         - `exposed`: the share of the time in which the ranks wait for averaged gradients, as the
           mean over the ranks; `None` if it is not measured.
-        - `lag`: the part of this share in which they wait for the slowest rank.
+        - `lag`: the part of `exposed` in which they wait for the slowest rank.
     """
     together = _common(ranks, batches)
     own = [sum(step.seconds for step in steps) for steps in zip(*together, strict=True)]
@@ -163,7 +160,7 @@ def combine(ranks, batches):
 
 
 def _common(ranks, batches):
-    """The steps that all ranks have measured: for each of them a list by rank."""
+    """Returns the steps that all ranks have measured, each as a list of `Step` by rank."""
     by_place = [{(step.epoch, step.number): step for step in steps} for steps in ranks]
     places = sorted(set.intersection(*(set(steps) for steps in by_place)))
     together = []
@@ -179,8 +176,8 @@ def _shares(together, seconds):
     if seconds == 0 or any(None in step for step in waited):
         return {"exposed": None, "lag": None}
     exposed = sum(_mean(step) for step in waited)
-    exchanged = sum(min(step) for step in waited)
-    return {"exposed": exposed / seconds, "lag": (exposed - exchanged) / seconds}
+    reduction = sum(min(step) for step in waited)
+    return {"exposed": exposed / seconds, "lag": (exposed - reduction) / seconds}
 
 
 def _mean(values):

@@ -1,22 +1,22 @@
-"""The trace file of this rank, which the engine writes if the user sets EASYDDL_TIMELINE."""
+"""The trace file of this rank. The engine writes it if the user sets EASYDDL_TIMELINE."""
 
-import contextlib
 import json
 import os
 import pathlib
-import stat
+
+from easyddl.profiling import output_file
 
 VARIABLE = "EASYDDL_TIMELINE"
 FORMAT = 1
 
 
 def is_wanted():
-    """Whether the user has set EASYDDL_TIMELINE."""
+    """Returns whether the user has set EASYDDL_TIMELINE."""
     return bool(_folder())
 
 
 def file_name(rank):
-    """The name of a rank's file."""
+    """Returns the name of a rank's file."""
     return f"rank-{rank}.jsonl"
 
 
@@ -36,7 +36,7 @@ class File:
     def __init__(self, folder, rank):
         path = pathlib.Path(folder)
         path.mkdir(parents=True, exist_ok=True)
-        self.descriptor = _create(path / file_name(rank))
+        self.descriptor = output_file.create(path / file_name(rank))
         self.rank = rank
         self.job = None
 
@@ -50,19 +50,6 @@ class File:
         first = {"easyddl_timeline": FORMAT, "rank": self.rank, "size": size, "host": host,
                  "job": self.job}  # fmt: skip
         os.write(self.descriptor, json.dumps(first).encode() + b"\n")
-
-
-def _create(path):
-    """Creates a file, and replaces the file of an earlier job if it is a regular file.
-
-    In a directory that other users can write to, a link could make this process overwrite any file
-    of its user. So a link is an error.
-    """
-    with contextlib.suppress(FileNotFoundError):
-        if not stat.S_ISREG(path.lstat().st_mode):
-            raise ValueError(f"{path} is a link or a special file, which is not replaced")
-        path.unlink()
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
 
 
 def open_file(comm):
@@ -82,7 +69,7 @@ def open_file(comm):
     if folder:
         try:
             file = File(folder, comm.rank)
-        except (OSError, ValueError) as error:
+        except OSError as error:
             problem = str(error)
     gathered = comm.allgather((folder, problem, os.urandom(6).hex()))
     error = _error(gathered)
@@ -100,7 +87,7 @@ def _folder():
 
 
 def _error(gathered):
-    """The error message for all ranks, or `None`.
+    """Returns the error message for all ranks, or `None`.
 
     Args:
         gathered: List of tuples, by rank: its directory, its error or `None`, and a random string.

@@ -1,1 +1,1 @@
-"""The reduction of gradients in buckets, and sums over all ranks inside of a step."""
+"""The gradient reducer, which reduces gradients in buckets, and sums inside of a step."""

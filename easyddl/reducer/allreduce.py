@@ -11,12 +11,19 @@ from easyddl import backends
 from easyddl.collectives import arrays
 from easyddl.collectives.types import ArrayT, Op
 from easyddl.reducer.in_step_sum import InStepSum
-from easyddl.runtime import context
+from easyddl.runtime import world
+from easyddl.steps import context
 
-# The sums of custom training loops, by the graph that is being traced.
+# The numbers of elements of the arrays that the script has reduced.
+_reduced_sizes: set[int] = set()
+_MOST_SIZES = 10_000
+
+# The sums of custom training loops, by the graph or the trace that they are in. What is compiled
+# from a trace keeps its sums: see `Submitter`.
 _custom_steps: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
+@world.on_all_ranks("allreduce()")
 def allreduce(x: ArrayT, op: Op = "mean") -> ArrayT:
     """Reduces an array over all ranks, element by element.
 
@@ -25,8 +32,8 @@ def allreduce(x: ArrayT, op: Op = "mean") -> ArrayT:
 
     Inside of your own `train_step`, and in a `tf.function`, `allreduce` accepts floating-point
     tensors of a known shape, with `"mean"` and `"sum"`. It computes in float32, and it is
-    differentiable. Ranks that have no batch in the step do not count. All ranks must make the same
-    calls.
+    differentiable. Ranks that have no batch in the step do not contribute. All ranks must make the
+    same calls.
 
     Args:
         x: NumPy array, number, or tensor of the active Keras backend, of the same shape and
@@ -36,7 +43,7 @@ def allreduce(x: ArrayT, op: Op = "mean") -> ArrayT:
             Integers wrap around; a NaN on any rank is a NaN in the result.
 
     Returns:
-        An array, number or tensor, as `x` is, with its shape and dtype. Equal on all ranks.
+        Array, number or tensor with the type, shape and dtype of `x`. Equal on all ranks.
 
     Raises:
         TypeError: If `x` is not an array of a supported dtype.
@@ -48,15 +55,31 @@ def allreduce(x: ArrayT, op: Op = "mean") -> ArrayT:
     total = ddl.allreduce(np.array([1.0, 2.0]), op="sum")  # [k, 2k] on k ranks
     ```
     """
-    return _of_step(x, op) if _is_of_step(x) else arrays.allreduce(x, op)
+    _note_size(x)
+    return _of_step(x, op) if _is_of_step(x) else arrays.reduce_between_steps(x, op)
 
 
 # This attribute stops TensorFlow's AutoGraph from converting it in a user's tf.function.
 allreduce.autograph_info__ = {}  # type: ignore[attr-defined]
 
 
+def _note_size(x):
+    shape = getattr(x, "shape", None)
+    if len(_reduced_sizes) < _MOST_SIZES and shape is not None and None not in tuple(shape):
+        _reduced_sizes.add(math.prod(shape))
+
+
+def has_reduced(sizes):
+    """Returns whether the script has reduced an array with one of these numbers of elements.
+
+    Args:
+        sizes: Iterable of integers.
+    """
+    return not _reduced_sizes.isdisjoint(sizes)
+
+
 def _is_of_step(x):
-    """Whether `x` is a tensor in a step: in the step of a fit, or in a function being traced."""
+    """Returns whether `x` is a tensor in the step of a fit, or in a function being traced."""
     backend = backends.backend_of(x)
     if backend is None:
         return False
@@ -66,6 +89,18 @@ def _is_of_step(x):
 
 
 def _of_step(x, op):
+    try:
+        _check_in_step(x, op)
+    except ValueError as error:
+        # All ranks may have the same error, so it must not end all collectives.
+        if context.join() is None:
+            world.fail_alike("allreduce() in a step with a bad argument", error)
+        context.join().give_up(error)
+        raise
+    return in_step(x, op)
+
+
+def _check_in_step(x, op):
     if op not in ("sum", "mean"):
         raise ValueError(
             'Inside of a step `op` must be "sum" or "mean". For other operations call `allreduce` '
@@ -77,11 +112,10 @@ def _of_step(x, op):
             "the first step. Reduce the batch dimension first, for example by a mean. Received: "
             f"x of shape {x.shape}"
         )
-    return in_step(x, op)
 
 
 def in_step(x, op):
-    """The sum or the mean of a tensor over all ranks that have a batch.
+    """Returns the sum or the mean of a tensor over all ranks that have a batch.
 
     Args:
         x: Floating-point tensor of a known shape, which may be symbolic.
@@ -98,7 +132,7 @@ def in_step(x, op):
 
 
 def _sum_at_this_place(x, shape):
-    """The `InStepSum` for `x` and the count of participants. Registers it at first use."""
+    """Returns the `InStepSum` for `x` and the number of participants. Registers it at first use."""
 
     def make(place):
         return InStepSum(f"allreduce {place + 1} in the step", (math.prod(shape) + 1,))

@@ -16,11 +16,11 @@ _LATENCY_SHARE = 0.05  # latency over transfer time
 
 
 def bucket_bytes(latency, seconds_per_byte):
-    """The bucket size for a collective that takes `latency + bytes * seconds_per_byte`.
+    """Returns the bucket size for a collective that takes `latency + bytes * seconds_per_byte`.
 
-    Small buckets are sent earlier, so that more of the communication overlaps with the backward
-    pass; but every bucket costs the latency once. At the chosen size the latency is a twentieth of
-    the transfer time. The size is at least 1 MiB and at most 32 MiB.
+    Small buckets are submitted earlier, so that more of the communication overlaps with the
+    backward pass, but every bucket costs the latency once. At the chosen size the latency is a
+    twentieth of the transfer time. The size is at least 1 MiB and at most 32 MiB.
 
     Args:
         latency: Float. The seconds that the smallest collective takes.
@@ -40,7 +40,7 @@ def bucket_bytes(latency, seconds_per_byte):
 
 
 def requested(bucket_bytes):
-    """The bucket size that the user chose, by an argument or by EASYDDL_BUCKET_BYTES.
+    """Returns the bucket size that the user chose, by an argument or by EASYDDL_BUCKET_BYTES.
 
     Args:
         bucket_bytes: The user's argument. If it is not `None`, it takes precedence.
@@ -61,7 +61,7 @@ def requested(bucket_bytes):
 
 @functools.cache
 def measured():
-    """The bucket size that suits the measured speed of this job's collectives.
+    """Returns the bucket size that suits the measured speed of this job's collectives.
 
     All ranks measure once, together, and use the result of the root.
     """
@@ -73,7 +73,7 @@ def measured():
 
 
 def _seconds(size, rounds=5):
-    """The shortest time of an allreduce in a few rounds.
+    """Returns the shortest time of an allreduce in a few rounds.
 
     Args:
         size: Integer. The number of bytes.

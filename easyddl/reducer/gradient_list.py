@@ -7,17 +7,20 @@ import keras
 import numpy as np
 
 from easyddl import backends
-from easyddl.collectives import arrays
+from easyddl.collectives import arrays, objects
 from easyddl.reducer import bucket_size, buckets, row_cost
 from easyddl.reducer.registration import Registration
 from easyddl.runtime import world
+
+# A submitter numbers shared rows below this.
+_NUMBERS = 2**62
 
 
 class GradientList:
     """The gradients of a list of variables, averaged over all ranks.
 
-    All ranks must construct it together. They compare names, shapes and dtypes once, in the
-    constructor, so that a step needs no negotiation.
+    All ranks must construct it together, in a function that `world.on_all_ranks` decorates. They
+    compare names, shapes and dtypes once, in the constructor, so that a step needs no negotiation.
 
     Args:
         grads: List of gradients; an item is `None` if this rank has no gradient of a variable.
@@ -38,18 +41,18 @@ class GradientList:
         self._registration = None
         size = bucket_bytes or "measured size"
         rows = ", sparse ones as dense" if sparse_as_dense else ""
-        with world.taking_part("The registration of gradients"):
-            what = f"the exchange of gradients of ({self._listed()})"
-            world.agree(f"{what} in buckets of {size}{rows}")
-            # If only some ranks have a gradient, the others submit zeros, so that all ranks change
-            # the same variables. If some ranks have a sparse gradient and others a dense one, all
-            # ranks submit a dense one.
-            mine = np.array([self._kinds(grad) for grad in grads], np.uint8).reshape(-1, 2)
-            dense, sparse = arrays.allreduce(mine, "max").T
-            self._indices = np.flatnonzero(dense | sparse).tolist()
-            self._sparse = np.flatnonzero(sparse > dense).tolist()
-            if self._indices:
-                self._register(bucket_bytes or bucket_size.measured())
+        what = f"the reduction of gradients of ({self._listed()})"
+        world.agree(f"{what} in buckets of {size}{rows}")
+        # If only some ranks have a gradient, the others submit zeros, so that all ranks change the
+        # same variables. If some ranks have a sparse gradient and others a dense one, all ranks
+        # submit a dense one.
+        mine = np.array([self._kinds(grad) for grad in grads], np.uint8).reshape(-1, 2)
+        dense, sparse = arrays.allreduce(mine, "max").T
+        self._indices = np.flatnonzero(dense | sparse).tolist()
+        self._sparse = np.flatnonzero(sparse > dense).tolist()
+        self._shared = self._agree_on_shared_parts(grads) if self._sparse else {}
+        if self._indices:
+            self._register(bucket_bytes or bucket_size.measured())
 
     def _listed(self):
         # `variable.path` may differ between ranks: it contains the number of earlier models.
@@ -57,29 +60,52 @@ class GradientList:
         return ", ".join(f"{i} {v.name} {s[0]}{s[1]}" for i, (v, s) in enumerate(pairs))
 
     def _kinds(self, grad):
-        """A pair of booleans: whether this rank has a dense gradient, and whether a sparse one."""
+        """Returns two booleans: whether this rank's gradient is dense, and whether it is sparse."""
         is_sparse = not self._sparse_as_dense and backends.require().has_rows(grad)
         return grad is not None and not is_sparse, is_sparse
+
+    def _agree_on_shared_parts(self, grads):
+        """Finds the parts of sparse gradients whose rows all ranks found to be shared.
+
+        Ranks may trace the step for batches of different shapes, and with some shapes a part is in
+        doubt. If only some ranks treated an index as shared, the result would have two rows for it.
+
+        Returns:
+            Dict of lists of booleans, by the index of a sparse gradient. Each boolean tells whether
+            that part is shared.
+        """
+        shared_parts = backends.require().shared_parts
+        mine = {i: shared_parts(grads[i]) for i in self._sparse if grads[i] is not None}
+        by_rank = objects.allgather_object(mine)
+        found = {i: [each[i] for each in by_rank if i in each] for i in self._sparse}
+        return {i: _found_by_all(lists) for i, lists in found.items()}
 
     def _register(self, bucket_bytes):
         dtypes, shapes = zip(*(self._specs[i] for i in self._indices), strict=True)
         sizes = [_bytes(self._specs[i]) for i in self._indices]
-        sparse = {self._indices.index(i): self._path(i) for i in self._sparse}
+        sparse = {self._indices.index(i): self._shared[i] for i in self._sparse}
         dense = [i for i in range(len(sizes)) if i not in sparse]
         plan = buckets.plan([sizes[i] for i in dense], [dtypes[i] for i in dense], bucket_bytes)
         plan = [[dense[i] for i in bucket] for bucket in plan]
         self._tables = [
-            (path, dtypes[i], shapes[i][0], sizes[i] // max(1, shapes[i][0]))
-            for i, path in sparse.items()
+            (
+                self._path(self._indices[i]),
+                dtypes[i],
+                shapes[i][0],
+                sizes[i] // max(1, shapes[i][0]),
+            )
+            for i in sparse
         ]
+        self._with_shared_rows = [k for k, parts in enumerate(sparse.values()) if any(parts)]
+        shared_tables = [_table_of_shared_rows(self._tables[k]) for k in self._with_shared_rows]
         first = self._variables[self._indices[0]].name
         engine = world.engine()
         reducer = engine.core.Reducer(
-            engine.world,
-            f"the exchange of {len(sizes)} gradients (the first is {first})",
+            engine.reducer_group,
+            f"the reduction of {len(sizes)} gradients (the first is {first})",
             [(dtypes[bucket[0]], [sizes[i] for i in bucket]) for bucket in plan],
             "mean",
-            self._tables,
+            [*self._tables, *shared_tables],
         )
         self._registration = Registration(reducer, plan, list(shapes), leads=True, sparse=sparse)
 
@@ -105,7 +131,7 @@ class GradientList:
             self._registration.note()
 
     def mean(self, grads, weight=None):
-        """The mean of each gradient over all ranks.
+        """Returns the mean of each gradient over all ranks.
 
         Args:
             grads: List of gradients; an item is `None` if this rank has no gradient of a variable.
@@ -118,11 +144,13 @@ class GradientList:
         """
         for i, grad in enumerate(grads):
             if grad is not None and i not in self._indices:
-                raise RuntimeError(
+                error = RuntimeError(
                     f"The gradient of {self._variables[i].name!r} is new: no rank had it when the "
                     "ranks registered their gradients. Train this variable from the first step on, "
                     "or in another fit, or with another optimizer."
                 )
+                self.give_up(error)
+                raise error
         if self._registration is None:
             return grads
         present = [
@@ -140,12 +168,17 @@ class GradientList:
         return getattr(variable, "path", variable.name)
 
     def _placeholder(self, i):
-        """The tensor that this rank submits for a gradient that only other ranks have."""
+        """Returns the tensor that this rank submits for a gradient that only other ranks have."""
         submitter = self._registration.submitter
         return (submitter.no_rows if i in self._sparse else submitter.zeros)(*self._specs[i])
 
     def _as_registered(self, grad):
         return backends.require().to_dense(grad) if self._sparse_as_dense else grad
+
+    def give_up(self, error):
+        """Ends the reductions on all ranks after an error of this rank: see `Registration`."""
+        if self._registration is not None:
+            self._registration.give_up(error)
 
     def close(self):
         """Ends the registration and frees the engine's memory."""
@@ -155,16 +188,43 @@ class GradientList:
 
     def _advise(self):
         if self._tables:
-            row_cost.advise(self._tables, *self._registration.engine.gathered)
+            steps, counts = self._registration.engine.gathered
+            own, shared = counts[: len(self._tables)], counts[len(self._tables) :]
+            for k, count in zip(self._with_shared_rows, shared, strict=True):
+                own[k] += count
+            row_cost.advise(self._tables, steps, own)
 
 
 def _spec(grad, variable):
-    """The dtype and the shape of a gradient."""
+    """Returns the dtype and the shape of a gradient."""
     holder = variable if grad is None else grad
     return keras.backend.standardize_dtype(holder.dtype), tuple(variable.shape)
 
 
+def _found_by_all(lists):
+    """Returns, for each part, whether all ranks found it to be shared.
+
+    Args:
+        lists: List of lists of booleans, from each rank that has the gradient.
+
+    Returns:
+        List of booleans; empty if the ranks have different numbers of parts.
+    """
+    if len(set(map(len, lists))) != 1:
+        return []
+    return [all(found) for found in zip(*lists, strict=True)]
+
+
+def _table_of_shared_rows(table):
+    """Returns the engine's table for the shared rows of a variable.
+
+    Its rows are identified by numbers from the submitter, not by their indices.
+    """
+    path, dtype, _, row_bytes = table
+    return f"{path} (shared rows)", dtype, _NUMBERS, row_bytes
+
+
 def _bytes(spec):
-    """The size of a gradient in bytes, from its dtype and its shape."""
+    """Returns the size of a gradient in bytes, from its dtype and its shape."""
     dtype, shape = spec
     return math.prod(shape) * int(re.sub(r"\D", "", dtype)) // 8

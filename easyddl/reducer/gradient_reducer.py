@@ -6,7 +6,7 @@ from keras import ops
 
 from easyddl.reducer.gradient_list import GradientList
 from easyddl.reducer.in_step_sum import InStepRows
-from easyddl.runtime import world
+from easyddl.runtime import settled_errors, world
 
 
 class GradientReducer:
@@ -31,7 +31,7 @@ class GradientReducer:
         self._ranges = {}  # `InStepRows` of variables that gradients overwrite, by identity
 
     def mean(self, grads, variables):
-        """The mean of each gradient over all ranks; `None` where no rank has one.
+        """Returns the mean of each gradient over all ranks; `None` where no rank has one.
 
         The first call with a list of variables registers it with the other ranks. When one rank
         traces a step again, it finds the registration.
@@ -54,13 +54,16 @@ class GradientReducer:
     def _list_of(self, grads, variables):
         key = tuple(map(id, variables))
         if key not in self._lists:
-            self._lists[key] = GradientList(
-                grads, variables, self._bucket_bytes, self._sparse_as_dense
-            )
+            self._register(key, grads, variables)
         if self._as_ready and key not in self._watched:
             self._watched.add(key)
-            self._lists[key].watch(self._weight)
+            # The ranks have registered, so an error ends only these reductions.
+            settled_errors.giving_up(self._lists[key].watch, self.give_up)(self._weight)
         return self._lists[key]
+
+    @world.on_all_ranks("The registration of gradients")
+    def _register(self, key, grads, variables):
+        self._lists[key] = GradientList(grads, variables, self._bucket_bytes, self._sparse_as_dense)
 
     def register(self, grads, variables):
         """Registers gradients in a step that does not yet average them.
@@ -96,13 +99,18 @@ class GradientReducer:
         return result
 
     def pause(self):
-        """Stops submitting gradients as they are ready, until the next call of `mean`.
+        """Stops submitting gradients as soon as they are ready, until the next call of `mean`.
 
         Between two fits, a backward pass may belong to the user's own code.
         """
         for each in self._lists.values():
             each.unwatch()
         self._watched.clear()
+
+    def give_up(self, error):
+        """Ends the reductions on all ranks after an error of this rank: see `Registration`."""
+        for each in (*self._lists.values(), *self._ranges.values()):
+            each.give_up(error)
 
     def close(self):
         """Ends all registrations."""
@@ -113,10 +121,10 @@ class GradientReducer:
 
 
 def is_overwritten(variable):
-    """Whether the gradient of a variable overwrites it, as for the ranges of float8 layers."""
+    """Returns whether a variable's gradient overwrites it, as for the ranges of float8 layers."""
     return getattr(variable, "overwrite_with_gradient", False)
 
 
 def reduced_steps():
-    """The number of steps in which this process has averaged gradients with the other ranks."""
+    """Returns in how many steps this process has averaged gradients with the other ranks."""
     return world.engine().core.reduced_steps()

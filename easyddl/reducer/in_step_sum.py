@@ -1,14 +1,20 @@
 """Differentiable sums over all ranks inside of a step."""
 
+import collections
 import math
+import time
 import weakref
 
 from keras import ops
 
 from easyddl import backends
-from easyddl.reducer import batch_weight
 from easyddl.reducer.registration import Registration
-from easyddl.runtime import world
+from easyddl.runtime import deadlines, world
+from easyddl.steps import context
+
+# Garbage-collected sums that a compiled function may still use: pairs of the time from which they
+# may be closed, and their registrations.
+_released: collections.deque = collections.deque()
 
 
 class InStepSum:
@@ -21,24 +27,34 @@ class InStepSum:
         shape: Tuple of integers.
     """
 
+    @world.on_all_ranks("The registration of a sum inside of a step")
     def __init__(self, what, shape):
-        with world.taking_part(f"The registration of the sum of {what}"):
-            world.agree(f"the sum of {what} of shape {tuple(shape)}")
-            self._forward = _registration(f"the sum of {what}", shape)
-            self._backward = _registration(f"the gradients of the sum of {what}", shape)
-        # Free the memory when this object is dropped, but not at exit, when the process frees it.
-        both = (self._forward, self._backward)
-        self._ends = [weakref.finalize(self, each.close) for each in both]
-        for end in self._ends:
-            end.atexit = False
+        _close_expired()
+        world.agree(f"the sum of {what} of shape {tuple(shape)}")
+        self._forward = self._register(f"the sum of {what}", shape)
+        self._backward = self._register(f"the gradients of the sum of {what}", shape)
+        # Free the engine's memory when this object is garbage-collected, but not at exit.
+        self._end = weakref.finalize(self, _release, (self._forward, self._backward))
+        self._end.atexit = False
+
+    def _register(self, what, shape):
+        engine = world.engine()
+        reducer = engine.core.StepSum(engine.reducer_group, what, math.prod(shape))
+        return Registration(reducer, [[0]], [tuple(shape)], leads=False, owner=weakref.ref(self))
+
+    def give_up(self, error):
+        """Ends the sums on all ranks after an error of this rank: see `Registration`."""
+        self._forward.give_up(error)
+        self._backward.give_up(error)
 
     def close(self):
         """Ends the registrations and frees the engine's memory."""
-        for end in self._ends:
-            end()
+        if self._end.detach() is not None:
+            _close((self._forward, self._backward))
 
+    @world.on_all_ranks("a sum inside of a step")
     def __call__(self, x):
-        """The sum of `x`, a float32 tensor, over all ranks."""
+        """Returns the sum of `x`, a float32 tensor, over all ranks."""
         # Note the reducer of the gradients here: all ranks must note reducers in the same order.
         self._backward.note()
         add_up = backends.require().differentiable(
@@ -50,16 +66,37 @@ class InStepSum:
         # The gradient reducer later averages gradients, each with the weight of its rank. This sum
         # moves gradients between ranks. So each rank multiplies by its own weight before the sum,
         # and divides by its own weight after it.
-        weight = batch_weight.current()
+        weight = context.batch_weight()
         if weight is None:
             return self._backward.reduce([upstream])[0]
         return ops.divide_no_nan(self._backward.reduce([upstream * weight])[0], weight)
 
 
-def _registration(what, shape):
-    engine = world.engine()
-    reducer = engine.core.StepSum(engine.world, what, math.prod(shape))
-    return Registration(reducer, [[0]], [tuple(shape)], leads=False)
+def _release(registrations):
+    """Closes the registrations of a garbage-collected sum, at once or when no step can use them.
+
+    A function that runs unreferenced submits to its sums within the time that a rank may be late.
+    """
+    if not backends.require().outlives_its_function():
+        _close(registrations)
+        return
+    (_, abort), _ = deadlines.warn_and_abort()
+    _released.append((time.monotonic() + (abort or math.inf), registrations))
+
+
+def _close_expired():
+    """Closes the registrations that no step can use anymore."""
+    for _ in range(len(_released)):  # garbage collection may append others meanwhile
+        entry = _released.popleft()
+        if entry[0] <= time.monotonic():
+            _close(entry[1])
+        else:
+            _released.append(entry)
+
+
+def _close(registrations):
+    for each in registrations:
+        each.close()
 
 
 class InStepRows:
@@ -75,12 +112,16 @@ class InStepRows:
     def __init__(self, what, length):
         self._sum = InStepSum(what, (world.size(), length))
 
+    def give_up(self, error):
+        """Ends the sums on all ranks after an error of this rank: see `Registration`."""
+        self._sum.give_up(error)
+
     def close(self):
         """Ends the registrations and frees the engine's memory."""
         self._sum.close()
 
     def __call__(self, vector):
-        """The matrix of shape `(size, length)`, from this rank's float32 vector."""
+        """Returns the matrix of shape `(size, length)`, from this rank's float32 vector."""
         # Pad with zeros the rows of the other ranks, so that the sum is the matrix.
         padding = [[world.rank(), world.size() - 1 - world.rank()], [0, 0]]
         return self._sum(ops.pad(vector[None], padding))

@@ -1,7 +1,8 @@
 """The registration of tensors that all ranks reduce together at every step."""
 
 from easyddl import backends
-from easyddl.runtime import context, world
+from easyddl.runtime import settled_errors, world
+from easyddl.steps import context
 
 
 class Registration:
@@ -14,16 +15,18 @@ class Registration:
         engine: `_core.Reducer` or `_core.StepSum`.
         buckets: List of lists of indices: the tensors of each bucket, in the order of the buckets.
         shapes: List of tuples. The shape of each tensor.
-        leads: Boolean. Whether every step uses the reducer. True for the gradients.
-        sparse: List of the indices of sparse tensors, which are in no bucket. Their rows are
-            gathered from all ranks.
+        leads: Boolean. Whether every step uses the reducer. This is true for gradients.
+        sparse: Dict of the sparse tensors, which are in no bucket. Their rows are gathered from all
+            ranks: see `Submitter.gather_rows_of`.
+        owner: Weak reference or `None`: see `Submitter`.
     """
 
-    def __init__(self, engine, buckets, shapes, leads, sparse=()):
+    def __init__(self, engine, buckets, shapes, leads, sparse=None, owner=None):
         self.engine = engine
         self.submitter = backends.require().submitter(engine, buckets, shapes)
+        self.submitter.owner = owner
         if sparse:
-            self.submitter.gather_rows_of(list(sparse))
+            self.submitter.gather_rows_of(sparse)
         self._leads = leads
 
     def note(self):
@@ -33,18 +36,42 @@ class Registration:
             join.note(self.engine, self._leads)
 
     def reduce(self, tensors, weight=None):
-        """The reduction of each tensor over all ranks.
+        """Returns the reduction of each tensor over all ranks.
 
         Args:
             tensors: List of tensors with the registered shapes.
             weight: The weight of this rank's batch: see `BatchWeight`.
         """
+        # The call is on the line of its `try`, so that no exception, such as an interrupt, can be
+        # raised between the two.
+        # fmt: off
+        try: return self._reduce(tensors, weight)  # noqa: E701
+        except BaseException as error:
+            self.give_up(error)
+            raise
+        # fmt: on
+
+    def _reduce(self, tensors, weight):
         self.note()
         return self.submitter.reduce(tensors, weight)
 
+    def give_up(self, error):
+        """Ends the reductions on all ranks after an error of this rank, and settles the error.
+
+        The other ranks may be in a step that this rank does not take. If the script catches the
+        error, this rank's next step must not be mistaken for that step, or get its results.
+
+        Args:
+            error: The exception.
+        """
+        if world.is_started():
+            self.engine.give_up(settled_errors.why_given_up(error))
+            self.submitter.forget()
+            settled_errors.settled(error)
+
     def close(self):
         """Ends the registration and frees the engine's memory."""
-        # A forked child has no threads of the engine that could be ended.
+        # In a forked child the engine has no threads that could be ended.
         if not world.is_started():
             return
         self.submitter.stop()

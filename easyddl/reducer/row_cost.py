@@ -1,12 +1,12 @@
-"""The bytes that sparse gradients send, compared with dense gradients."""
+"""The bytes that gathering sparse gradients sends, compared with reducing dense gradients."""
 
 from easyddl.runtime import notices
 
 _INDEX_BYTES = 8
 _HINT = (
     "hint: sparse gradients have sent more bytes than dense gradients would have sent. Pass "
-    "sparse_as_dense=True to send dense gradients. The optimizer then gets the sum of the rows of "
-    "one index, and not each of these rows."
+    "sparse_as_dense=True to reduce dense gradients. The optimizer then gets the sum of the rows "
+    "of each index, not the single rows."
 )
 
 
@@ -29,5 +29,5 @@ def advise(tables, steps, counts):
 
 
 def allreduced_bytes(tables):
-    """The bytes that an allreduce of dense gradients of the tables moves: each byte twice."""
+    """Returns the bytes that an allreduce of dense gradients would send: each byte twice."""
     return sum(2 * rows * row_bytes for _, _, rows, row_bytes in tables)

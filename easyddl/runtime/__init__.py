@@ -1,1 +1,1 @@
-"""The ranks of the job: how a job starts, how ranks wait for each other, and how a job ends."""
+"""The ranks of the job: its start, the waits of ranks for each other, and its end."""

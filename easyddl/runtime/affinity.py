@@ -1,7 +1,8 @@
-"""The CPUs that each rank may use, and how many compute threads a rank starts.
+"""The CPUs that each rank may use, and the number of compute threads of a rank.
 
-A rank's affinity mask alone does not tell it. Launchers bind several ranks to the same cores (Open
-MPI binds more than two ranks to whole packages), and a container limits CPU time without any mask.
+A rank's affinity mask is not enough to choose this number. Launchers bind several ranks to the same
+cores (Open MPI binds more than two ranks to whole packages), and a container limits the CPU time
+without changing the mask.
 """
 
 import dataclasses
@@ -9,9 +10,11 @@ import fractions
 import math
 import os
 
-from easyddl.runtime import cgroup, console, launcher, processes
+from easyddl.hosts import launched_process
+from easyddl.machine import cgroup, processes
+from easyddl.runtime import console
 
-# Slurm's parent of the ranks may run on all CPUs of a host, also on those of other jobs.
+# The ranks' parent in Slurm may run on all CPUs of a host, including those of other jobs.
 _SLURM, _SLURM_CPUS = "slurmstepd", "SLURM_CPUS_ON_NODE"
 
 _agreed = None  # this rank's number of threads, once the ranks have compared their CPUs
@@ -22,15 +25,15 @@ class RankCpus:
     """The CPUs that one rank may use. CPUs are the kernel's logical CPUs.
 
     Attributes:
-        machine: String that is the same for all ranks on one kernel.
+        kernel: String that is equal for all ranks on the same kernel.
         cpus: Frozen set. The rank's affinity mask.
-        offered: Integer. How many CPUs the launcher could give to its ranks on this machine; the
-            number of `cpus` unless the launcher has bound the rank to some of them.
+        offered: Integer. How many CPUs the launcher can offer its ranks on this host. It is more
+            than the number of `cpus` if the launcher has bound the rank to some of them.
         quota: `cgroup.CpuQuota` or `None`.
         host: String. The name of the rank's host.
     """
 
-    machine: str
+    kernel: str
     cpus: frozenset
     offered: int
     quota: cgroup.CpuQuota | None = None
@@ -38,57 +41,63 @@ class RankCpus:
 
 
 def of_this_process(host=""):
-    """The `RankCpus` of this process."""
+    """Returns the `RankCpus` of this process."""
     cpus = frozenset(os.sched_getaffinity(0))
-    return RankCpus(_machine(), cpus, _offered(cpus), cgroup.cpu_quota(), host)
+    return RankCpus(_kernel(), cpus, _offered(cpus), cgroup.cpu_quota(), host)
 
 
 def compute_threads():
-    """The number of this rank's compute threads, so that the ranks of a machine share its CPUs.
+    """Returns the number of compute threads of this rank. The ranks of a host share its CPUs.
 
-    Before the ranks know each other, it is an estimate from the rank's own mask and the launcher's
-    number of ranks on this machine.
+    Before the start this is an estimate from the rank's own mask and the launcher's number of ranks
+    on this host.
     """
-    return estimate(of_this_process(), launcher.local_size()) if _agreed is None else _agreed
+    if _agreed is None:
+        return estimate(of_this_process(), launched_process.local_size())
+    return _agreed
 
 
 def threads_in_environment(name):
-    """The number of threads that an environment variable sets, or `None`."""
+    """Returns the number of threads that an environment variable sets, or `None`."""
     text = os.environ.get(name, "").strip()
     return int(text) if text.isdecimal() and int(text) > 0 else None
 
 
 def are_limited():
-    """Whether this rank should start fewer threads than it has CPUs, or shares its machine."""
-    return launcher.local_size() > 1 or compute_threads() < len(os.sched_getaffinity(0))
+    """Returns whether easyddl should limit this rank's threads.
+
+    It should if other ranks run on this host, or if this rank should start fewer threads than it
+    has CPUs.
+    """
+    return launched_process.local_size() > 1 or compute_threads() < len(os.sched_getaffinity(0))
 
 
 def estimate(mine, ranks):
-    """The number of threads of a rank that knows only its own CPUs.
+    """Returns the number of threads of a rank that knows only its own CPUs.
 
     Args:
         mine: `RankCpus`.
-        ranks: Integer. The number of ranks on this machine.
+        ranks: Integer. The number of ranks on this host.
     """
-    # A mask may belong to this rank alone or to all of them. A fair part of all CPUs fits both.
+    # The mask may be that of this rank alone, or the same for all ranks. This serves both cases.
     threads = min(len(mine.cpus), mine.offered // ranks)
     if mine.quota is not None:
         threads = min(threads, math.floor(mine.quota.cpus / ranks))
     return max(1, threads)
 
 
-def threads_of(rank, everyones):
-    """The number of threads of a rank, from the CPUs of all ranks.
+def threads_of(rank, by_rank):
+    """Returns the number of threads of a rank, from the CPUs of all ranks.
 
     Each CPU is divided by the number of ranks whose masks contain it, and each quota by the number
     of ranks that share it.
 
     Args:
         rank: Integer.
-        everyones: List of `RankCpus`, by rank.
+        by_rank: List of `RankCpus`, by rank.
     """
-    mine = everyones[rank]
-    mates = [each for each in everyones if each.machine == mine.machine]
+    mine = by_rank[rank]
+    mates = [each for each in by_rank if each.kernel == mine.kernel]
     share = sum(fractions.Fraction(1, sum(cpu in mate.cpus for mate in mates)) for cpu in mine.cpus)
     threads = math.floor(share)
     if mine.quota is not None:
@@ -98,7 +107,7 @@ def threads_of(rank, everyones):
 
 
 def compare(comm, mine):
-    """Finds out how many threads each rank should start, and warns if CPUs are left unused.
+    """Computes the number of threads of each rank, and warns if CPUs are left unused.
 
     Collective. `compute_threads` returns the result afterwards.
 
@@ -107,26 +116,26 @@ def compare(comm, mine):
         mine: `RankCpus`.
     """
     global _agreed
-    everyones = comm.allgather(mine)
-    _agreed = threads_of(comm.rank, everyones)
-    text = unused(everyones) if comm.rank == 0 and launcher.size() is not None else None
+    by_rank = comm.allgather(mine)
+    _agreed = threads_of(comm.rank, by_rank)
+    text = unused(by_rank) if comm.rank == 0 and launched_process.size() is not None else None
     if text is not None:
         console.say(text)
 
 
-def unused(everyones):
-    """The warning that a launcher has bound ranks to few of the CPUs that it could give them.
+def unused(by_rank):
+    """Returns a warning if a launcher has bound the ranks of a host to few of its CPUs.
 
     Args:
-        everyones: List of `RankCpus`, by rank.
+        by_rank: List of `RankCpus`, by rank.
 
     Returns:
-        String; `None` if no machine has ranks that use less than half of what it offers.
+        String; `None` if the ranks of every host use more than half of its CPUs.
     """
-    machines = {}
-    for each in everyones:
-        machines.setdefault(each.machine, []).append(each)
-    for mates in machines.values():
+    kernels = {}
+    for each in by_rank:
+        kernels.setdefault(each.kernel, []).append(each)
+    for mates in kernels.values():
         used = len(frozenset().union(*(each.cpus for each in mates)))
         offered = max(each.offered for each in mates)
         quotas = {each.quota for each in mates}
@@ -142,13 +151,13 @@ def unused(everyones):
     return None
 
 
-def _machine():
-    """A name of the running kernel, which is the same in all containers of a machine."""
+def _kernel():
+    """Returns an id of the running kernel, which is equal in all containers of a host."""
     return processes.boot_id() or os.uname().nodename
 
 
 def _offered(cpus):
-    """How many CPUs the launcher could give to the ranks of this machine."""
+    """Returns how many CPUs the launcher can offer the ranks of this host."""
     parent = os.getppid()
     try:
         if processes.read(parent).name == _SLURM:

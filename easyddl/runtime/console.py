@@ -1,10 +1,11 @@
-"""Messages to the person at the terminal."""
+"""Messages to the user at the terminal."""
 
 import os
 import stat
 import sys
 
-from easyddl.runtime import launchers, processes
+from easyddl.hosts import launchers
+from easyddl.machine import processes
 
 _COMMANDS = tuple(name for launcher in launchers.LAUNCHERS for name in launcher.commands)
 
@@ -13,7 +14,7 @@ _declared = False
 
 
 def declare_watched(watched):
-    """Tells whether a person watches standard error, where this process cannot know it.
+    """Sets whether a person watches standard error, if this process cannot find it out.
 
     Args:
         watched: Boolean.
@@ -23,16 +24,15 @@ def declare_watched(watched):
 
 
 def say(message):
-    """Prints a line to standard error. The caller chooses the ranks that print."""
+    """Prints a line to standard error on every rank that calls it."""
     print(f"easyddl: {message}", file=sys.stderr, flush=True)
 
 
 def is_watched():
-    """Whether a person watches this process's standard error.
+    """Returns whether a person watches this process's standard error.
 
     This is true if standard error is a terminal, or a pipe to a launcher on this host whose own
-    standard error is a terminal. MPICH's mpirun gives pipes to its ranks. It is also true if
-    `declare_watched` says so.
+    standard error is a terminal. It is also true after `declare_watched(True)`.
     """
     try:
         if _declared or sys.stderr.isatty():
@@ -44,9 +44,18 @@ def is_watched():
 
 
 def _is_terminal_of_launcher():
-    """Whether the nearest launcher that is an ancestor writes its standard error to a terminal."""
+    """Returns whether the standard error of the nearest ancestor launcher is a terminal."""
     found = (each.id for each in processes.ancestors() if each.name in _COMMANDS)
     launcher = next(found, None)
     if launcher is None:
         return False
     return os.readlink(f"/proc/{launcher}/fd/2").startswith(("/dev/pts/", "/dev/tty"))
+
+
+def ranks(numbers):
+    """Returns text such as `"rank 1"` or `"ranks 0, 2"`, for messages.
+
+    Args:
+        numbers: List of integers, at least one.
+    """
+    return f"rank{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"

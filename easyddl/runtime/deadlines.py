@@ -1,4 +1,4 @@
-"""Deadlines of waits, from the environment variables of the user."""
+"""The deadlines of waits, which the user can set by environment variables."""
 
 import math
 import os
@@ -7,7 +7,7 @@ WARN, ABORT = 60.0, 600.0  # the defaults, in seconds
 
 
 def warn() -> float:
-    """The seconds after which a waiting rank prints a warning; 0 for never.
+    """Returns the seconds after which a waiting rank prints a warning; 0 for never.
 
     Raises:
         ValueError: If EASYDDL_STALL_WARN is not a number of seconds.
@@ -15,14 +15,26 @@ def warn() -> float:
     return _seconds("EASYDDL_STALL_WARN", WARN)
 
 
-def warn_and_abort():
-    """Both deadlines, or their defaults if a variable has a wrong value.
+def earlier(seconds):
+    """Returns the deadline of an inner step, which must report its error before the outer deadline.
 
-    The start uses the defaults until the ranks can tell each other about the wrong value.
+    Args:
+        seconds: Number. The outer deadline.
 
     Returns:
-        Pair. The first is the pair of deadlines in seconds: for the warning, and for the end of
-        the job. The second is the `ValueError` for the wrong value, or `None`.
+        Float, in seconds. It is a fifth shorter, but at most 5 seconds shorter.
+    """
+    return seconds - min(5.0, seconds / 5)
+
+
+def warn_and_abort():
+    """Returns both deadlines, or their defaults if a variable has a wrong value.
+
+    After a wrong value the start uses the defaults until all ranks can raise the error.
+
+    Returns:
+        Pair: a pair of deadlines in seconds, for the warning and for the end of the job; and the
+        `ValueError` for a wrong value, or `None`.
     """
     try:
         return (warn(), _seconds("EASYDDL_STALL_ABORT", ABORT)), None

@@ -1,23 +1,26 @@
 """The engine of this process, started at first use."""
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable
 from typing import Any
 
-from easyddl.runtime import entry_point, launcher
-from easyddl.runtime.start import Engine, start
+from easyddl.hosts import launched_process
+from easyddl.runtime import entry_point
+from easyddl.runtime.engine_start import Engine, start
 
 _engine: Engine | None = None
-_failure: Exception | None = None  # the error of the start, which cannot be repeated
+_failure: Exception | None = None  # the error of the start, which must not be repeated
 _is_starting = False
 _lock = threading.RLock()  # held while the engine starts
 _at_start: list[Callable[[Any], object]] = []
 _process = os.getpid()  # a forked child has another id
+_activities: list[str] = []  # the long activities of this rank, the innermost last
 
 
 def _renew_lock():
-    """Replaces the lock in a forked child: another thread may have held it during the fork."""
+    """Replaces the lock in a forked child, because another thread may have held it at the fork."""
     global _lock, _is_starting
     _lock = threading.RLock()
     _is_starting = False
@@ -27,7 +30,7 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 def is_started() -> bool:
-    """Whether the engine has started in this process. False in a forked child."""
+    """Returns whether the engine has started in this process. False in a forked child."""
     return _of_this_process() is not None
 
 
@@ -37,10 +40,10 @@ def _of_this_process():
 
 
 def engine() -> Engine:
-    """The engine of this process. The first call starts it; threads that call meanwhile wait.
+    """Returns the engine of this process. The first call starts it; other threads wait meanwhile.
 
     Raises:
-        RuntimeError: If the start fails, in every call; or in a process that is not a rank.
+        RuntimeError: If the start fails or has failed, or if this process is not a rank.
     """
     started = _of_this_process()
     if started is not None:
@@ -58,10 +61,9 @@ def _start_once():
         raise RuntimeError("A signal handler cannot use easyddl while easyddl starts.")
     _is_starting = True
     try:
-        # A rank of an unknown launcher may have imported easyddl without Keras, whose backend
-        # registers what the start must do.
-        entry_point.load_for_script()
         started = start()
+        if started.world.size > 1:
+            entry_point.become_rank()
         for act in _at_start:
             act(started.world)
         _engine = started
@@ -80,18 +82,52 @@ def _start_once():
 
 
 def at_start(act):
-    """Registers a function that the start calls when the ranks are known.
+    """Calls a function when the ranks are known: in the start, or now if easyddl has started.
+
+    A script may call `ddl.rank()`, which starts easyddl, before it imports Keras, whose backend
+    registers such functions. If another thread is starting easyddl, this waits for the start.
 
     Args:
         act: Function of `_core.World`.
     """
-    _at_start.append(act)
+    with _lock:
+        started = _of_this_process()
+        if started is None:
+            _at_start.append(act)
+        else:
+            act(started.world)
 
 
 def _check_process():
-    if launcher.is_worker() or os.getpid() != _process:
+    if launched_process.is_worker() or os.getpid() != _process:
         raise RuntimeError(
-            "This process is a worker that a rank started (a data worker, for example), and not a "
+            "This process is a worker that a rank started, for example to load data, and not a "
             "rank. Ranks and collectives of easyddl are not available in a worker. Call them "
             "before the worker starts, and pass the results to the worker."
         )
+
+
+@contextlib.contextmanager
+def activity(text):
+    """Returns a context in which the ranks that wait for this rank have no deadline.
+
+    These ranks print the activity of this rank, and do not end the job. Activities nest; the
+    innermost one is printed.
+
+    Args:
+        text: String. The activity, such as "validation".
+    """
+    try:
+        _activities.append(text)
+        engine().world.set_activity(text)
+        yield
+    finally:
+        if text in _activities:
+            _activities.remove(text)
+        engine().world.set_activity(_activities[-1] if _activities else "")
+
+
+def end_activities():
+    """Ends all activities, after an error that may have interrupted the end of one."""
+    _activities.clear()
+    engine().world.set_activity("")

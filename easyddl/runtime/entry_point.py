@@ -1,24 +1,28 @@
-"""Tells whether `import easyddl` shall import Keras now, or when it is needed.
+"""Decides whether `import easyddl` imports Keras at once, or later when it is needed.
 
-Importing Keras and its backend takes seconds and hundreds of megabytes. These processes do without:
+Keras reads its settings, such as KERAS_BACKEND, only when it is imported. Importing it also takes
+seconds and hundreds of megabytes. So `import easyddl` imports Keras only if the script has already
+imported it. Otherwise it is a light import. The rest of the package is imported at the first of
+these events:
 
-- the commands that start or examine jobs, and what they start on each host;
-- a notebook or a script without a launcher, which may only start ranks by `easyddl.run`. What a
-  light import has left out follows when the first public name that needs Keras is used, or when the
-  script imports Keras itself: easyddl patches `keras.Model.fit`, and must do so before
-  `model.fit(callbacks=[ddl.DDLCallback()])` looks that method up.
+- The script uses a public name that needs Keras.
+- The script imports Keras itself, or a module of easyddl that needs Keras. easyddl patches
+  `keras.Model.fit`, and must do so before `model.fit(callbacks=[ddl.DDLCallback()])` looks that
+  method up.
+- In a rank, the script imports the framework that Keras would select as its backend now. easyddl
+  must divide the cores and the GPUs of a host among its ranks before the framework uses them.
 
-A rank imports everything at once, because easyddl must divide the cores and the GPUs of a host
-among its ranks before a framework uses them.
+In the commands that start or examine jobs, and in the processes that they start on each host, only
+the first event has this effect.
 """
 
 import importlib
-import importlib.util
 import os
 import sys
 import threading
 
-from easyddl.runtime import launchers
+from easyddl.hosts import launched_process
+from easyddl.runtime import keras_backend
 
 _COMMANDS = ("run", "doctor", "info", "scaling", "timeline")  # of `easyddl`
 _MODULES = ("easyddl.launch.", "easyddl.doctor.")  # of `python -m`
@@ -34,35 +38,47 @@ _KERAS_FOLDERS = (
     "layers",
     "optimizers",
     "reducer",
+    "steps",
     "training",
 )
 
-_is_command = False  # as `is_command` said while the package was imported
+_WATCHED = frozenset(
+    ("keras", "tensorflow", "jax", "torch", *(f"easyddl.{folder}" for folder in _KERAS_FOLDERS))
+)
+
+_is_command = False  # the result of `is_command` while the package was imported
+_is_rank = False  # whether a launcher started this process
 _light = None  # whether the package was imported without Keras; `None` before its import
 _lock = threading.RLock()  # held while the package is imported again
 
 
 def is_light():
-    """Whether `import easyddl` leaves out the public names that need Keras, until they are used.
+    """Returns whether `import easyddl` leaves out the public names that need Keras.
 
-    The first call decides, which is that of the import itself.
+    The first call, which the import itself makes, decides this.
     """
-    global _light, _is_command
+    global _light, _is_command, _is_rank
     if _light is None:
         _is_command = is_command()
-        has_launcher = launchers.first_integer("size") is not None
-        _light = _is_command or not (has_launcher or "keras" in sys.modules)
-        if _light and not _is_command:
-            sys.meta_path.insert(0, _KerasFinder)
+        # `is_worker` sets a mark in the environment, from which a descendant learns that it is not
+        # a rank. So a rank must call it before its script can start other processes.
+        is_launched = launched_process.size() is not None
+        _is_rank = not _is_command and is_launched and not launched_process.is_worker()
+        _light = _is_command or not _is_due()
+        if not _is_command:
+            sys.meta_path.insert(0, _ImportWatch)
     return _light
 
 
 def is_command():
-    """Whether this process runs a command that needs no Keras. Ask while easyddl is imported."""
+    """Returns whether this process runs a command that needs no Keras.
+
+    Call it while easyddl is imported.
+    """
     arguments = getattr(sys, "argv", None) or [""]
     if arguments[0] != "-m":
         return os.path.basename(arguments[0]) == "easyddl" and _is_light(arguments[1:])
-    # Python has not replaced "-m" by the module's path yet: the package is imported before.
+    # Python imports the package before it replaces "-m" by the path of the module.
     module = sys.orig_argv[len(sys.orig_argv) - len(arguments)]
     return module.startswith(_MODULES) or (module == "easyddl" and _is_light(arguments[1:]))
 
@@ -71,18 +87,33 @@ def _is_light(arguments):
     return not arguments or arguments[0].startswith("-") or arguments[0] in _COMMANDS
 
 
-def load_for_script():
-    """Imports what a light import has left out, unless this process runs a command."""
-    if not _is_command:
+def _is_due():
+    """Returns whether an import of this process requires the rest of the package now."""
+    return "keras" in sys.modules or (_is_rank and keras_backend.selected() in sys.modules)
+
+
+def become_script():
+    """Makes a process that runs a command import Keras as a script does from now on."""
+    global _light
+    if _is_command:
+        _light = None
+        importlib.reload(sys.modules["easyddl"])
+
+
+def become_rank():
+    """Records that this process is a rank, if only MPI tells so and no launcher's variable."""
+    global _is_rank
+    _is_rank = not _is_command
+    if _is_rank and _light and _is_due():
         load_whole_package()
 
 
 def load_whole_package():
-    """Imports what a light import has left out."""
+    """Imports the modules that a light import has left out."""
     global _light
     if not _light:
         return
-    # Not while holding the lock: another thread may import Keras now, and then ask for the lock.
+    # Do not hold the lock here: another thread may be importing Keras, and then need the lock.
     importlib.import_module("easyddl.runtime.startup_logs")
     importlib.import_module("keras")
     with _lock:
@@ -96,24 +127,79 @@ def load_whole_package():
             raise
 
 
-class _KerasFinder:
-    """Has the script's own import of Keras load what a light import of easyddl has left out."""
+class _ImportWatch:
+    """A finder that notices when the script has imported a module of `_WATCHED`.
+
+    The other finders search for the module. Libraries also search for Keras without importing it,
+    so the watch lasts until the module is executed.
+    """
 
     @classmethod
     def find_spec(cls, fullname, path=None, target=None):
-        if fullname != "keras":
+        if fullname not in _WATCHED:
             return None
-        sys.meta_path.remove(cls)
-        spec = importlib.util.find_spec(fullname)
-        if spec is None or spec.loader is None:
-            return spec
-        execute = spec.loader.exec_module
-
-        def execute_and_load(module):
-            execute(module)
-            # A module of easyddl that imports Keras is not complete yet: the rest follows later.
-            if not any(f"easyddl.{folder}" in sys.modules for folder in _KERAS_FOLDERS):
-                load_for_script()
-
-        spec.loader.exec_module = execute_and_load
+        others = [each for each in sys.meta_path if each is not cls and hasattr(each, "find_spec")]
+        specs = (each.find_spec(fullname, path, target) for each in others)
+        spec = next((each for each in specs if each is not None), None)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _WatchedLoader(spec.loader)
         return spec
+
+
+class _Depth(threading.local):
+    """The number of watched modules that this thread is executing, because imports nest."""
+
+    value = 0
+
+
+_depth = _Depth()
+
+
+class _WatchedLoader:
+    """Executes a module with its own loader, and then imports the rest of easyddl if required.
+
+    The rest is imported after the outermost watched module of this thread: until then the outer
+    modules are not complete, and TensorFlow hides errors of its own import of Keras.
+
+    Args:
+        loader: The loader that the other finders returned for the module.
+    """
+
+    def __init__(self, loader):
+        self._loader = loader
+
+    def __getattr__(self, name):
+        return getattr(self._loader, name)
+
+    def create_module(self, spec):
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module):
+        module.__spec__.loader = module.__loader__ = self._loader
+        _depth.value += 1
+        try:
+            self._loader.exec_module(module)
+        finally:
+            _depth.value -= 1
+        if module.__name__ == "keras":
+            _refuse_another(module)
+        # Next, Python executes a module inside of a folder of easyddl, which may need any other.
+        is_of_easyddl = module.__name__.startswith("easyddl.")
+        if _depth.value == 0 and _light and (is_of_easyddl or _is_due()):
+            load_whole_package()
+
+
+def _refuse_another(keras):
+    """Raises an error if Keras is imported a second time after easyddl has imported it.
+
+    Args:
+        keras: The module that has just been executed.
+    """
+    used = getattr(sys.modules.get("easyddl.backends"), "keras", keras)
+    if used is not keras:
+        raise RuntimeError(
+            "Keras was imported a second time, as `keras.config.set_backend` does, but easyddl "
+            "already uses the first import. Select the backend earlier: set KERAS_BACKEND above "
+            "`import keras`, or call `keras.config.set_backend` above `import easyddl`. "
+            f"Received: backend {keras.backend.backend()!r}"
+        )

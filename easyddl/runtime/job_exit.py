@@ -3,13 +3,15 @@
 import atexit
 import contextlib
 import functools
+import io
 import os
 import signal
 import sys
 import threading
 import time
 
-from easyddl.runtime import deadlines, launcher, mpi_library, world
+from easyddl.hosts import launched_process
+from easyddl.runtime import console, deadlines, mpi_library, settled_errors, shared_error, world
 
 _all_end_together = False  # whether `end_together` has been called
 
@@ -22,7 +24,7 @@ def _flush():
 
 
 def _end_job(previous, kind, error, traceback):
-    """Prints an error that nobody caught, and ends all ranks.
+    """Prints an uncaught error, and ends all ranks.
 
     Args:
         previous: The exception hook that prints the traceback.
@@ -31,28 +33,31 @@ def _end_job(previous, kind, error, traceback):
         traceback: Its traceback.
     """
     interrupted = issubclass(kind, KeyboardInterrupt)
-    if not interrupted or world.is_root():
-        previous(kind, error, traceback)
-    if not interrupted:
-        # One write for the whole line, because `print` makes several, and the lines of different
-        # ranks would mix.
-        reason = f"{kind.__name__}: {error}".splitlines()[0]
-        line = f"easyddl: rank {world.rank()} on host {world.host()} failed: {reason}\n"
-        sys.stderr.write(line)
-    _flush()
-    world.end_job(130 if interrupted else 1)
+    try:
+        if not interrupted:
+            place = f"rank {world.rank()} on host {world.host()} failed"
+            _print_once(_printed_by(previous, kind, error, traceback), place, error)
+        elif world.is_root():
+            previous(kind, error, traceback)
+        _flush()
+    finally:  # even after Ctrl-C, because the other ranks wait
+        world.end_job(130 if interrupted else 1)
 
 
-def _end_before_start(kind, error):
-    """Ends the job after an error of a rank that has not started easyddl."""
-    sys.stderr.write(
-        f"easyddl: rank {launcher.rank()} on host {os.uname().nodename} failed before easyddl "
-        f"had started: {kind.__name__}: {error}\n"
-    )
+def _end_before_start(text, error):
+    """Prints an error of a rank that has not started easyddl, and ends the job.
+
+    Args:
+        text: String. The output of the exception hook.
+        error: The exception.
+    """
+    name = os.uname().nodename
+    place = f"rank {launched_process.rank()} on host {name} failed before easyddl had started"
+    _print_once(text, place, error)
     _flush()
-    time.sleep(0.5)  # an abort may cut off the message before the launcher has printed it
+    time.sleep(0.5)  # after an abort, the launcher may not print a message that it still holds
     mpi_library.abort(1)
-    if launcher.is_supervised():  # `easyddl run` ends the other ranks
+    if launched_process.is_supervised():  # `easyddl run` ends the other ranks
         os._exit(1)
     # MPICH's launcher waits forever for a process that exits before it initializes MPI. Every
     # launcher ends the job when a signal kills a process.
@@ -60,25 +65,68 @@ def _end_before_start(kind, error):
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def end_together():
-    """Makes this rank's exit with a status other than 0 an orderly end of the job.
+def _printed_by(hook, kind, error, traceback):
+    """Returns the output of an exception hook, to print it in one piece.
 
-    All ranks must call it, and exit soon. Otherwise such an exit aborts the job, because the other
-    ranks may wait for this one.
+    Python's hook writes each line separately, so the lines of different ranks would mix.
+    """
+    printed = io.StringIO()
+    with contextlib.redirect_stderr(printed):
+        hook(kind, error, traceback)
+    return printed.getvalue()
+
+
+def _print_once(text, place, error):
+    """Prints an error of this rank, unless another rank of the host prints the same error.
+
+    Args:
+        text: String. The output of the exception hook.
+        place: String that says which rank failed, and when.
+        error: The exception.
+    """
+    message = settled_errors.describe(error)
+    shared = shared_error.SharedError(text + message)
+    if shared.is_printed_by_another():
+        shared_error.wait_for_first()
+        return
+    lines = f"easyddl: {place}: {message}".splitlines()
+    # `easyddl run` prints the whole message, and expects one line here.
+    if launched_process.is_supervised():
+        lines = lines[:1]
+    summary = "\n".join(f"    {line}".rstrip() for line in lines).strip()
+    _write(f"{text}{summary}\n")
+    others = shared.other_ranks()
+    if others:
+        _write(f"easyddl: {console.ranks(others)} failed with the same error\n")
+
+
+def _write(text):
+    """Writes to standard error in one piece, so that the lines of different ranks do not mix."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # the script has closed it
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+def end_together():
+    """Makes an exit with a status other than 0 an orderly end of the job, not an abort.
+
+    All ranks must call it, and exit soon after. Without it such an exit of one rank aborts the job,
+    because the other ranks may wait for this one.
     """
     global _all_end_together
     _all_end_together = True
 
 
 def _finish_at_exit():
-    """Starts easyddl on a rank that has not used it, because the others wait in their start."""
-    if launcher.is_rank_of_several() and not world.is_started():
+    """Ends easyddl. Starts it first on a rank that has not used it, for which others may wait."""
+    if launched_process.is_rank_of_several() and not world.is_started():
         try:
             world.init()
         except BaseException as error:
             # Python ignores the exceptions of exit handlers, and other ranks may wait in the start.
-            _end_before_start(type(error), error)
+            _end_before_start("", error)
     if world.is_started():
+        world.pass_warnings_on()
         world.stop_signals()
         # The GPU driver may shut down before MPI is finalized, so this cannot wait until then.
         world.finish()
@@ -88,7 +136,7 @@ def _finish_at_exit():
 
 @contextlib.contextmanager
 def bounded_end():
-    """Limits the time for which an orderly end after an error waits for other ranks.
+    """Returns a context that limits how long an orderly end after an error waits for other ranks.
 
     The other ranks may themselves wait for this rank. So the job ends with the error if the body
     still runs EASYDDL_STALL_WARN seconds after the error.
@@ -115,23 +163,23 @@ def bounded_end():
 
 @functools.cache
 def install():
-    """Makes an exception that nobody catches print its traceback and end all ranks."""
+    """Makes an uncaught exception print its traceback and end all ranks."""
     previous = sys.excepthook
 
     def hook(kind, error, traceback):
-        if launcher.is_worker():
+        if launched_process.is_worker():
             previous(kind, error, traceback)
         elif world.is_started() and world.size() > 1:
             _end_job(previous, kind, error, traceback)
+        elif launched_process.is_rank_of_several() and not world.is_started():
+            _end_before_start(_printed_by(previous, kind, error, traceback), error)
         else:
             previous(kind, error, traceback)
-            if launcher.is_rank_of_several() and not world.is_started():
-                _end_before_start(kind, error)
 
     sys.excepthook = hook
     atexit.register(_finish_at_exit)
 
 
 def uninstall():
-    """Leaves out the end of the job at exit. For a rank for which no other rank waits."""
+    """Removes the exit handler, for a rank for which no other rank waits."""
     atexit.unregister(_finish_at_exit)

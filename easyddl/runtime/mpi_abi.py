@@ -1,15 +1,14 @@
-"""The binary interfaces (ABIs) of MPI, and the translation that this installation has for each.
+"""The binary interfaces (ABIs) of MPI, and the translation library that easyddl has for each.
 
-Libraries of one ABI can replace each other without compiling anew:
+Libraries with the same ABI can replace each other without compiling again:
 
 - `mpich`: MPICH, Intel MPI, Cray MPICH, MVAPICH (https://www.mpich.org/abi/);
 - `openmpi`: Open MPI 4 and 5;
 - `abi`: the standard ABI of MPI 5.0 (libmpi_abi);
-- `other`: an MPI that is none of these, for which easyddl was built from source.
+- `other`: another MPI, for which easyddl was built from source.
 
-The engine calls MPI through a small library for the ABI, `_mpi_<abi>.so` beside `_core`. A wheel
-of a release has one for each ABI but `other`. A build from source has the one of the MPI that it
-found.
+The engine calls MPI through a small library for the ABI, `_mpi_<abi>.so` beside `_core`. A released
+wheel has one for each ABI except `other`. A build from source has one for the MPI that it found.
 """
 
 import pathlib
@@ -17,19 +16,19 @@ import pathlib
 _PACKAGE = pathlib.Path(__file__).parents[1]
 
 NAMES = {
-    "mpich": "MPICH and what is compatible with it (Intel MPI, Cray MPICH, MVAPICH)",
+    "mpich": "MPICH and compatible libraries (Intel MPI, Cray MPICH, MVAPICH)",
     "openmpi": "Open MPI",
     "abi": "libraries with the standard ABI of MPI 5.0",
     "other": "the MPI that easyddl was built with",
 }
 
-# What the ABIs define as MPI_COMM_WORLD: MPICH's, and the standard's (MPI 5.0, section 20).
+# MPI_COMM_WORLD in the ABI of MPICH, and in the standard ABI (MPI 5.0, section 20).
 _WORLD_OF_MPICH = 0x44000000
 _WORLD_OF_STANDARD = 0x101
 
 
 def of_library(mpi):
-    """The ABI of the library that mpi4py has loaded.
+    """Returns the ABI of the library that mpi4py has loaded.
 
     Args:
         mpi: The module `mpi4py.MPI`.
@@ -43,7 +42,7 @@ def of_library(mpi):
 
 
 def world_handle(mpi):
-    """The library's MPI_COMM_WORLD, as an unsigned integer.
+    """Returns the library's MPI_COMM_WORLD, as an unsigned integer.
 
     Args:
         mpi: The module `mpi4py.MPI`.
@@ -52,10 +51,10 @@ def world_handle(mpi):
 
 
 def translations(package=_PACKAGE):
-    """The ABIs that this installation serves.
+    """Returns the ABIs that this installation supports.
 
     Args:
-        package: Path. The folder of the package. Defaults to that of this module.
+        package: Path. The folder of the package. Defaults to the folder of this module's package.
 
     Returns:
         Dictionary from each ABI's name to the path of its translation.
@@ -65,7 +64,7 @@ def translations(package=_PACKAGE):
 
 
 def list_of(abis):
-    """The MPIs that some ABIs stand for, as words.
+    """Returns a text that lists the MPIs with some ABIs.
 
     Args:
         abis: Iterable of ABIs' names.

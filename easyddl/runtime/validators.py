@@ -1,15 +1,15 @@
-"""Checks of the arguments that users pass."""
+"""Checks of users' arguments."""
 
 import numbers
 
 
 def is_integer(value):
-    """Whether a value is an integer of Python or NumPy, but not a boolean."""
+    """Returns whether a value is an integer of Python or NumPy, but not a boolean."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def is_number(value):
-    """Whether a value is a real number of Python or NumPy, but not a boolean."""
+    """Returns whether a value is a real number of Python or NumPy, but not a boolean."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 

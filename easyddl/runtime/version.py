@@ -1,10 +1,10 @@
-"""The version of easyddl that is installed."""
+"""The installed version of easyddl."""
 
 import importlib.metadata
 
 
 def version():
-    """The version, such as `0.1.0`; `unknown` if the package is used without being installed."""
+    """Returns the version, such as `0.1.0`; `unknown` if the package is not installed."""
     try:
         return importlib.metadata.version("easyddl")
     except importlib.metadata.PackageNotFoundError:

@@ -1,13 +1,39 @@
-"""The ranks of the job: which rank this process is, how ranks agree, and how the job ends."""
+"""The ranks of the job: the number of this rank, comparisons of all ranks, the end of the job."""
 
 import contextlib
+import functools
 import re
+import threading
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
-from easyddl.runtime import context
-from easyddl.runtime.activity import activity as activity  # as a function of this module, too
+from easyddl.runtime import calling_thread, settled_errors
+from easyddl.runtime.engine import activity as activity  # as functions of this module, too
 from easyddl.runtime.engine import at_start as at_start
+from easyddl.runtime.engine import end_activities
 from easyddl.runtime.engine import engine as engine
 from easyddl.runtime.engine import is_started as is_started
+
+# The subjects of `warn_at_end`: fits, updates outside of fits, and files that all ranks write.
+END_WARNINGS = ("fit", "update", "file")
+
+# The texts of `warn_at_end` before the start of the engine, by the number of the subject.
+_at_end: dict[int, str] = {}
+
+
+def _nothing_is_called() -> str:
+    return ""
+
+
+def _allow(what: str) -> None:
+    """Allows every collective: no fit is active."""
+
+
+_called: Callable[[], str] = _nothing_is_called
+_require_all_ranks: Callable[[str], None] = _allow
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
 
 def init() -> None:
@@ -19,48 +45,54 @@ def init() -> None:
     A start that failed cannot be repeated: every later call raises the same error.
 
     Raises:
-        RuntimeError: If MPI cannot be loaded, if easyddl has no library for it, or if it counts
-            another number of ranks than the launcher started.
+        RuntimeError: If MPI cannot be loaded, if easyddl does not support it, or if its number of
+            ranks differs from the number that the launcher started.
+
+    Example:
+    ```python
+    ddl.init()
+    print(f"rank {ddl.rank()} of {ddl.size()}")
+    ```
     """
     engine()
 
 
 def rank() -> int:
-    """This process's number among all ranks, from 0 to `size() - 1`."""
+    """Returns this process's number among all ranks, from 0 to `size() - 1`."""
     return engine().world.rank
 
 
 def size() -> int:
-    """The number of ranks; 1 without a launcher."""
+    """Returns the number of ranks; 1 without a launcher."""
     return engine().world.size
 
 
 def local_rank() -> int:
-    """This process's number among the ranks of its machine, from 0.
+    """Returns this process's number among the ranks of its host, from 0.
 
-    Ranks are on one machine if they run on one kernel under one host name, even if containers
-    prevent them from sharing memory.
+    Two ranks are on the same host if they run on the same kernel with the same host name, even if
+    containers prevent them from sharing memory.
     """
     return engine().world.local_rank
 
 
 def local_size() -> int:
-    """The number of ranks on this machine."""
+    """Returns the number of ranks on this host."""
     return engine().world.local_size
 
 
 def node_rank() -> int:
-    """This machine's number among all machines, from 0."""
+    """Returns this host's number among all hosts, from 0."""
     return engine().world.node_rank
 
 
 def num_nodes() -> int:
-    """The number of machines."""
+    """Returns the number of hosts."""
     return engine().world.num_nodes
 
 
 def is_root() -> bool:
-    """Whether this process is rank 0, the rank that prints and writes files.
+    """Returns whether this process is rank 0, the rank that prints and writes files.
 
     Example:
     ```python
@@ -72,71 +104,132 @@ def is_root() -> bool:
 
 
 def host() -> str:
-    """The name of this rank's host."""
+    """Returns the name of this rank's host."""
     return engine().world.hosts[rank()]
 
 
+def set_guard(called, require_all_ranks):
+    """Sets the functions by which this module finds out which fits are active on this rank.
+
+    Args:
+        called: Function without arguments. It returns the user's active call, such as
+            "model.fit()".
+        require_all_ranks: Function of the name of a collective. It raises an error if some ranks
+            have no batch in the current step, and would never enter the collective.
+    """
+    global _called, _require_all_ranks
+    _called, _require_all_ranks = called, require_all_ranks
+
+
 def fingerprint(text):
-    """The fingerprint of a collective: the collective fails on all ranks if they differ.
+    """Returns the fingerprint of a collective. If fingerprints differ, all ranks raise an error.
 
     Args:
-        text: String. The collective and its arguments, as the error prints them.
+        text: String. The collective and its arguments, for the error message.
+
+    Raises:
+        RuntimeError: If a second thread besides the main one calls collectives.
     """
-    return engine().core.Fingerprint(text)
+    if calling_thread.is_main():
+        called = _called()
+        where = f" in {called}" if called and called not in text else ""
+    else:  # another thread cannot know whether other ranks are in a fit
+        where = _of_the_thread(text)
+    return engine().core.Fingerprint(text + where)
 
 
-class _TakingPart:
-    """The context manager of `taking_part`."""
-
-    def __init__(self, text):
-        self._text = text
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, error, traceback):
-        if kind is not None and not issubclass(kind, Exception) and is_started():
-            engine().communicator.give_up(f"{kind.__name__} interrupted {self._text}.")
+def _of_the_thread(text):
+    other = calling_thread.other()
+    if other is not None and size() > 1:
+        raise RuntimeError(
+            f"The thread {threading.current_thread().name!r} called {text} while the thread "
+            f"{other.name!r} runs, which has called collectives, too. Two threads may call them in "
+            "a different order on each rank, and get each other's data. Call collectives in the "
+            "main thread, or in one other thread."
+        )
+    return calling_thread.describe()
 
 
-def taking_part(text):
-    """A context in which this rank prepares and runs a collective.
+def on_all_ranks(
+    text: str,
+) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
+    """Decorates a function that all ranks call together, and that contains collectives.
 
-    An interrupt that a script may catch, such as `KeyboardInterrupt`, can come at any point of the
-    body, while the other ranks are at another point of the same collective. All later collectives
-    then raise an error on all ranks.
+    If the function raises an error on this rank, the other ranks may still be at another point of
+    the same collective. Unless the error is settled (see `settled_errors`), all later collectives
+    of the script then raise an error on all ranks, and so do the reductions in the steps of its
+    models. This holds for errors of any kind, because a signal handler may raise one at any point.
 
     Args:
-        text: String. The collective.
+        text: String. The collective, for error messages.
     """
-    return _TakingPart(text)
+
+    def decorate(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+        return settled_errors.giving_up(function, functools.partial(give_up, text))
+
+    return decorate
+
+
+def give_up(text, error):
+    """Ends the script's collectives on all ranks after an error of this rank, unless it is settled.
+
+    Args:
+        text: String. The collective in which the error was raised.
+        error: The exception.
+    """
+    if not is_started() or size() == 1 or settled_errors.take_is_after_the_end(error):
+        return
+    # All ranks raise an error of the engine, or the engine has ended the collective on all ranks.
+    is_of_engine = isinstance(error, engine().core.Error)
+    # After an error of the engine in a thread other than the main one, the collectives must end
+    # too: the main thread would otherwise continue, out of step with the other ranks.
+    is_alone = calling_thread.is_main() or not is_of_engine
+    if is_alone and (is_of_engine or settled_errors.is_settled(error)):
+        return
+    engine().communicator.give_up(settled_errors.why_given_up(error, text))
+    end_activities()
 
 
 @contextlib.contextmanager
 def failing_alike(text):
-    """Makes all ranks raise an error if the body raises one, before a collective begins.
+    """Returns a context for the code before a collective. All ranks fail if its body fails.
 
     Args:
-        text: String. The collective, which follows the body.
+        text: String. The collective that follows the body.
     """
     try:
         yield
     except Exception as problem:
-        agree(f"{text}, which failed there: {type(problem).__name__}: {problem}")
-        raise
+        fail_alike(f"{text}, which failed there", problem)
 
 
+def fail_alike(text, problem):
+    """Raises an error on all ranks because this rank cannot enter a collective.
+
+    Every other rank either calls this function too, or waits in the collective. If all ranks have
+    the same problem, each rank raises its own exception. Otherwise the error lists what each rank
+    did.
+
+    Args:
+        text: String. The collective that this rank was about to enter.
+        problem: The exception that this rank raises.
+    """
+    agree(f"{text} [{settled_errors.describe(problem)}]")
+    raise settled_errors.settled(problem)
+
+
+@on_all_ranks("a comparison of all ranks")
 def agree(text):
     """Waits for all ranks, and raises the same error on all ranks if their texts differ."""
-    # The address in a text ("<function f at 0x7f...>") differs between ranks.
+    # Addresses in a text ("<function f at 0x7f...>") differ between ranks.
     engine().communicator.barrier(fingerprint(re.sub(r"0x[0-9a-fA-F]+", "0x...", text)))
 
 
+@on_all_ranks("barrier()")
 def barrier() -> None:
     """Returns when all ranks have called it."""
-    with taking_part("barrier()"):
-        context.require_all_ranks("barrier()")
-        agree("barrier()")
+    _require_all_ranks("barrier()")
+    agree("barrier()")
 
 
 def stop_signals():
@@ -158,13 +251,29 @@ def add_step(begin, end, step):
     """Writes a training step to the timeline.
 
     Args:
-        begin: Integer. Its begin, by `time.monotonic_ns()`.
-        end: Integer. Its end, by the same clock.
-        step: Integer. Its number.
+        begin: Integer. The begin of the step, a time of `time.monotonic_ns()`.
+        end: Integer. The end of the step, a time of the same clock.
+        step: Integer. The number of the step.
     """
     engine().core.add_step(begin, end, step)
 
 
-def warn_at_end(text):
-    """Prints a text on the root at the end of the job, if all ranks asked for it."""
-    engine().core.warn_at_end(text)
+def warn_at_end(subject, text):
+    """Prints a text on the root at the end of the job, if all ranks requested the same text.
+
+    Args:
+        subject: One of `END_WARNINGS`. A later text on the same subject replaces an earlier one.
+        text: String.
+    """
+    number = END_WARNINGS.index(subject)
+    if is_started():
+        engine().core.warn_at_end(number, text)
+    else:  # do not start the engine: the other ranks may not call this function
+        _at_end[number] = text
+
+
+def pass_warnings_on():
+    """Passes the texts of `warn_at_end` to the engine. Called when all ranks have started it."""
+    for number, text in _at_end.items():
+        engine().core.warn_at_end(number, text)
+    _at_end.clear()

@@ -1,8 +1,11 @@
 """Synchronizes the state of layers that `adapt` has computed from data.
 
-Vocabularies and bin boundaries are such a state. They are not variables, so the broadcast of the
-variables does not include them.
+Vocabularies, bin boundaries, and the means and variances of `Normalization` are such a state. They
+are not variables, or a layer keeps what it has computed from its variables outside of them. So the
+broadcast of the variables does not include them.
 """
+
+import collections
 
 import keras
 import numpy as np
@@ -11,13 +14,9 @@ from easyddl.collectives import arguments, objects
 from easyddl.compat import keras_layer
 from easyddl.runtime import console, world
 
-# A `TextVectorization` contains one of these layers.
-_LOOKUPS = (keras.layers.StringLookup, keras.layers.IntegerLookup)
-_LAYERS = (*_LOOKUPS, keras.layers.Discretization)
-
 
 def sync_from_root(model, root_rank):
-    """Gives all ranks the root's vocabularies and bin boundaries if the ranks' tables differ.
+    """Gives all ranks the root's vocabularies, bin boundaries and moments if the ranks' differ.
 
     The tables differ if each rank has adapted a layer to its own shard of the data. The function
     is a collective. Call it before a step is compiled, because the step may contain the tables.
@@ -30,7 +29,7 @@ def sync_from_root(model, root_rank):
         Boolean: whether any layer of any rank has changed.
     """
     arguments.check_root(root_rank)
-    layers = [each for each in keras_layer.layers_of(model) if isinstance(each, _LAYERS)]
+    layers = [each for each in keras_layer.layers_of(model) if _kind_of(each) is not None]
     tables_by_rank = objects.allgather_object([_table_of(layer) for layer in layers])
     root_tables = tables_by_rank[root_rank]
     models_differ = any(len(tables) != len(root_tables) for tables in tables_by_rank)
@@ -38,7 +37,7 @@ def sync_from_root(model, root_rank):
         return False  # the later broadcast of the variables reports models that differ
     for layer, table in zip(layers, root_tables, strict=True):
         if _table_of(layer) != table:
-            _set_table(layer, table)
+            _kind_of(layer).set_table(layer, table)
     if world.rank() == root_rank:
         names = [
             layer.name
@@ -53,16 +52,34 @@ def sync_from_root(model, root_rank):
     return True
 
 
-def _table_of(layer):
-    """Returns the result of `adapt` as plain values, which can be compared.
+def derive_again(model):
+    """Computes again what layers have computed from variables that were broadcast since.
 
-    Returns:
-        For a `Discretization`, its bin boundaries or `None`. For a lookup layer, a pair of its
-        vocabulary and its TF-IDF weights; the weights are `None` if it has none.
+    Args:
+        model: A built Keras model.
     """
-    if isinstance(layer, keras.layers.Discretization):
-        boundaries = layer.bin_boundaries
-        return None if boundaries is None else np.asarray(boundaries).tolist()
+    for layer in keras_layer.layers_of(model):
+        if isinstance(layer, keras.layers.Normalization):
+            layer.finalize_state()  # does nothing if the script passed the moments
+
+
+def _table_of(layer):
+    """Returns the result of `adapt` as plain values, which can be compared."""
+    return _kind_of(layer).table(layer)
+
+
+def _boundaries(layer):
+    """Returns the bin boundaries of a `Discretization`, or `None`."""
+    boundaries = layer.bin_boundaries
+    return None if boundaries is None else np.asarray(boundaries).tolist()
+
+
+def _set_boundaries(layer, boundaries):
+    layer.bin_boundaries = boundaries
+
+
+def _vocabulary(layer):
+    """Returns the vocabulary of a lookup layer and its TF-IDF weights, `None` if it has none."""
     tokens = np.asarray(layer.get_vocabulary(include_special_tokens=False)).tolist()
     if layer.output_mode != "tf_idf" or not tokens:
         return tokens, None
@@ -71,8 +88,53 @@ def _table_of(layer):
     return tokens, np.asarray(layer.idf_weights)[first : first + len(tokens)].tolist()
 
 
-def _set_table(layer, table):
-    if isinstance(layer, keras.layers.Discretization):
-        layer.bin_boundaries = table
-    elif table[0]:
-        layer.set_vocabulary(*table)
+def _set_vocabulary(layer, vocabulary):
+    if vocabulary[0]:
+        layer.set_vocabulary(*vocabulary)
+
+
+def _moments(layer):
+    """Returns the moments of a `Normalization`, and those that the script has passed, by name.
+
+    It returns `None` if the layer has none.
+    """
+    if layer.mean is None:
+        return None
+    names = ("mean", "variance", "input_mean", "input_variance")
+    values = {name: getattr(layer, name) for name in names}
+    return {
+        name: np.asarray(keras.ops.convert_to_numpy(value), "float32").tolist()
+        for name, value in values.items()
+        if value is not None
+    }
+
+
+def _set_moments(layer, moments):
+    if moments is None or not layer.built:
+        return
+    arrays = {name: np.array(value, "float32") for name, value in moments.items()}
+    if "input_mean" in arrays:  # no variables
+        layer.input_mean, layer.input_variance = arrays["input_mean"], arrays["input_variance"]
+        layer.mean = keras.ops.convert_to_tensor(arrays["mean"], layer.compute_dtype)
+        layer.variance = keras.ops.convert_to_tensor(arrays["variance"], layer.compute_dtype)
+    else:
+        layer.adapt_mean.assign(arrays["mean"].reshape(layer.adapt_mean.shape))
+        layer.adapt_variance.assign(arrays["variance"].reshape(layer.adapt_variance.shape))
+        layer.finalize_state()
+
+
+_Kind = collections.namedtuple("_Kind", ["table", "set_table"])
+
+# How the result of `adapt` is read from each kind of layer, and set. A `TextVectorization` contains
+# a lookup layer.
+_KINDS = {
+    keras.layers.StringLookup: _Kind(_vocabulary, _set_vocabulary),
+    keras.layers.IntegerLookup: _Kind(_vocabulary, _set_vocabulary),
+    keras.layers.Discretization: _Kind(_boundaries, _set_boundaries),
+    keras.layers.Normalization: _Kind(_moments, _set_moments),
+}
+
+
+def _kind_of(layer):
+    """Returns the kind of a layer that has `adapt`, or `None`."""
+    return next((kind for layers, kind in _KINDS.items() if isinstance(layer, layers)), None)

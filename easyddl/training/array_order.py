@@ -8,7 +8,6 @@ ranks always meet in a step. Here it is a function of a seed, the epoch and the 
 import numpy as np
 
 from easyddl import backends
-from easyddl.collectives import objects
 from easyddl.compat import keras_arrays
 from easyddl.runtime import world
 
@@ -42,28 +41,39 @@ class ArrayOrder:
             act()
 
     def rows(self, samples):
-        """The order of the samples in this epoch, as an array of indices."""
+        """Returns the order of the samples in this epoch, as an array of indices."""
         generator = np.random.default_rng([self.seed, self.epoch, self._rank])
         return generator.permutation(samples)
 
 
-def begin(fit):
-    """Determines the order of a fit's arrays, if it shuffles arrays. Collective.
+def draw_seed(arguments):
+    """Draws the seed of a fit's order, from the generator that Keras would take the order from.
 
-    The seed is drawn on the first rank whose data are arrays, from the generator that Keras would
-    take the order from. So a job that sets seeds finds the same orders each time.
+    So a job that sets seeds finds the same orders each time.
+
+    Args:
+        arguments: Dict of the arguments of `keras.Model.fit`.
+
+    Returns:
+        Non-negative integer; `None` if the fit does not shuffle arrays.
+    """
+    return backends.require().draw_seed() if keras_arrays.shuffles(arguments) else None
+
+
+def begin(fit, seeds):
+    """Determines the order of a fit's arrays, if it shuffles arrays.
 
     Args:
         fit: `FitContext` of a fit that Keras has not begun.
+        seeds: List of what the ranks have drawn, by rank. The first rank whose data are arrays
+            counts.
 
     Returns:
         `ArrayOrder`, or `None`.
     """
-    mine = backends.require().draw_seed() if keras_arrays.shuffles(fit.arguments) else None
-    drawn = objects.allgather_object(mine) if world.size() > 1 else [mine]
-    if mine is None:
+    if seeds[world.rank()] is None:
         return None
-    order = ArrayOrder(next(seed for seed in drawn if seed is not None))
+    order = ArrayOrder(next(seed for seed in seeds if seed is not None))
     undo = keras_arrays.order_next(order, backends.require().replacing_shuffle)
     fit.at_end.callback(undo)
     return order

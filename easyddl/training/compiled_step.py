@@ -8,9 +8,10 @@ import numpy as np
 from easyddl import backends
 from easyddl.collectives import arrays, variables
 from easyddl.compat import keras_trainer, patches
-from easyddl.reducer.batch_weight import BatchWeight
-from easyddl.runtime import context, world
-from easyddl.runtime.join import Join
+from easyddl.runtime import world
+from easyddl.steps import context
+from easyddl.steps.batch_weight import BatchWeight
+from easyddl.steps.join import Join
 from easyddl.training import loss_weight, optimizer_hook
 
 _ATTRIBUTE = "_easyddl_step"
@@ -29,8 +30,8 @@ class CompiledStep:
     """The state of a model's compiled training step. All fits of the model share it.
 
     Keras compiles a step once and uses it again in later fits, until the model is compiled again.
-    Therefore a layer that is frozen between two fits is still trained in the second one. The step
-    contains the numbers under which the ranks have registered its collectives, so the
+    On TensorFlow a layer that is frozen between two fits is therefore still trained in the second
+    one. The step contains the numbers under which the ranks have registered its collectives, so the
     registrations live as long as the step.
 
     As a context manager it hooks the step for the length of one fit. An exception closes the step
@@ -55,7 +56,7 @@ class CompiledStep:
         self._settings = settings
         self._compilation = keras_trainer.compilation_of(model)
         self.join = Join()
-        self.weight = BatchWeight()
+        self.weight = BatchWeight(backends.require().is_current)
         self.meter = backends.require().step_meter()
         self.root_rank = None
         self.is_traced = False
@@ -70,7 +71,7 @@ class CompiledStep:
         self._detach = patches.add(self._model, _ATTRIBUTE, self)
 
     def is_valid(self, settings):
-        """Whether a fit with these settings can use the step that is already compiled."""
+        """Returns whether a fit with these settings can use the step that is already compiled."""
         compilation = keras_trainer.compilation_of(self._model)
         return self._settings == settings and compilation is self._compilation
 

@@ -1,6 +1,5 @@
 """Keras's iterator over the training data of a fit, which Keras does not show to callbacks."""
 
-import itertools
 import time
 
 from easyddl.compat import keras_data, keras_trainer
@@ -46,7 +45,8 @@ class EpochData:
     def seconds_per_batch(self, model, most, seconds):
         """Measures how long the reading of a batch takes by itself, without training.
 
-        It begins another epoch. The first batch is left out, because data begin by filling buffers.
+        It begins another epoch. What is read first is left out, because data begin by filling
+        buffers. On JAX Keras may read the batches of an execution at a time.
 
         Args:
             model: The Keras model of the fit.
@@ -54,14 +54,16 @@ class EpochData:
             seconds: Float. The seconds after which to stop.
 
         Returns:
-            Float; `None` if the data have fewer than two batches left.
+            Float; `None` if the data have no more than is left out.
         """
         self.end_epoch()
-        batches = keras_data.batches_of_epoch(self._iterator, model.steps_per_execution)
-        next(batches, None)
+        several = model.steps_per_execution
+        items = keras_data.items_of_epoch(self._iterator, several)
+        next(items, None)
         number, begin, passed = 0, time.perf_counter(), 0.0
-        for _ in itertools.islice(batches, most):
-            number, passed = number + 1, time.perf_counter() - begin
-            if passed > seconds:
+        for item in items:
+            number += len(keras_data.Item(item, several))
+            passed = time.perf_counter() - begin
+            if number >= most or passed > seconds:
                 break
         return passed / number if number else None

@@ -4,20 +4,31 @@ import functools
 import threading
 
 import keras
+import numpy as np
 
 from easyddl import backends
 from easyddl.collectives import objects
 from easyddl.compat import keras_trainer, patches
 from easyddl.data import set_epoch
 from easyddl.reducer import gradient_reducer
-from easyddl.runtime import context, world
-from easyddl.training import dry_run, epoch_data, structures
+from easyddl.runtime import world
+from easyddl.steps import context
+from easyddl.training import (
+    array_order,
+    callback_order,
+    comparison,
+    epoch_data,
+    preserved_state,
+    step_ends,
+    structures,
+)
 
 
 class FitContext(context.Context):
     """One call of `model.fit()`.
 
-    The counts of steps and `data` are only maintained if a `DDLCallback` is among the callbacks.
+    The counts of steps, `data` and `step_ends` are only maintained if a `DDLCallback` is among the
+    callbacks.
 
     Args:
         model: A Keras model.
@@ -25,26 +36,31 @@ class FitContext(context.Context):
 
     Attributes:
         arguments: Dict of the arguments of `fit`, by name.
-        callbacks: List of the user's callbacks, in their order.
+        callbacks: List of the user's callbacks, in the order in which Keras calls them.
         random_states: The `PerRankStates` of this fit, if each rank draws its own random numbers
             until the fit ends; otherwise `None`.
-        has_steps: Boolean. Whether this rank has run any step of the fit.
         has_batches: Boolean. Whether this rank has a batch for the first step.
         steps: Integer. The number of calls of the train function on this rank in this epoch.
         has_restored_metrics: Boolean. Whether this epoch continues with the metrics of a backup.
         data: `EpochData`.
+        step_ends: `StepEnds`.
         array_order: `ArrayOrder`; `None` if the fit does not shuffle arrays.
     """
+
+    called = "model.fit()"
 
     def __init__(self, model, arguments):
         super().__init__(model)
         self.data = epoch_data.EpochData()
+        self.step_ends = step_ends.StepEnds()
         self.array_order = None
         self.arguments = arguments
-        self.callbacks = callbacks_of(arguments.get("callbacks"))
+        self.callbacks = callback_order.callbacks_of(arguments.get("callbacks"))
         self.random_states = None
+        self._equal_logs = {}  # of this epoch
         self.steps = 0
-        self.has_steps = False
+        self._batches_before_fit = None  # those that the meter counted
+        self._batches_before_epoch = 0
         self.has_restored_metrics = False
         self.has_batches = False
         self._thread = threading.get_ident()
@@ -56,23 +72,29 @@ class FitContext(context.Context):
         self._first_spec = None
         self._validation_freq = None  # that of the ranks that have validation data
         self._first_iteration = _iterations_of(model)
-        self._exchanged_before = _reduced_steps()
+        self._reduced_before = _reduced_steps()
 
     @property
     def join(self):
         """The `Join` of the fit's steps; `None` without a `DDLCallback`."""
         return self.step and self.step.join
 
-    def find_validation(self):
-        """Finds out whether any rank has validation data. Collective."""
-        has_data = self.arguments.get("validation_data") is not None
-        has_data = has_data or bool(self.arguments.get("validation_split"))
-        mine = self.arguments.get("validation_freq", 1) if has_data else None
-        frequencies = [each for each in objects.allgather_object(mine) if each is not None]
-        self._validation_freq = frequencies[0] if frequencies else None
+    def begin(self):
+        """Compares what the ranks pass to the fit, and determines the order of its arrays.
+
+        Collective.
+        """
+        seed = array_order.draw_seed(self.arguments)
+        if world.size() == 1:
+            self.array_order = array_order.begin(self, [seed])
+            return
+        inputs = comparison.compare(self, seed)
+        frequencies = [each.validation_freq for each in inputs]
+        self._validation_freq = next((each for each in frequencies if each is not None), None)
+        self.array_order = array_order.begin(self, [each.seed for each in inputs])
 
     def any_rank_validates(self, epoch):
-        """Whether any rank validates after an epoch."""
+        """Returns whether any rank validates after an epoch."""
         frequency = self._validation_freq
         return frequency is not None and keras_trainer.validates_after(self.model, epoch, frequency)
 
@@ -97,10 +119,43 @@ class FitContext(context.Context):
         for act in self._steps_end_hooks:
             act()
 
+    def noted_logs(self, logs, prefix=""):
+        """Notes logs that are equal on all ranks, and returns them.
+
+        Args:
+            logs: Dict of the results of metrics.
+            prefix: String. What Keras puts before their names in the logs of the epoch.
+        """
+        self._equal_logs.update({f"{prefix}{key}": value for key, value in logs.items()})
+        return logs
+
+    def own_logs(self, logs):
+        """Returns the entries of the logs of an epoch that did not come from `noted_logs`."""
+        equal = self._equal_logs
+        return {
+            key: value
+            for key, value in logs.items()
+            if key not in equal or not (equal[key] is value or np.array_equal(equal[key], value))
+        }
+
+    @property
+    def batches(self):
+        """The number of batches that this rank has trained on in this epoch.
+
+        If the data end within an execution of several steps, Keras 3.5 on TensorFlow raises the
+        end of the data, so that `steps` does not count this execution.
+        """
+        return self.meter.steps - self._batches_before_epoch
+
+    @property
+    def has_steps(self):
+        """Whether this rank has trained on any batch of the fit."""
+        return self._batches_before_fit not in (None, self.meter.steps)
+
     @property
     def has_samples(self):
         """Whether this rank's metrics contain samples of this epoch."""
-        return self.steps > 0 or self.has_restored_metrics
+        return self.batches > 0 or self.has_restored_metrics
 
     def on_first_batch(self, act):
         """Calls `act` before the first step, on all ranks together.
@@ -127,7 +182,7 @@ class FitContext(context.Context):
         else:
             spec = self._begin_first_batch(None)
         if spec is not None:
-            preserved = dry_run.PreservedState(self.model)
+            preserved = preserved_state.PreservedState(self.model)
             backends.require().trace_step(self.model, spec, preserved)
 
     def _begin_first_batch(self, spec):
@@ -172,7 +227,7 @@ class FitContext(context.Context):
             self.at_end.callback(setattr, model, "train_function", None)
 
     def is_training_thread(self):
-        """Whether this thread runs the steps. Keras may call callbacks in other threads."""
+        """Returns whether this thread runs the steps. Keras may call callbacks in other threads."""
         return threading.get_ident() == self._thread
 
     def begin_epoch(self, epoch):
@@ -181,6 +236,10 @@ class FitContext(context.Context):
         if self.array_order is not None:
             self.array_order.change(epoch=epoch)
         self.steps = 0
+        self._batches_before_epoch = self.meter.steps
+        if self._batches_before_fit is None:
+            self._batches_before_fit = self.meter.steps
+        self._equal_logs.clear()
         self.has_restored_metrics = False
         self._wait = lambda: None
 
@@ -209,7 +268,6 @@ class FitContext(context.Context):
                 self._wait = wait
             done = (self.steps + (wait is None)) * model.steps_per_execution
             self.steps += 1
-            self.has_steps = True
             while self._first_step_hooks:
                 self._first_step_hooks.pop()()
             model.stop_training = self.join.ends_by_step(done, model.stop_training)
@@ -225,9 +283,9 @@ class FitContext(context.Context):
         return meter
 
     def has_trained_alone(self):
-        """Whether the optimizer has applied gradients although no gradients were exchanged."""
+        """Returns whether the optimizer has applied gradients although none were reduced."""
         moved = _iterations_of(self.model) != self._first_iteration
-        return moved and _reduced_steps() == self._exchanged_before
+        return moved and _reduced_steps() == self._reduced_before
 
 
 def _iterations_of(model):
@@ -249,20 +307,9 @@ def current(model):
 
 
 def all_ranks_have_batches(model):
-    """Whether all ranks had a batch in the last step of a fit.
+    """Returns whether all ranks had a batch in the last step of a fit.
 
     A rank without batches does not run callbacks, so it does not call this function.
     """
     fit = current(model)
     return fit is None or fit.join is None or not fit.join.state.uneven
-
-
-def callbacks_of(callbacks):
-    """Returns the user's callbacks as a flat list.
-
-    Args:
-        callbacks: The argument `callbacks` of `fit`: a callback, nested lists of callbacks, a
-            `CallbackList` or `None`.
-    """
-    inner = getattr(callbacks, "callbacks", callbacks)
-    return keras.tree.flatten(inner) if inner else []

@@ -21,7 +21,7 @@ from easyddl.collectives import arrays, variables
 from easyddl.compat import keras_layer
 from easyddl.reducer import allreduce
 from easyddl.runtime import notices, world
-from easyddl.training.moving_statistics import moving_statistics
+from easyddl.training.moving_statistics import tracked_statistics
 
 _Merge: TypeAlias = Literal["sum", "mean", "root"]
 _Layer = TypeVar("_Layer", bound=type)
@@ -50,14 +50,17 @@ def register_layer(
 
     Use it for variables that a layer assigns in its `call`, such as a running sum of its inputs. A
     variable with `aggregation="sum"` or `"mean"` (see `keras.Layer.add_weight`) does not need it.
-    Without either declaration, all ranks take the root's values after each epoch, and rank 0 prints
-    a warning.
+    It also declares the merge of a layer's `tf.Variable`s, and of the buffers of the modules in a
+    subclass of `keras.layers.TorchModuleWrapper`; the running statistics of batch normalization are
+    always averaged. Without either declaration, all ranks take the root's values after each epoch,
+    and rank 0 prints a warning.
 
     Args:
         layer_class: Subclass of `keras.Layer`. Omit it to use the function as a decorator.
         merge: `"sum"` adds what all ranks have added to the variable in a step. `"mean"` takes the
             mean of the ranks' values after each step. `"root"` takes rank 0's value after each
-            epoch. A dict gives one of these for each variable, by the variable's name.
+            epoch. A dict gives one of these for each variable, by the name of the variable or
+            buffer.
 
     Returns:
         The class.
@@ -112,7 +115,8 @@ def merging_train_step(train_step, model):
     """
 
     def begin_step():
-        merged = [(v, merge) for v, merge in _state_variables(model) if merge in _IN_STEP]
+        found = [*_tracked_state(model), *_untracked_state(model, of_registered_layers=True)]
+        merged = [(v, merge) for v, merge in found if merge in _IN_STEP]
         merges = [merge for _, merge in merged]
         return [v for v, _ in merged], lambda *values: _merged(merges, *values)
 
@@ -169,7 +173,7 @@ def sync_from_root(model, root_rank=0):
     synced = [(v, merge) for v, merge in _state_variables(model) if merge not in _IN_STEP]
     if world.size() == 1 or not synced:
         return
-    mine = np.array([variables.checksum(v) for v, _ in synced], np.int64)
+    mine = np.array([variables.checksum(v.numpy()) for v, _ in synced], np.int64)
     checksums = arrays.allgather(mine[None])
     differing = [synced[i] for i in np.flatnonzero((checksums != checksums[0]).any(axis=0))]
     if differing:
@@ -195,12 +199,17 @@ def _warn(variable):
 
 
 def _state_variables(model):
-    """Returns the variables that a model's layers may change themselves.
+    """Returns the state that a model's layers may change themselves.
 
     Returns:
         List of pairs: a variable, and its merge, which is `None` if none is declared.
     """
-    left_out = {id(v) for v in (*moving_statistics(model), *batch_states(model))}
+    return [*_tracked_state(model), *_untracked_state(model)]
+
+
+def _tracked_state(model):
+    """Returns those of `_state_variables` that are Keras variables."""
+    left_out = {id(v) for v in (*tracked_statistics(model), *batch_states(model))}
     left_out |= {id(v) for metric in model.metrics for v in metric.variables}
     found = {}
     for layer in keras_layer.layers_of(model):
@@ -208,6 +217,25 @@ def _state_variables(model):
         for variable in keras_layer.non_trainable_variables_of(layer):
             if id(variable) not in left_out and not isinstance(layer, keras.metrics.Metric):
                 found[id(variable)] = variable, _merge_of(layer, variable)
+    return list(found.values())
+
+
+def _untracked_state(model, of_registered_layers=False):
+    """Returns those of `_state_variables` that are no Keras variables.
+
+    Args:
+        model: A Keras model.
+        of_registered_layers: Boolean. Whether to leave out layers without a declared merge, whose
+            many modules would be searched.
+    """
+    found = {}
+    for layer in keras_layer.layers_of(model):
+        if of_registered_layers and type(layer) not in _merges:
+            continue
+        state = backends.require().untracked_state(layer)
+        found.update({id(v): (v, _merge_of(layer, v)) for v in state.others})
+        # Ranks that have run the same steps have counted the same number of batches.
+        found.update({id(v): (v, "root") for v in state.counters})
     return list(found.values())
 
 

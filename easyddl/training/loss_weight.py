@@ -13,8 +13,9 @@ from keras import ops
 from easyddl import backends
 from easyddl.compat import keras_loss, keras_trainer, patches
 from easyddl.reducer import allreduce
-from easyddl.reducer.batch_weight import UNWEIGHTED
-from easyddl.runtime import context, world
+from easyddl.runtime import world
+from easyddl.steps import context
+from easyddl.steps.batch_weight import UNWEIGHTED
 from easyddl.training import scalar_losses
 
 # Represents the denominator of a loss that is weighted by the number of samples of its batch.
@@ -99,7 +100,7 @@ def _samples(x):
 
 
 def changes_test_function(model):
-    """Whether the hook changes how a model tracks its losses in tests.
+    """Returns whether the hook changes how a model tracks its losses in tests.
 
     It does for models with several losses. Their `test_function` must be compiled with the hook.
     """
@@ -111,7 +112,7 @@ def changes_test_function(model):
 
 
 def _output_losses_weighted(model, x):
-    """A context in which the tracked loss of each output is weighted by the batch's samples.
+    """Returns a context in which the tracked loss of each output is weighted by its samples.
 
     Keras weights the total loss by the samples, but the loss of each output only if the batch size
     is fixed. Otherwise the tracked value is a mean over batches, which is wrong if the batches
@@ -129,7 +130,7 @@ def _output_losses_weighted(model, x):
 
 @contextlib.contextmanager
 def _denominators_recorded(kind_of_scalars, samples):
-    """A context that records the denominator of each loss that is computed in it.
+    """Returns a context that records the denominator of each loss that is computed in it.
 
     All losses of Keras and of users that subclass them call one function of Keras, which receives
     their masks and weights. This context replaces that function.

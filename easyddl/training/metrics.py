@@ -18,7 +18,7 @@ import numpy as np
 
 from easyddl.collectives import arrays, objects
 from easyddl.compat import keras_metric
-from easyddl.runtime import notices, world
+from easyddl.runtime import notices, settled_errors, world
 
 _Merge: TypeAlias = Literal["sum", "mean", "min", "max"]
 # The last takes the states of all ranks, each a list of arrays, and returns the merged state.
@@ -143,14 +143,43 @@ def _logs_of_custom_step(logs, before, after):
 
 
 def _is_result(value, result):
-    """Whether an entry of the last step is a metric's result. Compiled steps may round it."""
+    """Returns whether an entry of the last step is the result of a metric.
+
+    A compiled step may round it.
+    """
     if value is None or result is None or value.shape != result.shape:
         return False
     return np.allclose(value, result, rtol=1e-5, equal_nan=True)
 
 
+_COUNTS = (
+    keras.metrics.FalseNegatives,
+    keras.metrics.FalsePositives,
+    keras.metrics.Sum,
+    keras.metrics.TrueNegatives,
+    keras.metrics.TruePositives,
+)
+
+
+def counts_of(model):
+    """Returns the metrics of a model whose results may grow with the number of samples.
+
+    These are Keras's counts, and metrics whose states are added up by a declaration.
+
+    Args:
+        model: A compiled Keras model.
+    """
+    return [each for each in _leaves(model.metrics) if isinstance(each, _COUNTS) or _adds_up(each)]
+
+
+def _adds_up(metric):
+    merge = _merges.get(type(metric))
+    names = merge.values() if isinstance(merge, dict) else (merge,)
+    return callable(merge) or "sum" in names
+
+
 def is_exact(metric):
-    """Whether a metric's variables are sums, because Keras's own method updates them."""
+    """Returns whether a metric's variables are sums, because Keras's own method updates them."""
     return _is_of_keras(type(metric).update_state) and type(metric) not in _merges
 
 
@@ -185,6 +214,7 @@ def _inner_metrics(metric):
     return inner if is_container and all(map(_has_known_merge, inner)) else []
 
 
+@world.on_all_ranks("adding up the metrics")
 def _sum_variables(metrics, has_samples, differs):
     """Replaces the variables of metrics by their sums over all ranks. Collective.
 
@@ -203,12 +233,12 @@ def _sum_variables(metrics, has_samples, differs):
         values.append(value.ravel() if has_samples else np.zeros(value.size))
     names = ", ".join(f"{m.name} {[tuple(v.shape) for v in m.variables]}" for m in metrics)
     text = f"adding up the metrics ({names})"
-    with world.taking_part(text):
-        (total,) = arrays.reduce_arrays([np.concatenate(values)], "float64", "sum", text)
-    ends = np.cumsum([math.prod(v.shape) for v in variables])[:-1]
-    for variable, value in zip(variables, np.split(total[1:], ends), strict=False):
-        variable.assign(value.reshape(variable.shape).astype(variable.numpy().dtype))
-    return total[0] > 0
+    (total,) = arrays.reduce_arrays([np.concatenate(values)], "float64", "sum", text)
+    with settled_errors.after_the_end():
+        ends = np.cumsum([math.prod(v.shape) for v in variables])[:-1]
+        for variable, value in zip(variables, np.split(total[1:], ends), strict=False):
+            variable.assign(value.reshape(variable.shape).astype(variable.numpy().dtype))
+        return total[0] > 0
 
 
 def _merge_states(metrics, has_samples):

@@ -1,7 +1,7 @@
 """Makes `fit` and `evaluate` report the metrics of all ranks' samples."""
 
 from easyddl.compat import keras_trainer
-from easyddl.training import evaluation_context, metrics
+from easyddl.training import evaluation_context, evaluation_metrics, metrics
 
 
 def hook(model, fit=None):
@@ -26,9 +26,10 @@ def hook(model, fit=None):
         evaluation = evaluation_context.current(model)
         if evaluation is None and fit is not None:
             fit.end_steps()
-            return metrics.shared_logs(model, logs, fit.has_samples)
+            return fit.noted_logs(metrics.shared_logs(model, logs, fit.has_samples))
         if evaluation is None or not evaluation.is_shared:
             return original(logs)  # an evaluation by the user, on this rank only
-        return metrics.shared_logs(model, logs, has_samples=bool(logs))
+        found = evaluation_metrics.shared_logs(model, logs, evaluation.data, evaluation.validation)
+        return found if fit is None else fit.noted_logs(found, "val_")
 
     return keras_trainer.replace_results(model, results)

@@ -6,6 +6,7 @@ context also covers a fit without easyddl's callbacks, so that easyddl can warn 
 
 import functools
 import inspect
+import os
 
 import keras
 
@@ -13,13 +14,15 @@ from easyddl import backends
 from easyddl.compat import patches
 from easyddl.data import set_epoch, validation_split
 from easyddl.data.kinds import is_a
-from easyddl.runtime import context, job_exit, launcher, world
-from easyddl.training import array_order, device_distribution
+from easyddl.hosts import launched_process
+from easyddl.runtime import job_exit, notices, world
+from easyddl.steps import context
+from easyddl.training import callback_order, device_distribution, optimizer_hook
 from easyddl.training.evaluation_context import EvaluationContext
-from easyddl.training.fit_context import FitContext, callbacks_of
+from easyddl.training.fit_context import FitContext
 
 _TRAINED_ALONE = (
-    "easyddl: warning: model.fit() took steps without exchanging gradients: every rank trained "
+    "easyddl: warning: model.fit() took steps without reducing gradients: every rank trained "
     "alone. Pass callbacks=[ddl.DDLCallback(), ..., ddl.DDLGlobalVariablesCallback()] to fit."
 )
 
@@ -37,16 +40,10 @@ def _attach(callbacks, model, **params):
     """
     if not isinstance(callbacks, keras.callbacks.CallbackList):
         return
-    for callback in callbacks_of(callbacks):
+    for callback in callback_order.callbacks_of(callbacks):
         if is_a(callback, "easyddl"):
             callback.set_model(model)
             callback.set_params({**(callback.params or {}), **params})
-
-
-def _has_ddl_callback(callbacks):
-    """Whether one of the callbacks is a `DDLCallback`."""
-    names = [cls.__name__ for callback in callbacks for cls in type(callback).__mro__]
-    return "DDLCallback" in names
 
 
 def install():
@@ -66,9 +63,12 @@ def _fit(original):
             return original(self, *args, **kwargs)  # raises Keras's own error
         del arguments["self"]
         arguments = set_epoch.keep_order(arguments)
-        is_ours = _has_ddl_callback(callbacks_of(arguments.get("callbacks")))
+        callbacks = callback_order.put_in_order(arguments.get("callbacks"))
+        arguments["callbacks"] = callbacks
+        is_ours = callback_order.has_first(callbacks)
         if is_ours:
             device_distribution.refuse(self, "fit")
+            _warn_if_backend_is_another()
         is_shared = is_ours and world.size() > 1
         if is_shared:
             arguments = validation_split.to_rank_fraction(arguments)
@@ -78,8 +78,9 @@ def _fit(original):
                     active.at_end.callback(backends.require().begin_without_batch(self))
                 if is_ours:
                     active.at_end.callback(active.data.watch(self))
-                    active.array_order = array_order.begin(active)
-                callbacks = arguments.get("callbacks")
+                    active.begin()
+                if isinstance(getattr(self, "optimizer", None), keras.optimizers.Optimizer):
+                    optimizer_hook.move_outwards(self.optimizer)
                 _attach(callbacks, self, epochs=arguments.get("epochs", 1))
                 history = original(self, **arguments)
                 active.succeed()
@@ -98,19 +99,35 @@ def _evaluate(original):
 
     @functools.wraps(original)
     def evaluate(self, *args, **kwargs):
-        with EvaluationContext(self):
+        bound = signature.bind_partial(self, *args, **kwargs)
+        arguments = bound.arguments
+        data = tuple(arguments.get(name) for name in ("x", "y", "sample_weight"))
+        with EvaluationContext(self, data):
             # Within a fit, Keras passes the fit's own list, which is already attached.
             if context.of(self, FitContext) is None:
-                callbacks = signature.bind_partial(self, *args, **kwargs).arguments.get("callbacks")
-                if _has_ddl_callback(callbacks_of(callbacks)):
+                callbacks = callback_order.put_in_order(arguments.get("callbacks"))
+                arguments["callbacks"] = callbacks
+                if callback_order.has_first(callbacks):
                     device_distribution.refuse(self, "evaluate")
                 _attach(callbacks, self)
-            return original(self, *args, **kwargs)
+            return original(*bound.args, **bound.kwargs)
 
     return evaluate
 
 
+def _warn_if_backend_is_another():
+    selected, used = os.environ.get("KERAS_BACKEND"), backends.name()
+    if selected and selected != used:
+        notices.tell_once(
+            "KERAS_BACKEND",
+            f"warning: KERAS_BACKEND is {selected!r}, but Keras uses {used!r}, because it was "
+            "imported before KERAS_BACKEND was set. Set KERAS_BACKEND before the script imports "
+            "Keras, TensorFlow, or a name of easyddl that needs Keras, as in `from easyddl import "
+            "split_data`.",
+        )
+
+
 def _warn_if_alone(fit):
-    is_alone = launcher.is_rank_of_several() and fit.step is None
+    is_alone = launched_process.is_rank_of_several() and fit.step is None
     if is_alone and fit.has_trained_alone():
-        world.warn_at_end(_TRAINED_ALONE)
+        world.warn_at_end("fit", _TRAINED_ALONE)

@@ -2,9 +2,11 @@
 
 import keras
 
-from easyddl.collectives import variables
+from easyddl import backends
+from easyddl.collectives import objects, variables
 from easyddl.compat import keras_layer, keras_optimizer
 from easyddl.training import compiled_step
+from easyddl.training.inner_optimizers import inner_optimizers
 from easyddl.training.layer_state import batch_states
 from easyddl.training.moving_statistics import moving_statistics
 
@@ -19,7 +21,7 @@ def optimizers(model):
     found = [getattr(model, "optimizer", None), *vars(model).values()]
     found += step.optimizers if step is not None else []
     unique = {id(each): each for each in found if isinstance(each, keras.optimizers.Optimizer)}
-    inner = {id(each) for optimizer in unique.values() for each in _inner_optimizers(optimizer)}
+    inner = {id(each) for optimizer in unique.values() for each in inner_optimizers(optimizer)}
     return [optimizer for key, optimizer in unique.items() if key not in inner]
 
 
@@ -29,16 +31,10 @@ def accumulated_steps(model):
     Returns:
         Integer; `None` if no optimizer accumulates gradients.
     """
-    flat = [each for outer in optimizers(model) for each in (outer, *_inner_optimizers(outer))]
-    accumulating = [each for each in flat if _accumulators(each)]
+    flat = [each for outer in optimizers(model) for each in (outer, *inner_optimizers(outer))]
+    accumulating = [each for each in flat if keras_optimizer.accumulators_of(each)]
     counts = [int(keras_optimizer.steps_of(each).numpy()) for each in accumulating]
     return max(counts) if counts else None
-
-
-def _inner_optimizers(optimizer):
-    """Returns the optimizers to which an optimizer passes its gradients."""
-    inner = getattr(optimizer, "inner_optimizer", None)
-    return [*([inner] if inner is not None else []), *getattr(optimizer, "optimizers", [])]
 
 
 def sync_from_rank(model, root_rank):
@@ -57,7 +53,10 @@ def sync_from_rank(model, root_rank):
 
 
 def shared_variables(model):
-    """Returns the weights and optimizer variables that are equal on all ranks after each step."""
+    """Returns the variables that ranks with the same number of steps merge or compute alike.
+
+    Some layers' state among them may differ: see `layer_state.synced_at_epoch_end`.
+    """
     accumulated = [a for each in optimizers(model) for a in _accumulators(each)]
     differing = (*accumulated, *moving_statistics(model), *batch_states(model))
     left_out = {id(variable) for variable in differing}
@@ -71,17 +70,48 @@ def initial_variables(model):
 
 
 def all_variables(model):
-    """Returns the weights of a model and the variables of its optimizers."""
-    return [*model.weights, *(v for each in optimizers(model) for v in each.variables)]
+    """Returns the weights of a model, the variables of its optimizers, and its untracked state."""
+    of_optimizers = [v for each in optimizers(model) for v in each.variables]
+    return [*model.weights, *of_optimizers, *untracked_variables(model)]
+
+
+def untracked_variables(model):
+    """Returns the state of a model's layers that is no Keras variable, such as PyTorch's buffers.
+
+    Caches are left out.
+    """
+    return _untracked(model, lambda state: (*state.statistics, *state.counters, *state.others))
+
+
+def caches(model):
+    """Returns what modules compute from their configuration: PyTorch's non-persistent buffers."""
+    return _untracked(model, lambda state: state.caches)
+
+
+def caches_of_equal_shape(model):
+    """Returns the caches that have the same shape and dtype on all ranks. Collective.
+
+    A cache may have grown with the batches of each rank in an earlier fit.
+    """
+    mine = {(each.path, each.shape, each.dtype): each for each in caches(model)}
+    everywhere = set.intersection(*map(set, objects.allgather_object(list(mine))))
+    return [each for key, each in mine.items() if key in everywhere]
 
 
 def is_built(model):
-    """Whether all layers of a model have created their variables."""
+    """Returns whether all layers of a model have created their variables."""
     return all(layer.built for layer in keras_layer.layers_of(model))
+
+
+def _untracked(model, select):
+    """Returns some of the untracked state of a model's layers, without duplicates."""
+    backend = backends.require()
+    states = [backend.untracked_state(layer) for layer in keras_layer.layers_of(model)]
+    return list({id(v): v for state in states for v in select(state)}.values())
 
 
 def _accumulators(optimizer):
     """Returns the variables in which an optimizer and its inner optimizers accumulate gradients."""
-    own = keras_optimizer.accumulators_of(optimizer)
-    inner = [each for other in _inner_optimizers(optimizer) for each in _accumulators(other)]
-    return [each for each in (*own, *inner) if each is not None]
+    all_optimizers = (optimizer, *inner_optimizers(optimizer))
+    found = [each for one in all_optimizers for each in keras_optimizer.accumulators_of(one)]
+    return [each for each in found if each is not None]

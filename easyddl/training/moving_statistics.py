@@ -1,7 +1,8 @@
-"""Averages the moving statistics of `BatchNormalization` over the ranks."""
+"""Averages the moving statistics of batch normalization over the ranks."""
 
 import keras
 
+from easyddl import backends
 from easyddl.collectives import variables
 from easyddl.compat import keras_layer
 
@@ -10,7 +11,10 @@ _NAMES = ("moving_mean", "moving_variance", "moving_stddev", "renorm_mean", "ren
 
 
 def average_moving_statistics(model, weight=1.0):
-    """Replaces the moving statistics of `BatchNormalization` layers by their mean over the ranks.
+    """Replaces the moving statistics of batch normalization by their mean over the ranks.
+
+    These are the moving statistics of `BatchNormalization` layers, and the running statistics of
+    PyTorch's `BatchNorm` and `InstanceNorm` modules.
 
     Each rank collects the means and variances of its own batches. Therefore ranks with equal
     weights make different predictions. Training does not use the moving statistics, so averaging
@@ -29,6 +33,14 @@ def average_moving_statistics(model, weight=1.0):
 
 def moving_statistics(model):
     """Returns the variables of a model's moving statistics that differ between ranks."""
+    layers = keras_layer.layers_of(model)
+    # Layers may share a module.
+    untracked = {id(v): v for layer in layers for v in _untracked_statistics(layer)}
+    return [*tracked_statistics(model), *untracked.values()]
+
+
+def tracked_statistics(model):
+    """Returns those of `moving_statistics` that are Keras variables."""
     found = [
         getattr(layer, name, None)
         for layer in keras_layer.layers_of(model)
@@ -37,3 +49,7 @@ def moving_statistics(model):
         for name in _NAMES
     ]
     return [variable for variable in found if variable is not None]
+
+
+def _untracked_statistics(layer):
+    return backends.require().untracked_state(layer).statistics

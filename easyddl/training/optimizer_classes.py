@@ -1,9 +1,12 @@
-"""Discovers optimizers that a step uses and that no attribute of the model refers to.
+"""Discovers optimizers when they apply gradients.
 
-Such an optimizer may be in a list, in another object, or in a global variable of the script.
-Therefore the methods by which Keras's optimizers apply gradients are patched on their classes. If a
-step of a fit is active, the patched method hooks the optimizer when it applies gradients for the
-first time.
+The methods by which Keras's optimizers apply gradients are patched on their classes, for three
+kinds of optimizers:
+
+- One that a step of a fit uses, and that no attribute of the model refers to. It may be in a list,
+  in another object, or in a global variable of the script. It is hooked.
+- One that was put around an optimizer with a hook of its own. The hook moves to the outer one.
+- One without a hook, outside of fits. Its ranks train alone, which is noted.
 """
 
 import functools
@@ -12,14 +15,18 @@ import keras
 
 from easyddl import backends
 from easyddl.compat import patches
-from easyddl.training import compiled_step, optimizer_hook
+from easyddl.training import compiled_step, optimizer_hook, unreduced_updates
 
 # The methods that Keras's trainers and custom steps call. A subclass may override them.
-_METHODS = ("apply", "stateless_apply")
+# With the position of their argument `grads`.
+_METHODS = {"apply": 0, "stateless_apply": 1}
 
 
 def watch():
-    """Patches all optimizer classes that exist. Called at the beginning of each fit."""
+    """Patches all optimizer classes that exist.
+
+    Called when easyddl is imported in a job of several ranks, and when optimizers are hooked.
+    """
     for cls in _classes():
         for name in _METHODS:
             if name in vars(cls):
@@ -35,13 +42,24 @@ def _classes():
 
 
 def _discovering(original):
+    name = original.__name__
+
     @functools.wraps(original)
     def method(self, *args, **kwargs):
         step = compiled_step.current()
-        is_known = optimizer_hook.is_hooked(self) or optimizer_hook.is_inside_hooked_apply()
-        if step is None or is_known:
+        if optimizer_hook.is_hooked(self) or optimizer_hook.is_inside_hooked_apply():
             return original(self, *args, **kwargs)
-        step.hook(self)
-        return getattr(self, original.__name__)(*args, **kwargs)
+        if step is not None:
+            step.hook(self)
+        elif not optimizer_hook.move_outwards(self):
+            unreduced_updates.note(_gradients_of(name, args, kwargs))
+            return original(self, *args, **kwargs)
+        return getattr(self, name)(*args, **kwargs)
 
     return backends.require().uncompiled(method)
+
+
+def _gradients_of(name, args, kwargs):
+    position = _METHODS[name]
+    given = args[position] if len(args) > position else kwargs.get("grads")
+    return list(given) if isinstance(given, list | tuple) else []

@@ -1,6 +1,5 @@
 """Hooks an optimizer so that it averages gradients over all ranks before it applies them."""
 
-import contextlib
 import functools
 import weakref
 
@@ -8,12 +7,14 @@ import keras
 
 from easyddl import backends
 from easyddl.compat import keras_optimizer, patches
-from easyddl.reducer.batch_weight import UNWEIGHTED
 from easyddl.reducer.gradient_reducer import GradientReducer, is_overwritten
+from easyddl.runtime import settled_errors, world
+from easyddl.steps import context
+from easyddl.steps.batch_weight import UNWEIGHTED
+from easyddl.training.inner_optimizers import inner_optimizers
 
 _HOOK = "_easyddl_reducer"
-
-_applying = []  # the optimizers whose hooked `apply` is running; the innermost is the last
+_KEPT = "_easyddl_kept_hook"  # what removes the hook of `keep_hook`, and its settings
 
 
 def create_reducer(optimizer, batch_weight=None, bucket_bytes=None, sparse_as_dense=False):
@@ -24,7 +25,7 @@ def create_reducer(optimizer, batch_weight=None, bucket_bytes=None, sparse_as_de
         batch_weight: The `BatchWeight` of the trained model. With `None`, all ranks that have a
             batch have the same weight.
         bucket_bytes: Integer, or `None` for a size that is derived from measurements.
-        sparse_as_dense: Boolean. Whether sparse gradients are exchanged as dense ones.
+        sparse_as_dense: Boolean. Whether sparse gradients are reduced as dense ones.
     """
     accumulates = _accumulates(optimizer)
     reducer = GradientReducer(
@@ -54,12 +55,14 @@ def hook(optimizer, reducer):
     Returns:
         Function that removes the hook. It does nothing if the optimizer was already hooked.
     """
+    move_outwards(optimizer)
     if is_hooked(optimizer):
         return lambda: None
     replacements_for = _update_replacements if _accumulates(optimizer) else _apply_replacements
     replacements = replacements_for(optimizer, reducer)
     uncompiled = backends.require().uncompiled
-    hooked = {name: uncompiled(function) for name, function in replacements.items()}
+    all_together = world.on_all_ranks("the update of an optimizer")
+    hooked = {name: uncompiled(all_together(each)) for name, each in replacements.items()}
     undo, unmark = patches.replace_all(optimizer, hooked), patches.add(optimizer, _HOOK, reducer)
 
     def unhook():
@@ -68,6 +71,62 @@ def hook(optimizer, reducer):
         unmark()
 
     return unhook
+
+
+def keep_hook(optimizer, bucket_bytes=None, sparse_as_dense=False):
+    """Hooks an optimizer for good, for a script that trains without a `DDLCallback`.
+
+    Args:
+        optimizer: A Keras optimizer.
+        bucket_bytes: Integer or `None`: see `create_reducer`.
+        sparse_as_dense: Boolean: see `create_reducer`.
+    """
+    if is_hooked(optimizer):
+        return
+    settings = {"bucket_bytes": bucket_bytes, "sparse_as_dense": sparse_as_dense}
+    unhook = hook(optimizer, create_reducer(optimizer, **settings))
+    patches.add(optimizer, _KEPT, (unhook, settings))
+
+
+def move_outwards(optimizer):
+    """Moves the kept hook of an inner optimizer to the optimizer that holds it.
+
+    The outer optimizer may skip updates, as a `LossScaleOptimizer` does after an overflow on this
+    rank. The ranks must have averaged the gradients before. `Model.compile` puts such an optimizer
+    around one that is hooked already.
+
+    Args:
+        optimizer: The outer Keras optimizer.
+
+    Returns:
+        Boolean: whether the outer optimizer now has a hook.
+    """
+    kept = [vars(inner)[_KEPT] for inner in inner_optimizers(optimizer) if _KEPT in vars(inner)]
+    if not kept or is_hooked(optimizer):
+        return False
+    for inner in inner_optimizers(optimizer):
+        vars(inner).pop(_KEPT, None)
+    for unhook, _ in kept:
+        unhook()
+    keep_hook(optimizer, **kept[0][1])
+    return True
+
+
+def _ending_reductions(reducer, function):
+    """Wraps a method of Keras so that its errors end the reductions of an optimizer on all ranks.
+
+    All ranks may have the same error, so the script's other collectives can go on.
+
+    Args:
+        reducer: The optimizer's `GradientReducer`.
+        function: The method.
+    """
+
+    def give_up(error):
+        reducer.give_up(error)
+        settled_errors.settled(error)
+
+    return settled_errors.giving_up(function, give_up)
 
 
 def checked_sparse_as_dense(sparse_as_dense):
@@ -94,32 +153,27 @@ def _weight_of(batch_weight, accumulates):
 
 
 def is_hooked(optimizer):
-    """Whether an optimizer averages gradients."""
+    """Returns whether an optimizer averages gradients."""
     return hasattr(optimizer, _HOOK)
 
 
 def is_inside_hooked_apply():
-    """Whether the `apply` of a hooked optimizer is running.
+    """Returns whether the `apply` of a hooked optimizer is running.
 
     It may call other optimizers, which then receive gradients that are already averaged.
     """
-    return bool(_applying)
+    return bool(context.active(_HookedApply))
 
 
-@contextlib.contextmanager
-def _applied(optimizer):
-    _applying.append(optimizer)
-    try:
-        yield
-    finally:
-        _applying.pop()
+class _HookedApply(context.Scope):
+    """The `apply` of a hooked optimizer, while it runs."""
 
 
-def _build(optimizer, variables):
+def _build(optimizer, variables, reducer):
     """Builds an optimizer as its `apply` does, before `once_there_is_a_batch` is entered."""
     if not optimizer.built and variables is not None:
         with keras.name_scope(optimizer.name, caller=optimizer):
-            optimizer.build(list(variables))
+            _ending_reductions(reducer, optimizer.build)(list(variables))
 
 
 def _variables_of(optimizer, variables):
@@ -138,9 +192,9 @@ def _apply_replacements(optimizer, reducer):
     Returns:
         Dict of functions, by the names of the methods that they replace.
     """
-    original, original_stateless = optimizer.apply, optimizer.stateless_apply
-    # Looked up at each call, so that tests can replace the method.
-    mean = backends.require().uncompiled(lambda *args: reducer.mean(*args), wholly=True)
+    original = _ending_reductions(reducer, optimizer.apply)
+    original_stateless = _ending_reductions(reducer, optimizer.stateless_apply)
+    mean = backends.require().uncompiled(reducer.mean, wholly=True)
     # True while `stateless_apply` calls `apply`, as it does in most optimizers.
     are_averaged = False
 
@@ -148,9 +202,9 @@ def _apply_replacements(optimizer, reducer):
         if are_averaged:
             return original(grads, trainable_variables)
         grads = list(grads)
-        _build(optimizer, trainable_variables)
+        _build(optimizer, trainable_variables, reducer)
         variables = _variables_of(optimizer, trainable_variables)
-        with backends.require().once_there_is_a_batch(), _applied(optimizer):
+        with backends.require().once_there_is_a_batch(), _HookedApply():
             return original(mean(grads, variables), trainable_variables)
 
     def stateless_apply(optimizer_variables, grads, trainable_variables):
@@ -160,7 +214,7 @@ def _apply_replacements(optimizer, reducer):
         means = mean(list(grads), _variables_of(optimizer, None)) if optimizer.built else grads
         are_averaged = True
         try:
-            with _applied(optimizer):
+            with _HookedApply():
                 return original_stateless(optimizer_variables, means, trainable_variables)
         finally:
             are_averaged = False
@@ -181,7 +235,8 @@ def _update_replacements(optimizer, reducer):
     Returns:
         Dict of functions, by the names of the methods that they replace.
     """
-    original_apply, original_clip = optimizer.apply, keras_optimizer.clip_of(optimizer)
+    original_apply = _ending_reductions(reducer, optimizer.apply)
+    original_clip = keras_optimizer.clip_of(optimizer)
     uncompiled = functools.partial(backends.require().uncompiled, wholly=True)
     mean = uncompiled(lambda *args: reducer.mean(*args))
     register = uncompiled(reducer.register)
@@ -190,7 +245,7 @@ def _update_replacements(optimizer, reducer):
 
     def apply(grads, trainable_variables=None):
         grads = list(grads)
-        _build(optimizer, trainable_variables)
+        _build(optimizer, trainable_variables, reducer)
         variables = _variables_of(optimizer, trainable_variables)
         pairs = [
             (grad, variable)
@@ -201,7 +256,7 @@ def _update_replacements(optimizer, reducer):
         if len(grads) == len(variables):
             register([grad for grad, _ in pairs], list(applied))
             grads = overwriting(grads, variables)
-        with backends.require().once_there_is_a_batch(), _applied(optimizer):
+        with backends.require().once_there_is_a_batch(), _HookedApply():
             return original_apply(grads, trainable_variables)
 
     def clip(grads):

@@ -9,7 +9,8 @@ import numpy as np
 
 from easyddl.collectives import arrays, objects
 from easyddl.data import batch_range
-from easyddl.runtime import context, validators, world
+from easyddl.runtime import validators, world
+from easyddl.steps import context
 from easyddl.training import replica_check
 
 _NOT_SHARED = (
@@ -18,6 +19,7 @@ _NOT_SHARED = (
 )
 
 
+@world.on_all_ranks("predict()")
 def predict(
     model: keras.Model,
     x: Any,
@@ -67,20 +69,19 @@ def predict(
     if world.size() == 1:
         return model.predict(x, batch_size=batch_size, verbose=verbose, steps=steps)
     text = f"predict(batch_size={batch_size!r}, steps={steps!r})"
-    with world.taking_part("predict()"):
-        context.require_all_ranks("predict()")
-        with world.failing_alike(text):
-            count = _count_batches(x, batch_size, steps)
-        world.agree(f"{text} of {count} batches")
-        replica_check.check(model, "before predict()", _NOT_SHARED)
-        with world.failing_alike(text), world.activity("predict()"):
-            outputs = _predict_range(model, x, batch_size, count, verbose)
-        world.agree(f"the end of {text}")
-        return _gather(outputs)
+    context.require_all_ranks("predict()")
+    with world.failing_alike(text):
+        count = _count_batches(x, batch_size, steps)
+    world.agree(f"{text} of {count} batches")
+    replica_check.check(model, "before predict()", _NOT_SHARED)
+    with world.failing_alike(text), world.activity("predict()"):
+        outputs = _predict_range(model, x, batch_size, count, verbose)
+    world.agree(f"the end of {text}")
+    return _gather(outputs)
 
 
 def _count_batches(x, batch_size, steps):
-    """The number of batches that all ranks predict together."""
+    """Returns the number of batches that all ranks predict together."""
     for name, value in (("batch_size", batch_size), ("steps", steps)):
         if value is not None:
             validators.positive_integer(name, value)
@@ -95,7 +96,7 @@ def _size(batch_size):
 
 
 def _predict_range(model, x, batch_size, count, verbose):
-    """This rank's predictions; `None` if there are fewer batches than ranks and it has none."""
+    """Returns this rank's predictions; `None` if it has no batch."""
     rank, size = world.rank(), world.size()
     least, more = divmod(count, size)  # the first `more` ranks take one batch more
     start = rank * least + min(rank, more)

@@ -1,9 +1,15 @@
 """Checks whether all ranks hold the same model."""
 
+import zlib
+
+import keras
 import numpy as np
 
-from easyddl.collectives import arrays
+from easyddl import backends
+from easyddl.collectives import arrays, objects
 from easyddl.collectives.variables import checksum
+from easyddl.compat import keras_layer
+from easyddl.runtime import console, settled_errors
 from easyddl.training import layer_state, model_state
 
 _CHANGED = (
@@ -15,10 +21,11 @@ _CHANGED = (
 def check(model, place, cause=_CHANGED):
     """Raises the same error on all ranks unless their weights and optimizer variables are equal.
 
-    Each rank computes a checksum of each variable (CRC-32 of its bytes). The ranks exchange the
-    checksums, not the variables. Variables that are expected to differ are not compared: the moving
-    statistics of `BatchNormalization`, the states of stateful RNNs, state of layers that is
-    synchronized at the end of an epoch, and accumulated gradients.
+    Each rank computes a checksum of each variable (CRC-32 of its bytes), and of each array that a
+    layer keeps in an attribute. The ranks exchange the checksums, not the variables. Variables that
+    are expected to differ are not compared: the moving statistics of batch normalization, the
+    states of stateful RNNs, state of layers that is synchronized at the end of an epoch, and
+    accumulated gradients.
 
     Args:
         model: A built Keras model in training.
@@ -30,7 +37,8 @@ def check(model, place, cause=_CHANGED):
     """
     found = differences(model)
     if found:
-        raise RuntimeError(f"The ranks' models differ {place}: {found}. {cause}")
+        error = RuntimeError(f"The ranks' models differ {place}: {found}. {cause}")
+        raise settled_errors.settled(error)
 
 
 def differences(model):
@@ -44,17 +52,58 @@ def differences(model):
     """
     late = {id(variable) for variable in layer_state.synced_at_epoch_end(model)}
     compared = [each for each in model_state.shared_variables(model) if id(each) not in late]
-    mine = np.array([checksum(variable) for variable in compared], np.int64)
-    checksums = arrays.allgather(mine[None])
-    differing = np.flatnonzero((checksums != checksums[0]).any(axis=0))
-    if len(differing) == 0:
+    constants = _constants_of(model)
+    mine = [checksum(each.numpy()) for each in compared]
+    mine.append(zlib.crc32(repr(constants).encode()))
+    checksums = arrays.allgather(np.array([mine], np.int64))
+    differing = np.flatnonzero((checksums != checksums[0]).any(axis=0)).tolist()
+    shown = [
+        _shown(getattr(compared[i], "path", compared[i].name), checksums[:, i])
+        for i in differing
+        if i < len(compared)
+    ]
+    if len(compared) in differing:
+        shown += _differing_constants(objects.allgather_object(constants))
+    if not shown:
         return None
-    shown = [_shown(compared[i], checksums[:, i]) for i in differing[:5]]
-    more = f", and {len(differing) - 5} more" if len(differing) > 5 else ""
-    return "; ".join(shown) + more
+    more = f", and {len(shown) - 5} more" if len(shown) > 5 else ""
+    return "; ".join(shown[:5]) + more
 
 
-def _shown(variable, checksums):
-    others = [str(rank) for rank, each in enumerate(checksums) if each != checksums[0]]
-    name = getattr(variable, "path", variable.name)
-    return f"{name} on rank{'s' if len(others) > 1 else ''} {', '.join(others)} is not rank 0's"
+def _constants_of(model):
+    """Returns the checksums of arrays that layers keep besides their variables, by name.
+
+    A compiled step contains them as constants, for example the mean of a `Normalization`.
+    """
+    found = {}
+    for layer in keras_layer.layers_of(model):
+        for name, value in sorted(vars(layer).items()):
+            if not name.startswith("_") and _is_array(value):
+                array = keras.ops.convert_to_numpy(value)
+                if array.dtype != object:
+                    found[f"{layer.path}.{name}"] = checksum(array)
+    return found
+
+
+def _differing_constants(by_rank):
+    names = sorted(set(by_rank[0]).intersection(*by_rank[1:]))
+    values = {name: [each[name] for each in by_rank] for name in names}
+    return [_shown(name, each) for name, each in values.items() if len(set(each)) > 1]
+
+
+def _is_array(value):
+    """Returns whether a value is an array of NumPy, or a tensor of the backend that has values."""
+    if isinstance(value, np.ndarray):
+        return True
+    backend = backends.backend_of(value)
+    return backend is not None and not (
+        isinstance(value, keras.Variable)
+        or backend.is_variable(value)
+        or backend.is_symbolic(value)
+        or backend.has_rows(value)
+    )
+
+
+def _shown(name, checksums):
+    others = [rank for rank, each in enumerate(checksums) if each != checksums[0]]
+    return f"{name} on {console.ranks(others)} is not rank 0's"

@@ -16,7 +16,7 @@ KINDS = ("mean", "sum")
 
 @contextlib.contextmanager
 def added_losses_scaled(model, kind):
-    """A context that scales the losses that a model's layers have added, according to their kind.
+    """Returns a context that scales the losses that layers have added, by their kind.
 
     Args:
         model: A Keras model that has been called.
@@ -39,7 +39,7 @@ def added_losses_scaled(model, kind):
 
 
 def _is_added(model, loss):
-    """Whether a user's layer has added a loss.
+    """Returns whether a user's layer has added a loss.
 
     Keras's own layers add the loss of their `activity_regularizer`, which is already divided by the
     batch size. The losses of weight regularizers belong to no layer and are equal on all ranks.
@@ -60,7 +60,8 @@ def warn_of_unknown_kind(source):
     _warn(
         f"{source}, which is treated as a mean over the samples of the batch. If it is a mean, "
         'pass ddl.DDLCallback(scalar_losses="mean") to suppress this warning. If it is a sum, pass '
-        'ddl.DDLCallback(scalar_losses="sum").'
+        'ddl.DDLCallback(scalar_losses="sum"). If it compares the samples of a batch with each '
+        "other, each rank compares the samples of its own batch only."
     )
 
 

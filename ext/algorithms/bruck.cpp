@@ -5,7 +5,7 @@
 
 namespace easyddl {
 
-// Block i is that of rank (rank + i) mod size.
+// Block i belongs to rank (rank + i) mod size.
 void add_bruck_all_gather(Schedule& schedule, MPI_Comm comm, int rank, int size, const void* mine,
                           size_t bytes) {
   schedule.data.resize(bytes * static_cast<size_t>(size));

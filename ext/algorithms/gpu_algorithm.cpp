@@ -9,16 +9,17 @@
 namespace easyddl {
 namespace {
 
-// Bytes a second, roughly: between hosts, both directions of 100 Gbit/s; between the GPUs of a
-// host; between a GPU and the host's memory; and through the cores, which copy and sum what
-// crosses.
+// Rough bandwidths in bytes per second: between hosts, at 100 Gbit/s; between the GPUs of a host;
+// between a GPU and host memory; and of a core that copies and sums data.
 constexpr double kWire = 12.5e9, kLink = 100e9, kBus = 20e9, kCore = 4e9;
-// Seconds: to launch work on a GPU and learn that it is done; for a message between hosts.
+// Rough latencies in seconds: to launch work on a GPU and see that it is done; and of a message
+// between hosts.
 constexpr double kLaunch = 20e-6, kMessage = 20e-6;
 
 double rounds(int members) { return members > 1 ? 2 * std::ceil(std::log2(members)) : 0; }
 
-// What one of n members sends round a ring, or by any algorithm that sends no more, for each byte.
+// Returns how many bytes a member sends for each byte of data in a ring of n members, or in any
+// other bandwidth-optimal algorithm.
 double ring(int members) { return 2.0 * (members - 1) / members; }
 
 double cost(GpuAlgorithm algorithm, double bytes, const GpuTopology& p) {
@@ -26,7 +27,7 @@ double cost(GpuAlgorithm algorithm, double bytes, const GpuTopology& p) {
   const double between_hosts = ring(p.hosts) * bytes / kWire;
   switch (algorithm) {
     case GpuAlgorithm::nccl:
-      // One ring over all, laid host by host: every byte that a rank sends on leaves a host once.
+      // One ring over all ranks, in the order of the hosts, so that the ring leaves each host once.
       if (p.hosts == 1) return kLaunch + ring(p.ranks) * bytes / kLink;
       return kLaunch + across + ring(p.ranks) * bytes / kWire;
     case GpuAlgorithm::hierarchical: {
@@ -35,7 +36,7 @@ double cost(GpuAlgorithm algorithm, double bytes, const GpuTopology& p) {
       return 4 * kLaunch + across + ring(p.most_on_a_host) * bytes / kLink + pipelined;
     }
     case GpuAlgorithm::host:
-      // All ranks of a host share its memory, and reduce a shard each.
+      // All ranks of a host use shared memory, and reduce a shard each.
       return 2 * kLaunch + across + 2 * bytes / kBus + 3 * bytes / kCore + between_hosts;
   }
   throw Error("Unknown algorithm.");

@@ -11,13 +11,16 @@
 namespace easyddl {
 namespace {
 
-// What a message costs in terms of the bytes that a wire carries meanwhile: 25 us at 10 Gbit/s,
-// 250 at 1. Latency times speed differs much less between networks than either.
+using Shard = InterHostOperation::Shard;
+
+// The cost of a message, in bytes that the network transfers in the same time: 25 us at 10 Gbit/s,
+// 250 us at 1 Gbit/s. The product of latency and bandwidth differs much less between networks than
+// either of them.
 constexpr double kLatencyBytes = 32 << 10;
 constexpr double kMessageBytes = 2 << 10;
 
-// More senders than these at once overflow the buffers of a switch, and TCP then waits for long
-// (incast: Phanishayee et al., FAST 2008).
+// The most simultaneous senders. More of them overflow the buffers of a switch, and TCP then waits
+// for long (incast: Phanishayee et al., FAST 2008).
 constexpr int kMostSenders = 8;
 
 // Names of steps.
@@ -54,19 +57,18 @@ double cost(InterHostAlgorithm algorithm, double bytes, int members) {
   throw Error("Unknown algorithm.");
 }
 
-// data[shard] += what came.
-void add_to(const InterHostOperation& operation, InterHostOperation::Shard shard,
-            const uint8_t* came) {
+// Adds `received` to a shard of the data.
+void add_to(const InterHostOperation& operation, Shard shard, const uint8_t* received) {
   uint8_t* mine = operation.at(shard.begin);
-  const std::array<const void*, 2> sources{mine, came};
+  const std::array<const void*, 2> sources{mine, received};
   accumulate(mine, sources.data(), sources.size(), shard.count, operation.dtype, operation.op);
 }
 
-// sum = the sum of all members' `count` elements, in the order of the ranks. The others' lie in
-// the inbox, by rank; mine are to become the sum.
+// Replaces `mine` by the sum of all members' `count` elements, in the order of the ranks. Those of
+// the others are in the inbox, by rank.
 void sum_in_order(const InterHostOperation& operation, Schedule& schedule, uint8_t* mine,
                   size_t count) {
-  if (count == 0) return;  // no owner
+  if (count == 0) return;  // this member owns no shard
   const size_t bytes = operation.bytes(count);
   const uint8_t* inbox = schedule.inbox(bytes * static_cast<size_t>(operation.size));
   std::vector<const void*> sources;
@@ -78,138 +80,162 @@ void sum_in_order(const InterHostOperation& operation, Schedule& schedule, uint8
   std::memcpy(mine, sum, bytes);
 }
 
-// To their owners' inboxes, by rank.
-void add_messages_to_owners(const char* name, const InterHostOperation& j, Schedule& schedule) {
-  schedule.add(name, [j, &schedule] {
-    const InterHostOperation::Shard mine = j.shard(j.rank);
-    uint8_t* inbox = schedule.inbox(j.bytes(mine.count) * static_cast<size_t>(j.size));
-    for (int peer = 0; peer < j.size; ++peer) {
-      if (peer == j.rank) continue;
-      const InterHostOperation::Shard theirs = j.shard(peer);
-      schedule.receive(j.comm, inbox + j.bytes(mine.count) * static_cast<size_t>(peer),
-                       j.bytes(mine.count), peer);
-      schedule.send(j.comm, j.at(theirs.begin), j.bytes(theirs.count), peer);
-    }
-  });
-}
-
-void scatter_directly(const InterHostOperation& j, Schedule& schedule) {
-  add_messages_to_owners(kScatter, j, schedule);
-  schedule.add(kSum, [j, &schedule] {
-    const InterHostOperation::Shard mine = j.shard(j.rank);
-    sum_in_order(j, schedule, j.at(mine.begin), mine.count);
-  });
-}
-
-// Each owner's sum, which lies at `sum`, to all others.
-void add_messages_of_owners(const char* name, const InterHostOperation& j, const uint8_t* sum,
+// Adds messages that send each shard to its owner's inbox. An inbox holds the shards by rank.
+void add_messages_to_owners(const char* name, const InterHostOperation& operation,
                             Schedule& schedule) {
-  schedule.add(name, [j, sum, &schedule] {
-    const InterHostOperation::Shard mine = j.shard(j.rank);
-    for (int peer = 0; peer < j.size; ++peer) {
-      if (peer == j.rank) continue;
-      const InterHostOperation::Shard theirs = j.shard(peer);
-      schedule.receive(j.comm, j.at(theirs.begin), j.bytes(theirs.count), peer);
-      schedule.send(j.comm, sum, j.bytes(mine.count), peer);
+  schedule.add(name, [operation, &schedule] {
+    const Shard mine = operation.shard(operation.rank);
+    uint8_t* inbox =
+        schedule.inbox(operation.bytes(mine.count) * static_cast<size_t>(operation.size));
+    for (int peer = 0; peer < operation.size; ++peer) {
+      if (peer == operation.rank) continue;
+      const Shard theirs = operation.shard(peer);
+      schedule.receive(operation.comm,
+                       inbox + operation.bytes(mine.count) * static_cast<size_t>(peer),
+                       operation.bytes(mine.count), peer);
+      schedule.send(operation.comm, operation.at(theirs.begin), operation.bytes(theirs.count),
+                    peer);
     }
   });
 }
 
-void gather_directly(const InterHostOperation& j, Schedule& schedule) {
-  add_messages_of_owners(kGather, j, j.at(j.shard(j.rank).begin), schedule);
+void scatter_directly(const InterHostOperation& operation, Schedule& schedule) {
+  add_messages_to_owners(kScatter, operation, schedule);
+  schedule.add(kSum, [operation, &schedule] {
+    const Shard mine = operation.shard(operation.rank);
+    sum_in_order(operation, schedule, operation.at(mine.begin), mine.count);
+  });
 }
 
-// In round s each member hands on the sum of shard `rank - s - 1` so far, and adds what it has
-// of shard `rank - s - 2` to the sum that comes: after n-1 rounds it has the whole of its own.
-void scatter_round_a_ring(const InterHostOperation& j, Schedule& schedule) {
-  const int next = (j.rank + 1) % j.size, previous = (j.rank + j.size - 1) % j.size;
-  const auto shard = [j](int index) { return j.shard((index + 2 * j.size) % j.size); };
-  for (int round = 0; round < j.size - 1; ++round) {
-    const InterHostOperation::Shard leaves = shard(j.rank - round - 1),
-                                    comes = shard(j.rank - round - 2);
-    schedule.add(kScatter, [j, leaves, comes, next, previous, &schedule] {
-      schedule.receive(j.comm, schedule.inbox(j.bytes(comes.count)), j.bytes(comes.count),
-                       previous);
-      schedule.send(j.comm, j.at(leaves.begin), j.bytes(leaves.count), next);
+// Adds messages that send each owner's sum, at `sum`, to all others.
+void add_messages_of_owners(const char* name, const InterHostOperation& operation,
+                            const uint8_t* sum, Schedule& schedule) {
+  schedule.add(name, [operation, sum, &schedule] {
+    const Shard mine = operation.shard(operation.rank);
+    for (int peer = 0; peer < operation.size; ++peer) {
+      if (peer == operation.rank) continue;
+      const Shard theirs = operation.shard(peer);
+      schedule.receive(operation.comm, operation.at(theirs.begin), operation.bytes(theirs.count),
+                       peer);
+      schedule.send(operation.comm, sum, operation.bytes(mine.count), peer);
+    }
+  });
+}
+
+void gather_directly(const InterHostOperation& operation, Schedule& schedule) {
+  add_messages_of_owners(kGather, operation, operation.at(operation.shard(operation.rank).begin),
+                         schedule);
+}
+
+// In round s each member sends its partial sum of shard `rank - s - 1` to the next member, and adds
+// its own data of shard `rank - s - 2` to the partial sum that it receives. After n-1 rounds it has
+// the complete sum of its own shard.
+void scatter_in_ring(const InterHostOperation& operation, Schedule& schedule) {
+  const int next = (operation.rank + 1) % operation.size,
+            previous = (operation.rank + operation.size - 1) % operation.size;
+  const auto shard = [operation](int index) {
+    return operation.shard((index + 2 * operation.size) % operation.size);
+  };
+  for (int round = 0; round < operation.size - 1; ++round) {
+    const Shard outgoing = shard(operation.rank - round - 1),
+                incoming = shard(operation.rank - round - 2);
+    schedule.add(kScatter, [operation, outgoing, incoming, next, previous, &schedule] {
+      schedule.receive(operation.comm, schedule.inbox(operation.bytes(incoming.count)),
+                       operation.bytes(incoming.count), previous);
+      schedule.send(operation.comm, operation.at(outgoing.begin), operation.bytes(outgoing.count),
+                    next);
     });
-    schedule.add(kSum,
-                 [j, comes, &schedule] { add_to(j, comes, schedule.inbox(j.bytes(comes.count))); });
+    schedule.add(kSum, [operation, incoming, &schedule] {
+      add_to(operation, incoming, schedule.inbox(operation.bytes(incoming.count)));
+    });
   }
 }
 
-void gather_round_a_ring(const InterHostOperation& j, Schedule& schedule) {
-  const int next = (j.rank + 1) % j.size, previous = (j.rank + j.size - 1) % j.size;
-  const auto shard = [j](int index) { return j.shard((index + j.size) % j.size); };
-  for (int round = 0; round < j.size - 1; ++round) {
-    const InterHostOperation::Shard leaves = shard(j.rank - round),
-                                    comes = shard(j.rank - round - 1);
-    schedule.add(kGather, [j, leaves, comes, next, previous, &schedule] {
-      schedule.receive(j.comm, j.at(comes.begin), j.bytes(comes.count), previous);
-      schedule.send(j.comm, j.at(leaves.begin), j.bytes(leaves.count), next);
+void gather_in_ring(const InterHostOperation& operation, Schedule& schedule) {
+  const int next = (operation.rank + 1) % operation.size,
+            previous = (operation.rank + operation.size - 1) % operation.size;
+  const auto shard = [operation](int index) {
+    return operation.shard((index + operation.size) % operation.size);
+  };
+  for (int round = 0; round < operation.size - 1; ++round) {
+    const Shard outgoing = shard(operation.rank - round),
+                incoming = shard(operation.rank - round - 1);
+    schedule.add(kGather, [operation, outgoing, incoming, next, previous, &schedule] {
+      schedule.receive(operation.comm, operation.at(incoming.begin),
+                       operation.bytes(incoming.count), previous);
+      schedule.send(operation.comm, operation.at(outgoing.begin), operation.bytes(outgoing.count),
+                    next);
     });
   }
 }
 
-// Thakur, Rabenseifner and Gropp, 2005. Members beyond the largest power of two first hand all
-// they have to a partner, and are handed the result.
+// Recursive halving and doubling (Thakur, Rabenseifner and Gropp, 2005). Members beyond the largest
+// power of two first send all their data to a partner, and receive the result at the end.
 class Halving {
  public:
   Halving(const InterHostOperation& operation, Schedule& schedule)
-      : j_(operation), schedule_(schedule), power_(largest_power_within(operation.size)) {}
+      : operation_(operation), schedule_(schedule), power_(largest_power_within(operation.size)) {}
 
   void add_reduce_scatter() const {
-    const int partner = j_.rank ^ power_;
-    if (j_.rank >= power_) return send_and_receive(kScatter, partner, {0, 0}, {0, j_.count});
-    if (partner < j_.size) receive_and_add(partner, {0, j_.count}, {0, 0});
+    const int partner = operation_.rank ^ power_;
+    if (operation_.rank >= power_)
+      return send_and_receive(kScatter, partner, {0, 0}, {0, operation_.count});
+    if (partner < operation_.size) receive_and_add(partner, {0, operation_.count}, {0, 0});
     int first = 0;
     for (int half = power_ / 2; half > 0; half /= 2) {
-      const bool upper = (j_.rank & half) != 0;
+      const bool upper = (operation_.rank & half) != 0;
       const int kept = upper ? first + half : first, given = upper ? first : first + half;
-      receive_and_add(j_.rank ^ half, shards(kept, half), shards(given, half));
+      receive_and_add(operation_.rank ^ half, shards(kept, half), shards(given, half));
       first = kept;
     }
   }
 
   void add_all_gather() const {
-    const int partner = j_.rank ^ power_;
-    if (j_.rank >= power_) return send_and_receive(kGather, partner, {0, j_.count}, {0, 0});
+    const int partner = operation_.rank ^ power_;
+    if (operation_.rank >= power_)
+      return send_and_receive(kGather, partner, {0, operation_.count}, {0, 0});
     for (int half = 1; half < power_; half *= 2) {
-      const int mine = j_.rank / half * half;
-      send_and_receive(kGather, j_.rank ^ half, shards(mine ^ half, half), shards(mine, half));
+      const int mine = operation_.rank / half * half;
+      send_and_receive(kGather, operation_.rank ^ half, shards(mine ^ half, half),
+                       shards(mine, half));
     }
-    if (partner < j_.size) send_and_receive(kGather, partner, {0, 0}, {0, j_.count});
+    if (partner < operation_.size)
+      send_and_receive(kGather, partner, {0, 0}, {0, operation_.count});
   }
 
  private:
-  // So many neighbouring shards of the largest power of two.
-  InterHostOperation::Shard shards(int first, int number) const {
-    InterHostOperation even = j_;
+  // Returns the range of `number` neighbouring shards, when the data is divided by the largest
+  // power of two.
+  Shard shards(int first, int number) const {
+    InterHostOperation even = operation_;
     even.owners = power_;
-    const InterHostOperation::Shard begin = even.shard(first),
-                                    last = even.shard(first + number - 1);
+    const Shard begin = even.shard(first), last = even.shard(first + number - 1);
     return {begin.begin, last.begin + last.count - begin.begin};
   }
 
-  void send_and_receive(const char* name, int peer, InterHostOperation::Shard comes,
-                        InterHostOperation::Shard leaves) const {
-    schedule_.add(name, [j = j_, &schedule = schedule_, peer, comes, leaves] {
-      schedule.receive(j.comm, j.at(comes.begin), j.bytes(comes.count), peer);
-      schedule.send(j.comm, j.at(leaves.begin), j.bytes(leaves.count), peer);
+  void send_and_receive(const char* name, int peer, Shard incoming, Shard outgoing) const {
+    schedule_.add(name, [operation = operation_, &schedule = schedule_, peer, incoming, outgoing] {
+      schedule.receive(operation.comm, operation.at(incoming.begin),
+                       operation.bytes(incoming.count), peer);
+      schedule.send(operation.comm, operation.at(outgoing.begin), operation.bytes(outgoing.count),
+                    peer);
     });
   }
 
-  void receive_and_add(int peer, InterHostOperation::Shard comes,
-                       InterHostOperation::Shard leaves) const {
-    schedule_.add(kScatter, [j = j_, &schedule = schedule_, peer, comes, leaves] {
-      schedule.receive(j.comm, schedule.inbox(j.bytes(comes.count)), j.bytes(comes.count), peer);
-      schedule.send(j.comm, j.at(leaves.begin), j.bytes(leaves.count), peer);
-    });
-    schedule_.add(kSum, [j = j_, &schedule = schedule_, comes] {
-      add_to(j, comes, schedule.inbox(j.bytes(comes.count)));
+  void receive_and_add(int peer, Shard incoming, Shard outgoing) const {
+    schedule_.add(
+        kScatter, [operation = operation_, &schedule = schedule_, peer, incoming, outgoing] {
+          schedule.receive(operation.comm, schedule.inbox(operation.bytes(incoming.count)),
+                           operation.bytes(incoming.count), peer);
+          schedule.send(operation.comm, operation.at(outgoing.begin),
+                        operation.bytes(outgoing.count), peer);
+        });
+    schedule_.add(kSum, [operation = operation_, &schedule = schedule_, incoming] {
+      add_to(operation, incoming, schedule.inbox(operation.bytes(incoming.count)));
     });
   }
 
-  InterHostOperation j_;
+  InterHostOperation operation_;
   Schedule& schedule_;
   int power_;
 };
@@ -225,8 +251,8 @@ InterHostAlgorithm parse_inter_host_algorithm(const std::string& name) {
   for (const auto& [known, algorithm] : kAlgorithms) {
     if (name == known) return algorithm;
   }
-  throw Error("EASYDDL_ROUTE must be one of whole, direct, halving and ring. Received: '" + name +
-              "'");
+  throw Error("EASYDDL_ALGORITHM must be one of whole, direct, halving and ring. Received: '" +
+              name + "'");
 }
 
 InterHostOperation::Shard InterHostOperation::shard(int owner) const {
@@ -253,7 +279,7 @@ bool halving_is_even(const InterHostOperation& operation) {
 
 void add_reduce_scatter(InterHostAlgorithm algorithm, const InterHostOperation& operation,
                         Schedule& schedule) {
-  if (algorithm == InterHostAlgorithm::ring) return scatter_round_a_ring(operation, schedule);
+  if (algorithm == InterHostAlgorithm::ring) return scatter_in_ring(operation, schedule);
   if (algorithm == InterHostAlgorithm::halving)
     return Halving(operation, schedule).add_reduce_scatter();
   scatter_directly(operation, schedule);
@@ -261,49 +287,53 @@ void add_reduce_scatter(InterHostAlgorithm algorithm, const InterHostOperation& 
 
 void add_all_gather(InterHostAlgorithm algorithm, const InterHostOperation& operation,
                     Schedule& schedule) {
-  if (algorithm == InterHostAlgorithm::ring) return gather_round_a_ring(operation, schedule);
+  if (algorithm == InterHostAlgorithm::ring) return gather_in_ring(operation, schedule);
   if (algorithm == InterHostAlgorithm::halving)
     return Halving(operation, schedule).add_all_gather();
   gather_directly(operation, schedule);
 }
 
-void add_reduce_scatter_from_gpu(const GpuShardOperation& there, Schedule& schedule) {
-  add_messages_to_owners("reduce-scatter from GPUs", there.operation, schedule);
-  schedule.add(kSum, [there, &schedule] {
-    const InterHostOperation& j = there.operation;
-    const size_t count = j.shard(j.rank).count, bytes = j.bytes(count);
-    if (count == 0) return;  // no owner
-    uint8_t* inbox = schedule.inbox(bytes * static_cast<size_t>(j.size));
+void add_reduce_scatter_from_gpu(const GpuShardOperation& shard, Schedule& schedule) {
+  add_messages_to_owners("reduce-scatter from GPUs", shard.operation, schedule);
+  schedule.add(kSum, [shard, &schedule] {
+    const InterHostOperation& operation = shard.operation;
+    const size_t count = operation.shard(operation.rank).count, bytes = operation.bytes(count);
+    if (count == 0) return;  // this member owns no shard
+    uint8_t* inbox = schedule.inbox(bytes * static_cast<size_t>(operation.size));
     std::vector<const void*> sources;
-    for (int peer = 0; peer < j.size; ++peer) {
+    for (int peer = 0; peer < operation.size; ++peer) {
       const size_t i = static_cast<size_t>(peer);
-      uint8_t* source = peer == j.rank ? there.mine : inbox + bytes * i;
-      if (!there.factors.empty()) scale(source, source, count, j.dtype, there.factors[i]);
+      uint8_t* source = peer == operation.rank ? shard.mine : inbox + bytes * i;
+      if (!shard.factors.empty()) scale(source, source, count, operation.dtype, shard.factors[i]);
       sources.push_back(source);
     }
-    accumulate(schedule.data.data(), sources.data(), sources.size(), count, j.dtype, j.op);
+    accumulate(schedule.data.data(), sources.data(), sources.size(), count, operation.dtype,
+               operation.op);
   });
 }
 
-void add_all_gather_to_gpu(const GpuShardOperation& there, Schedule& schedule) {
-  schedule.add("round", [there, &schedule] {
-    const InterHostOperation& j = there.operation;
-    finish(there.mine, schedule.data.data(), j.shard(j.rank).count, j.dtype, j.op, 1);
+void add_all_gather_to_gpu(const GpuShardOperation& shard, Schedule& schedule) {
+  schedule.add("round", [shard, &schedule] {
+    const InterHostOperation& operation = shard.operation;
+    finish(shard.mine, schedule.data.data(), operation.shard(operation.rank).count, operation.dtype,
+           operation.op, 1);
   });
-  add_messages_of_owners("all-gather to GPUs", there.operation, there.mine, schedule);
+  add_messages_of_owners("all-gather to GPUs", shard.operation, shard.mine, schedule);
 }
 
 void add_whole(const InterHostOperation& operation, Schedule& schedule) {
-  schedule.add("exchange across hosts", [j = operation, &schedule] {
-    const size_t bytes = j.bytes(j.count);
-    uint8_t* inbox = schedule.inbox(bytes * static_cast<size_t>(j.size));
-    for (int peer = 0; peer < j.size; ++peer) {
-      if (peer == j.rank) continue;
-      schedule.receive(j.comm, inbox + bytes * static_cast<size_t>(peer), bytes, peer);
-      schedule.send(j.comm, j.data, bytes, peer);
+  schedule.add("exchange across hosts", [operation, &schedule] {
+    const size_t bytes = operation.bytes(operation.count);
+    uint8_t* inbox = schedule.inbox(bytes * static_cast<size_t>(operation.size));
+    for (int peer = 0; peer < operation.size; ++peer) {
+      if (peer == operation.rank) continue;
+      schedule.receive(operation.comm, inbox + bytes * static_cast<size_t>(peer), bytes, peer);
+      schedule.send(operation.comm, operation.data, bytes, peer);
     }
   });
-  schedule.add(kSum, [j = operation, &schedule] { sum_in_order(j, schedule, j.data, j.count); });
+  schedule.add(kSum, [operation, &schedule] {
+    sum_in_order(operation, schedule, operation.data, operation.count);
+  });
 }
 
 }  // namespace easyddl

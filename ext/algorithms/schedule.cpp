@@ -33,14 +33,14 @@ uint8_t* Schedule::inbox(size_t bytes) { return at_least(inbox_, bytes); }
 
 uint8_t* Schedule::scratch(size_t bytes) { return at_least(scratch_, bytes); }
 
-bool Schedule::have_messages_come() {
+bool Schedule::have_messages_arrived() {
   if (!have_ended(requests_.data(), static_cast<int>(requests_.size()))) return false;
   requests_.clear();
   return true;
 }
 
 bool Schedule::advance() {
-  while (have_messages_come()) {
+  while (have_messages_arrived()) {
     if (next_ == steps_.size()) {
       steps_.clear();
       next_ = 0;

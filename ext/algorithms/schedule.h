@@ -1,4 +1,4 @@
-// The steps by which a shard is reduced across hosts.
+// A sequence of steps that reduces a shard across hosts.
 #pragma once
 
 #include <cstddef>
@@ -12,39 +12,43 @@
 namespace easyddl {
 
 // A sequence of steps, each of which may start messages. The next step runs when the messages of
-// the one before have come. A schedule proceeds only when `advance` is called, so that several
-// schedules can be in progress at a time and the network works while this rank does something else.
+// the previous one have ended. A schedule proceeds only when `advance` is called, so that several
+// schedules can be in progress at a time, and the network works while this rank does something
+// else.
 class Schedule {
  public:
   using Step = std::function<void()>;
 
-  // Messages of different tags never meet. Those of one tag meet in the order of the steps.
+  // Schedules with different tags never receive each other's messages. Messages of one tag are
+  // matched in the order of the steps.
   explicit Schedule(int tag) : tag_(tag) {}
   Schedule(const Schedule&) = delete;
   Schedule& operator=(const Schedule&) = delete;
 
-  std::vector<uint8_t> data;  // this leader's, in accumulators; in the end the result
-  size_t count = 0;           // of elements
+  std::vector<uint8_t>
+      data;          // this leader's data in the accumulator's type, and finally the result
+  size_t count = 0;  // number of elements
 
-  // Steps are added before the first of them is taken. The timeline shows them by their names.
+  // Adds a step. All steps must be added before the first one runs. `name` is for the timeline.
   void add(const char* name, Step step) { steps_.emplace_back(name, std::move(step)); }
 
-  // For steps. Messages of no length are not sent: both sides know of that. The memory must live as
-  // long as the schedule: a step that is given up leaves its messages behind.
+  // Called by steps. Both sides skip empty messages. The memory must live as long as the schedule,
+  // because a step that is given up leaves its messages in progress.
   void send(MPI_Comm comm, const void* from, size_t bytes, int to);
   void receive(MPI_Comm comm, void* into, size_t bytes, int from);
 
-  // Memory for what a step receives, which the next one may ask for again; and for a sum.
+  // Buffers for received data and for a sum. The next step may reuse them.
   uint8_t* inbox(size_t bytes);
   uint8_t* scratch(size_t bytes);
 
-  bool is_under_way() const { return !steps_.empty(); }
+  bool is_in_progress() const { return !steps_.empty(); }
 
-  // Runs all steps whose messages have come. True once those of the last step have come too.
+  // Runs all steps whose predecessors' messages have ended. Returns true once the messages of the
+  // last step have ended too.
   bool advance();
 
  private:
-  bool have_messages_come();
+  bool have_messages_arrived();
 
   int tag_;
   std::vector<std::pair<const char*, Step>> steps_;

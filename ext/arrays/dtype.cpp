@@ -34,14 +34,14 @@ DType parse_dtype(const std::string& name) {
   for (size_t i = 0; i < kDTypes.size(); ++i) {
     if (name == kDTypes[i].name) return static_cast<DType>(i);
   }
-  throw Error("No arithmetic is defined for dtype " + name + ".");
+  throw Error("Collectives do not support the dtype " + name + ".");
 }
 
 Op parse_op(const std::string& name) {
   for (size_t i = 0; i < kOps.size(); ++i) {
     if (name == kOps[i]) return static_cast<Op>(i);
   }
-  throw Error("No operator is called " + name + ".");
+  throw Error("Collectives do not support the operator " + name + ".");
 }
 
 size_t size_of(DType dtype) { return kDTypes[static_cast<size_t>(dtype)].size; }

@@ -1,4 +1,4 @@
-// The element types and operators that collectives compute with.
+// The element types and operators of collectives.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@ DType parse_dtype(const std::string& name);
 Op parse_op(const std::string& name);
 size_t size_of(DType dtype);
 
-// The type that partial results are held in: float32 for the 16-bit floats, which would lose
-// low bits at every rank otherwise, and the type itself for all others.
+// Returns the type of partial results: float32 for the 16-bit floats, which would otherwise lose
+// low bits at every rank, and the type itself for all others.
 DType accumulator_of(DType dtype);
 
 }  // namespace easyddl

@@ -21,8 +21,8 @@ inline float float_of(uint32_t bits) {
 struct Half {
   uint16_t bits;
 
-  // No step of this makes a subnormal float, which TensorFlow's threads flush to zero: a
-  // subnormal m * 2^-24 is the difference of 2^-14 * (1 + m / 1024) and 2^-14.
+  // Creates no subnormal float, which TensorFlow's threads would flush to zero: a subnormal m *
+  // 2^-24 is computed as the difference of 2^-14 * (1 + m / 1024) and 2^-14.
   explicit operator float() const {
     const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
     const uint32_t magnitude = static_cast<uint32_t>(bits & 0x7fffu);
@@ -55,7 +55,7 @@ struct BFloat16 {
 
   explicit operator float() const { return float_of(static_cast<uint32_t>(bits) << 16); }
 
-  // Rounds to nearest, ties to even; a NaN stays one.
+  // Rounds to nearest, ties to even. A NaN stays a NaN.
   static BFloat16 from(float value) {
     const uint32_t raw = bits_of(value);
     const bool nan = (raw & 0x7fffffffu) > 0x7f800000u;

@@ -18,8 +18,8 @@ const Kernels* g_kernels = usable_kernels().back();
 
 #if defined(__x86_64__)
 
-// Bits of CPUID and of XCR0 (Intel's manual, volume 1, chapters 14.3 and 15.2). Not
-// __builtin_cpu_supports: the runtime library of zig's compiler answers no to all.
+// Bits of CPUID and of XCR0 (Intel's manual, volume 1, chapters 14.3 and 15.2).
+// __builtin_cpu_supports is not used, because it always returns false with zig's runtime library.
 constexpr unsigned kOsxsave = 1u << 27;                                          // leaf 1, ECX
 constexpr unsigned kAvx2 = 1u << 5;                                              // leaf 7, EBX
 constexpr unsigned kAvx512 = (1u << 16) | (1u << 17) | (1u << 30) | (1u << 31);  // F, DQ, BW, VL
@@ -27,7 +27,7 @@ constexpr unsigned kStateOfAvx = 0x6, kStateOfAvx512 = 0xe6;                    
 
 struct Processor {
   unsigned features = 0;  // leaf 7, EBX
-  unsigned states = 0;    // the registers that the system saves for each thread
+  unsigned states = 0;    // XCR0: the registers that the system saves for each thread
 
   Processor() {
     unsigned a = 0, b = 0, c = 0, d = 0;

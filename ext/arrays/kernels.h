@@ -1,4 +1,4 @@
-// The loops of the arithmetic, for each instruction set that they have been compiled for.
+// The loops of the arithmetic, compiled for several instruction sets.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace easyddl {
 
-// The functions of arithmetic.h. All sets of kernels compute the same bits: each operation on an
-// element is rounded as IEEE 754 says, in the same order.
+// The functions of arithmetic.h for one instruction set. All sets of kernels compute the same bits:
+// they do the same operations in the same order, each rounded as IEEE 754 demands.
 struct Kernels {
   const char* instruction_set;
   void (*accumulate)(void* accumulator, const void* const* sources, size_t num_sources,
@@ -21,10 +21,10 @@ struct Kernels {
   void (*scale)(void* result, const void* source, size_t count, DType dtype, double factor);
 };
 
-// The kernels that this processor can run, the slowest first.
+// Returns the kernels that this processor can run, the slowest first.
 std::vector<const Kernels*> usable_kernels();
 
-// The kernels in use: the fastest, unless a test has chosen others.
+// Returns the kernels in use: the fastest, unless a test has set others.
 const Kernels& kernels();
 void use_kernels(const Kernels& chosen);
 

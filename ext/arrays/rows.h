@@ -8,7 +8,7 @@
 
 namespace easyddl {
 
-// One rank's rows of one table: an index each, which may come several times, and values.
+// One rank's rows of one table. Each row has an index and values; indices may repeat.
 struct Rows {
   const int64_t* indices;
   size_t count;
@@ -16,13 +16,14 @@ struct Rows {
   size_t bytes;  // of all values
 };
 
-// Where all ranks' rows of one table go.
-struct RowRoom {
+// The memory for all ranks' rows of one table.
+struct RowOutput {
   int64_t* indices;
   uint8_t* values;
 };
 
-// Makes room for all ranks' rows, `counts` of each table. May throw a std::exception.
-using MakeRoom = std::function<std::vector<RowRoom>(const std::vector<size_t>& counts)>;
+// Allocates memory for all ranks' rows. `counts` holds their number for each table. May throw a
+// std::exception.
+using AllocateRows = std::function<std::vector<RowOutput>(const std::vector<size_t>& counts)>;
 
 }  // namespace easyddl

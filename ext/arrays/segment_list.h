@@ -1,4 +1,4 @@
-// A list of arrays seen as one.
+// A list of arrays that is treated as one array.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace easyddl {
 
-// One array: where it is read and where its result goes (they may be the same memory).
+// One array: its input and the memory for its result, which may be the same.
 struct Segment {
   const uint8_t* in;
   uint8_t* out;
@@ -16,20 +16,21 @@ struct Segment {
 
 size_t total_bytes(const std::vector<Segment>& arrays);
 
-// The arrays of a list, laid end to end. Copying between this view and shared memory is the
-// first and the last step of a collective, so that nothing is packed into a buffer before.
+// The concatenation of the arrays of a list. A collective copies between this view and shared
+// memory in its first and last step, so that arrays are not packed into a buffer before.
 class SegmentList {
  public:
   explicit SegmentList(std::vector<Segment> segments);
 
   size_t bytes() const { return ends_.empty() ? 0 : ends_.back(); }
 
-  // Copies the bytes [begin, end) of the inputs to `to`, or `from` to these of the outputs.
+  // `copy_in` copies the bytes [begin, end) of the inputs to `to`. `copy_out` copies `from` to this
+  // range of the outputs.
   void copy_in(size_t begin, size_t end, uint8_t* to) const;
   void copy_out(size_t begin, size_t end, const uint8_t* from) const;
 
-  // Calls visit(in, out, offset, bytes) for each contiguous part of [begin, end), `offset`
-  // counted from `begin`.
+  // Calls visit(in, out, offset, bytes) for each contiguous part of [begin, end). `offset` is
+  // relative to `begin`.
   template <class Visit>
   void for_each(size_t begin, size_t end, Visit visit) const {
     size_t i = index_at(begin);

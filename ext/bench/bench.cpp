@@ -7,6 +7,7 @@
 
 #include "arrays/dtype.h"
 #include "arrays/segment_list.h"
+#include "collectives/allreduce.h"
 #include "collectives/fingerprint.h"
 #include "common/check.h"
 #include "mpi/mpi.h"
@@ -18,10 +19,10 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kTag = 1;
 
-// MPI counts in int: longer data goes in segments of as many elements, or bytes.
+// MPI counts are ints, so longer data is divided into parts of this many elements or bytes.
 constexpr size_t kMost = size_t{1} << 30;
 
-// Long enough for a message's latency not to matter, and short enough for many to be in progress.
+// So long that a message's latency does not matter, and so short that many can be in progress.
 constexpr size_t kMessageBytes = size_t{4} << 20;
 
 struct Part {
@@ -34,7 +35,7 @@ Part part_of(size_t count, int index, int parts) {
   return {begin, count / n + (i < count % n ? 1 : 0)};
 }
 
-// Messages that are in progress together.
+// Messages that are in progress at the same time.
 class Messages {
  public:
   explicit Messages(MPI_Comm comm) : comm_(comm) {}
@@ -90,15 +91,16 @@ double Bench::time(const std::string& method, const BenchData& data, int calls) 
     const SegmentList segments({{reinterpret_cast<const uint8_t*>(data.in),
                                  reinterpret_cast<uint8_t*>(data.out), data.bytes()}});
     const Fingerprint fingerprint("a benchmark with " + std::to_string(data.bytes()) + " bytes");
-    return timed(calls,
-                 [&] { communicator_.allreduce(segments, DType::float32, Op::sum, fingerprint); });
+    return timed(calls, [&] {
+      easyddl::allreduce(communicator_, segments, DType::float32, Op::sum, fingerprint);
+    });
   }
   if (method == "mpi") return timed(calls, [&] { allreduce(data); });
   if (method == "ring") return timed(calls, [&] { ring(data); });
   if (method == "copy") return timed(calls, [&] { copy(data); });
   if (method == "wire_of_one") return timed(calls, [&] { stream(data, 1); });
   if (method == "wire_of_all") return timed(calls, [&] { stream(data, topology_.num_leaders); });
-  throw Error("There is no method " + method + " to time.");
+  throw Error("Unknown method of the benchmark: " + method);
 }
 
 void Bench::allreduce(const BenchData& data) {
@@ -108,9 +110,9 @@ void Bench::allreduce(const BenchData& data) {
   }
 }
 
-// In step s of the reduce-scatter each rank hands on the sum of part `rank - s` so far, and adds
-// its own numbers to that of the part before. After it a rank holds the sum of part `rank + 1`,
-// and in as many steps again all sums go round.
+// In step s of the reduce-scatter each rank sends its partial sum of part `rank - s` to the next
+// rank, and adds its own data to the partial sum of the part before. Afterwards a rank holds the
+// sum of part `rank + 1`, and the all-gather takes as many steps again.
 void Bench::ring(const BenchData& data) {
   const int n = topology_.size, rank = topology_.rank;
   const int next = (rank + 1) % n, previous = (rank + n - 1) % n;
@@ -140,8 +142,8 @@ void Bench::copy(const BenchData& data) {
   std::memcpy(data.out, data.scratch, data.bytes());
 }
 
-// With n hosts, (n-1)/n of the data must leave each for the others to reduce, and as much must
-// come back as sums. Here both halves go to the next host, all at once.
+// With n hosts, each host must send (n-1)/n of the data to the others to be reduced, and send as
+// much again as sums. Here each host sends both to the next host at once.
 void Bench::stream(const BenchData& data, int senders) {
   if (across_.get() == MPI_COMM_NULL || topology_.local_rank >= senders) return;
   const int n = topology_.num_nodes;

@@ -1,4 +1,4 @@
-// Timing easyddl's allreduce beside other methods, and beside what bounds them.
+// Measures the time of easyddl's allreduce, of other methods, and of lower bounds.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@
 
 namespace easyddl {
 
-// What a method works on: float32 numbers to be summed over all ranks. `scratch` is as long as
-// the others. It comes from the caller, so that all the memory that is timed is of one kind.
+// The data of a method: float32 numbers to be summed over all ranks. `scratch` is as long as the
+// others. The caller allocates it, so that all memory in the measurement is of one kind.
 struct BenchData {
   const float* in;
   float* out;
@@ -26,17 +26,17 @@ struct BenchData {
 //   easyddl      the communicator's allreduce
 //   mpi          MPI_Allreduce of the MPI in use
 //   ring         a flat ring over all ranks: reduce-scatter and all-gather, with no hierarchy
-// and what bounds them, which sums nothing:
-//   copy         every rank at once copies the data into other memory, and out of it
-//   wire_of_one  every host at once sends what an allreduce must send across hosts, by one rank
-//   wire_of_all  the same, by as many ranks as each host has
+// and lower bounds, which sum nothing:
+//   copy         all ranks at once copy the data to other memory and back
+//   wire_of_one  one rank of each host sends the data that an allreduce must send across hosts
+//   wire_of_all  all leaders of each host send this data
 class Bench {
  public:
-  // Collective over the world. `communicator` is the one that the method "easyddl" uses.
+  // Collective over the world. The method "easyddl" uses `communicator`.
   Bench(World& world, Communicator& communicator);
 
-  // Collective. Calls one method `calls` times, all ranks beginning at once; the seconds that a
-  // call took on this rank.
+  // Collective. Calls one method `calls` times after a barrier. Returns the seconds of a call on
+  // this rank.
   double time(const std::string& method, const BenchData& data, int calls);
 
  private:

@@ -11,7 +11,14 @@
 #include "bindings/arrays.h"
 #include "bindings/definitions.h"
 #include "bindings/python_calls.h"
+#include "collectives/all_gather.h"
+#include "collectives/all_to_all.h"
+#include "collectives/allreduce.h"
+#include "collectives/barrier.h"
+#include "collectives/broadcast.h"
 #include "collectives/fingerprint.h"
+#include "collectives/open_communicator.h"
+#include "collectives/reduce_scatter.h"
 #include "common/check.h"
 
 namespace py = pybind11;
@@ -20,17 +27,18 @@ namespace easyddl {
 
 namespace {
 
-// Has Python make the array for a result, in the midst of a collective, and keeps it until the end.
+// Calls a Python function in the middle of a collective to allocate the array for the result, and
+// keeps the array until the collective ends.
 class Allocation {
  public:
   Allocation(py::function allocate, size_t unit_bytes)
       : allocate_(std::move(allocate)), unit_bytes_(unit_bytes) {}
 
-  Communicator::Allocate function() const {
+  Allocate function() const {
     return [this](const std::vector<int64_t>& counts) -> void* {
       void* memory = nullptr;
-      visits().make([&] { memory = make(counts); });
-      if (memory == nullptr) throw Error("The interpreter is about to end.");
+      python_calls().run([&] { memory = make(counts); });
+      if (memory == nullptr) throw Error("The Python interpreter is about to end.");
       return memory;
     };
   }
@@ -43,7 +51,8 @@ class Allocation {
       require_bytes(*result_, units * unit_bytes_, "The array for the result");
       return result_->mutable_data();
     } catch (const py::error_already_set& error) {
-      // All ranks can fail alike for an error, but not for an interrupt of one of them.
+      // An exception may become the common error of all ranks, but an interrupt of one rank must
+      // not.
       if (!error.matches(PyExc_Exception)) throw;
       throw Error(first_line(error.what()));
     }
@@ -58,19 +67,21 @@ class Allocation {
 }  // namespace
 
 void define_communicator(py::module_& m) {
-  py::class_<Fingerprint>(m, "Fingerprint", "What a rank asks of a collective, in words.")
+  py::class_<Fingerprint>(
+      m, "Fingerprint",
+      "The description of a collective call, which must be the same on all ranks.")
       .def(py::init<std::string>(), py::arg("text"))
       .def_readonly("text", &Fingerprint::text);
   py::class_<Communicator, Immortal<Communicator>>(
-      m, "Communicator", "A sequence of collectives, which all ranks call in the same order.")
+      m, "Communicator", "A sequence of collectives that all ranks call in the same order.")
       .def(py::init([](World& world, bool watch_signals) {
              const WithoutPythonLock nogil;
-             Immortal<Communicator> communicator(Communicator::open(world).release());
+             Immortal<Communicator> communicator(open_communicator(world).release());
              if (watch_signals) communicator->set_idle(check_signals);
              return communicator;
            }),
            py::arg("world"), py::arg("watch_signals"), py::keep_alive<1, 2>(),
-           "Collective. With `watch_signals` Ctrl-C ends a wait of Python's main thread.")
+           "Collective. With `watch_signals`, Ctrl-C ends a wait of Python's main thread.")
       .def(
           "allreduce",
           [](Communicator& communicator, const std::vector<Bytes>& inputs,
@@ -80,7 +91,7 @@ void define_communicator(py::module_& m) {
             const DType type = parse_dtype(dtype);
             const Op function = parse_op(op);
             const WithoutPythonLock nogil;
-            communicator.allreduce(segments, type, function, fingerprint);
+            allreduce(communicator, segments, type, function, fingerprint);
           },
           py::arg("inputs"), py::arg("outputs"), py::arg("dtype"), py::arg("op"),
           py::arg("fingerprint"), "Reduces a list of arrays over all ranks, element by element.")
@@ -90,7 +101,7 @@ void define_communicator(py::module_& m) {
              std::vector<Bytes> outputs, int root, const Fingerprint& fingerprint) {
             const SegmentList segments = to_segments(inputs, outputs);
             const WithoutPythonLock nogil;
-            communicator.broadcast(segments, root, fingerprint);
+            broadcast(communicator, segments, root, fingerprint);
           },
           py::arg("inputs"), py::arg("outputs"), py::arg("root"), py::arg("fingerprint"),
           "Writes the root's inputs to the outputs of all other ranks.")
@@ -98,16 +109,17 @@ void define_communicator(py::module_& m) {
           "barrier",
           [](Communicator& communicator, const Fingerprint& fingerprint) {
             const WithoutPythonLock nogil;
-            communicator.barrier(fingerprint);
+            barrier(communicator, fingerprint);
           },
           py::arg("fingerprint"), "Returns once all ranks have called it.")
       .def(
           "gather_values",
           [](Communicator& communicator, int64_t value, const Fingerprint& fingerprint) {
             const WithoutPythonLock nogil;
-            return communicator.gather_values(value, fingerprint);
+            return gather_values(communicator, value, fingerprint);
           },
-          py::arg("value"), py::arg("fingerprint"), "The value of each rank, in their order.")
+          py::arg("value"), py::arg("fingerprint"),
+          "Returns the values of all ranks, in the order of the ranks.")
       .def(
           "all_gather",
           [](Communicator& communicator, const Bytes& input, int64_t count, size_t unit_bytes,
@@ -115,13 +127,15 @@ void define_communicator(py::module_& m) {
             require_bytes(input, static_cast<size_t>(count) * unit_bytes, "input");
             const Allocation result(allocate, unit_bytes);
             const WithoutPythonLock nogil;
-            communicator.all_gather(input.data(), count, unit_bytes, fingerprint,
-                                    result.function());
+            all_gather(communicator, input.data(), count, unit_bytes, fingerprint,
+                       result.function());
           },
           py::arg("input"), py::arg("count"), py::arg("unit_bytes"), py::arg("fingerprint"),
           py::arg("allocate"),
-          "Writes all ranks' units, `count` of this one, in their order. `allocate` is passed the "
-          "counts of all ranks, and returns the array for the result.")
+          "Gathers the units of all ranks, in the order of the ranks. This rank contributes "
+          "`count` "
+          "units. `allocate` is passed the counts of all ranks, and returns the array for the "
+          "result.")
       .def(
           "all_to_all",
           [](Communicator& communicator, const Bytes& input, const std::vector<int64_t>& sends,
@@ -130,28 +144,41 @@ void define_communicator(py::module_& m) {
             require_bytes(input, bytes, "input");
             const Allocation result(allocate, unit_bytes);
             const WithoutPythonLock nogil;
-            communicator.all_to_all(input.data(), sends, unit_bytes, fingerprint,
-                                    result.function());
+            all_to_all(communicator, input.data(), sends, unit_bytes, fingerprint,
+                       result.function());
           },
           py::arg("input"), py::arg("sends"), py::arg("unit_bytes"), py::arg("fingerprint"),
           py::arg("allocate"),
-          "Sends sends[r] units to each rank r. `allocate` is passed how many come from each, and "
-          "returns the array for them.")
+          "Sends sends[r] units to each rank r. `allocate` is passed the number of units that each "
+          "rank sends to this one, and returns the array for them.")
       .def(
           "broadcast_unknown",
           [](Communicator& communicator, const Bytes& input, int root,
              const Fingerprint& fingerprint, const py::function& allocate) {
             const Allocation result(allocate, 1);
             const WithoutPythonLock nogil;
-            communicator.broadcast_unknown(input.data(), input.nbytes(), root, fingerprint,
-                                           result.function());
+            broadcast_unknown(communicator, input.data(), input.nbytes(), root, fingerprint,
+                              result.function());
           },
           py::arg("input"), py::arg("root"), py::arg("fingerprint"), py::arg("allocate"),
-          "Writes the root's input, whose length the others do not know, to the arrays of all. "
-          "`allocate` is passed a list of that length, and returns this rank's.")
-      .def("give_up", &Communicator::give_up, py::arg("why"), py::call_guard<WithoutPythonLock>(),
-           "Breaks the communicator on all ranks: this one gives up a collective that others may "
-           "be in.")
+          "Broadcasts the root's input to ranks that do not know its length. `allocate` is passed "
+          "a "
+          "list of that length, and returns the array for the result, on all ranks.")
+      .def(
+          "give_up",
+          [](Communicator& communicator, const py::str& why) {
+            std::string reason;  // stays empty if no memory is left for it
+            try {
+              reason = why;
+            } catch (const std::exception&) {
+              reason.clear();
+            }
+            const WithoutPythonLock nogil;
+            communicator.give_up(reason);
+          },
+          py::arg("why"),
+          "Breaks the communicator on all ranks, because this rank leaves a collective that others "
+          "may be in.")
       .def(
           "reduce_scatter",
           [](Communicator& communicator, const Bytes& input, Bytes output, size_t count, int size,
@@ -163,11 +190,11 @@ void define_communicator(py::module_& m) {
             require_bytes(output, part, "output");
             void* out = output.mutable_data();
             const WithoutPythonLock nogil;
-            communicator.reduce_scatter(input.data(), out, count, type, function, fingerprint);
+            reduce_scatter(communicator, input.data(), out, count, type, function, fingerprint);
           },
           py::arg("input"), py::arg("output"), py::arg("count"), py::arg("size"), py::arg("dtype"),
           py::arg("op"), py::arg("fingerprint"),
-          "Reduces part r of all ranks' inputs into the output of rank r.");
+          "Reduces part r of all ranks' inputs, and writes it to the output of rank r.");
 }
 
 }  // namespace easyddl

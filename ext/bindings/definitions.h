@@ -1,4 +1,4 @@
-// What each file of the bindings defines in the module.
+// The functions by which each file of the bindings adds its definitions to the module.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -7,9 +7,9 @@
 
 namespace easyddl {
 
-// Worlds and communicators are never destroyed: freeing a communicator takes all ranks, which end
-// their interpreters at different times, and the exit of the process still needs the world. Nor are
-// reducers: threads may be in them when the interpreter ends.
+// The holder of objects that are never destroyed. All ranks together must free an MPI communicator,
+// but their interpreters end at different times; the exit handler needs the world; and threads may
+// be in reducers when the interpreter ends.
 template <class T>
 using Immortal = std::unique_ptr<T, pybind11::nodelete>;
 

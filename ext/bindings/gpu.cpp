@@ -10,12 +10,14 @@ namespace py = pybind11;
 namespace easyddl {
 
 void define_gpu(py::module_& m) {
-  m.def("set_nccl_folders", &look_for_nccl_in, py::arg("folders"),
-        "Where Python's packages keep NCCL. Nothing is opened before arrays lie on a GPU.");
-  m.def("gpu_versions", &gpu_versions,
-        "The CUDA driver, the GPUs and NCCL: pairs of a name and a text. Opens them.");
+  m.def("set_nccl_folders", &set_nccl_folders, py::arg("folders"),
+        "Sets the folders of Python packages in which NCCL is searched. Opens nothing.");
+  m.def(
+      "gpu_versions", &gpu_versions,
+      "Returns the versions of the CUDA driver and NCCL, and the names of the GPUs, as pairs of a "
+      "name and a text. Opens both libraries.");
   m.def("nccl_version_and_path", &nccl_version_and_path,
-        "NCCL's version, and the path of its library. Opens it, and looks up all functions.");
+        "Returns NCCL's version and the path of its library, after a check of all its functions.");
 }
 
 }  // namespace easyddl

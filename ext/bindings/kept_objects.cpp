@@ -15,25 +15,26 @@ int64_t KeptObjects::keep(pybind11::object object) {
   return last_;
 }
 
-void KeptObjects::let_go() {
-  std::vector<pybind11::object> gone;  // freed without the lock: that may run Python
+void KeptObjects::free_released() {
+  std::vector<pybind11::object> gone;  // freed without the lock, because that may run Python code
   const std::lock_guard<std::mutex> lock(mutex_);
-  for (int64_t number : std::exchange(done_, {})) {
+  for (int64_t number : std::exchange(released_, {})) {
     gone.push_back(std::move(kept_[number]));
     kept_.erase(number);
   }
 }
 
-void KeptObjects::done_with(int64_t number) {
+void KeptObjects::release(int64_t number) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    done_.push_back(number);
+    released_.push_back(number);
   }
   if (Py_IsInitialized() == 0) return;
-  // Soon; or, where the interpreter has too many such calls before it, when Python comes again.
+  // Frees it soon. If the interpreter's queue of pending calls is full, the next submission frees
+  // it.
   Py_AddPendingCall(
       [](void*) {
-        kept_objects().let_go();
+        kept_objects().free_released();
         return 0;
       },
       nullptr);

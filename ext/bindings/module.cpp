@@ -1,4 +1,4 @@
-// The module easyddl._core. Its functions and methods take arguments, release Python's lock and
+// The module easyddl._core. Its functions and methods convert arguments, release Python's lock and
 // call the engine.
 #include <pybind11/pybind11.h>
 
@@ -17,19 +17,20 @@ PYBIND11_MODULE(_core, m) {
   m.doc() = "The engine of easyddl: hierarchical collectives over shared memory and MPI.";
   py::register_exception<Error>(m, "Error", PyExc_RuntimeError);
   m.def("load_mpi", &load_mpi, py::arg("translation"), py::arg("user_of_mpi"),
-        "Loads the translation through which the engine calls MPI: a file, for the MPI that "
-        "`user_of_mpi`, a loaded library, uses. Before all else.");
-  m.def("mpi_library_version", &mpi_library_version, "What the MPI that is loaded calls itself.");
-  m.def("mpi_library_path", &mpi_library_path, "The file of the MPI that is loaded.");
+        "Loads the library `translation`, through which the engine calls MPI. It uses the MPI that "
+        "the loaded library `user_of_mpi` uses. Must be called before all other functions.");
+  m.def("mpi_library_version", &mpi_library_version,
+        "Returns the version text of the loaded MPI library.");
+  m.def("mpi_library_path", &mpi_library_path, "Returns the path of the loaded MPI library.");
   m.def(
       "mpi_world", [] { return mpi_functions().world; },
-      "The MPI_COMM_WORLD of the MPI that the translation was compiled for.");
+      "Returns the value of MPI_COMM_WORLD with which the translation was compiled.");
   m.def(
       "built_with", [] { return std::string(mpi_functions().built_with); },
-      "The MPI that the translation was compiled for.");
+      "Returns the name and version of the MPI with whose header the translation was compiled.");
   m.def(
       "instruction_set", [] { return kernels().instruction_set; },
-      "The processor's instructions that reductions use.");
+      "Returns the name of the instruction set that reductions use.");
   define_startup_monitor(m);
   define_world(m);
   define_communicator(m);

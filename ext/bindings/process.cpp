@@ -14,13 +14,16 @@ void define_process(py::module_& m) {
   m.def(
       "end_job", [](int status) { end_job(status); }, py::arg("status"),
       "Ends all ranks with this exit status. Does not return.");
-  m.def("start_exit_protocol", &watch_exit, py::arg("world"), py::call_guard<WithoutPythonLock>(),
-        "From now on this process parts from the others when it exits.");
-  m.def("warn_at_end", &warn_at_end, py::arg("text"),
-        "Prints the text on the root when the job ends, if all ranks have asked for it.");
+  m.def("start_exit_protocol", &register_exit_handler, py::arg("world"),
+        py::call_guard<WithoutPythonLock>(),
+        "Makes this process wait for the other ranks when it exits, or end the job if it fails.");
+  m.def("warn_at_end", &warn_at_end, py::arg("subject"), py::arg("text"),
+        "Prints the text on the root when the job ends, if all ranks have passed the same text for "
+        "this subject, a number below 4.");
   m.def(
-      "stop_signals", [] { visits().close(); }, py::call_guard<WithoutPythonLock>(),
-      "Called when the interpreter is about to end: waits no longer look for signals.");
+      "stop_signals", [] { python_calls().close(); }, py::call_guard<WithoutPythonLock>(),
+      "Called when the interpreter is about to end. Waits no longer check for signals after "
+      "this.");
 }
 
 }  // namespace easyddl

@@ -17,16 +17,16 @@ void define_profiling(py::module_& m) {
         start_timeline(world.comm(), world.topology().cores_are_shared, file);
       },
       py::arg("world"), py::arg("file"), py::call_guard<WithoutPythonLock>(),
-      "Collective. Writes what this process does to a file, by its descriptor.");
+      "Collective. Writes a trace of this process to a file descriptor from now on.");
   m.def(
       "add_step",
       [](int64_t begin, int64_t end, int64_t step) {
         if (Trace* trace = Trace::on()) trace->add("step", begin, end, {{"step", step}});
       },
       py::arg("begin"), py::arg("end"), py::arg("step"),
-      "Writes that a training step went from one time.monotonic_ns() to another.");
+      "Writes a training step to the trace. The times are of time.monotonic_ns().");
   m.def("time_spans", &time_spans, py::arg("count"),
-        "How many seconds so many spans take, for a benchmark.");
+        "Returns the seconds that `count` spans take, for a benchmark.");
 }
 
 }  // namespace easyddl

@@ -2,13 +2,13 @@
 
 namespace easyddl {
 
-PythonVisits& visits() {
-  static auto* const all = new PythonVisits;
+PythonCalls& python_calls() {
+  static auto* const all = new PythonCalls;
   return *all;
 }
 
 void check_signals() {
-  visits().make([] {
+  python_calls().run([] {
     if (PyErr_CheckSignals() != 0) throw pybind11::error_already_set();
   });
 }

@@ -1,18 +1,18 @@
-// The engine's calls of Python: one place for all of them, and the look for signals.
+// The engine's calls of Python code, and the check for signals.
 #pragma once
 
 #include "bindings/python_lock.h"
 
 namespace easyddl {
 
-// Never destroyed: threads of the engine outlive the module.
-PythonVisits& visits();
+// Never destroyed, because threads of the engine outlive the module.
+PythonCalls& python_calls();
 
-// Lets Ctrl-C end a wait that was entered from Python's main thread.
+// Runs Python's signal handlers if this is its main thread, so that Ctrl-C can end a wait.
 void check_signals();
 
-// Calls `wait` until it returns true. It waits for some time without Python's lock; in between,
-// this looks for signals.
+// Calls `wait`, which waits for a limited time, until it returns true. Releases Python's lock
+// during the calls, and checks for signals between them.
 template <class Wait>
 void wait_with_signals(Wait wait) {
   for (;;) {

@@ -1,4 +1,4 @@
-// How threads come and go from Python: its global lock (GIL), and its end.
+// Python's global lock (GIL), and calls of Python by the engine's threads.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -10,8 +10,8 @@
 
 namespace easyddl {
 
-// Gives up Python's lock while it lives. Used in place of pybind11's class of this kind: see
-// python_return.h.
+// Releases Python's lock until the end of the scope. Used instead of pybind11's gil_scoped_release:
+// see python_return.h.
 class WithoutPythonLock {
  public:
   WithoutPythonLock() : state_(PyEval_SaveThread()) {}
@@ -23,61 +23,63 @@ class WithoutPythonLock {
   PyThreadState* state_;
 };
 
-// The engine's calls of Python, from whatever thread. There are none once it is about to end.
-class PythonVisits {
+// Runs the engine's calls of Python code, from any thread. Refuses them once the interpreter is
+// about to end.
+class PythonCalls {
  public:
-  // Runs `call` with Python's lock, unless it is too late.
+  // Runs `call` with Python's lock. Does nothing after `close`.
   template <class Call>
-  void make(Call call) {
-    const Visit visit(*this);
-    if (!visit.is_let_in()) return;
+  void run(Call call) {
+    const ActiveCall active(*this);
+    if (!active.is_allowed()) return;
     const pybind11::gil_scoped_acquire lock;
     call();
   }
 
-  // Lets nobody in any more, and waits for those who are. To be called without Python's lock.
+  // Refuses further calls, and waits for those in progress. Must be called without Python's lock.
   void close() {
     std::unique_lock<std::mutex> lock(mutex_);
     is_open_ = false;
-    // A signal handler that runs in a visit of this very thread may end the process.
-    left_.wait(lock, [this] { return visits_ == own_visits(); });
+    // Calls of this thread do not count, because a signal handler that runs in one may end the
+    // process.
+    ended_.wait(lock, [this] { return active_ == own_calls(); });
   }
 
  private:
-  class Visit {
+  class ActiveCall {
    public:
-    explicit Visit(PythonVisits& all) : all_(all) {
+    explicit ActiveCall(PythonCalls& all) : all_(all) {
       const std::lock_guard<std::mutex> lock(all_.mutex_);
-      is_let_in_ = all_.is_open_;
-      if (!is_let_in_) return;
-      ++all_.visits_;
-      ++own_visits();
+      is_allowed_ = all_.is_open_;
+      if (!is_allowed_) return;
+      ++all_.active_;
+      ++own_calls();
     }
-    ~Visit() {
-      if (!is_let_in_) return;
+    ~ActiveCall() {
+      if (!is_allowed_) return;
       const std::lock_guard<std::mutex> lock(all_.mutex_);
-      --all_.visits_;
-      --own_visits();
-      all_.left_.notify_all();
+      --all_.active_;
+      --own_calls();
+      all_.ended_.notify_all();
     }
-    Visit(const Visit&) = delete;
-    Visit& operator=(const Visit&) = delete;
-    bool is_let_in() const { return is_let_in_; }
+    ActiveCall(const ActiveCall&) = delete;
+    ActiveCall& operator=(const ActiveCall&) = delete;
+    bool is_allowed() const { return is_allowed_; }
 
    private:
-    PythonVisits& all_;
-    bool is_let_in_ = false;
+    PythonCalls& all_;
+    bool is_allowed_ = false;
   };
 
-  static int& own_visits() {
+  static int& own_calls() {
     static thread_local int count = 0;
     return count;
   }
 
   std::mutex mutex_;
-  std::condition_variable left_;
+  std::condition_variable ended_;
   bool is_open_ = true;
-  int visits_ = 0;
+  int active_ = 0;
 };
 
 }  // namespace easyddl

@@ -1,4 +1,4 @@
-// How a thread takes Python's lock again.
+// Reacquires Python's lock.
 #pragma once
 
 #include <Python.h>
@@ -7,9 +7,9 @@
 extern "C" {
 #endif
 
-// PyEval_RestoreThread, but a thread that comes back after Python has ended sleeps until the
-// process ends. Before 3.14 Python would end it by pthread_exit, which unwinds its stack: the
-// unwinding must not leave a destructor, and would end the process by SIGABRT.
+// Like PyEval_RestoreThread, but a thread that returns after Python has ended sleeps until the
+// process ends. Before 3.14 Python ends such a thread by pthread_exit, which unwinds its stack. The
+// unwinding would reach a destructor, which it must not leave, and SIGABRT would end the process.
 void easyddl_return_to_python(PyThreadState* state);
 
 #ifdef __cplusplus

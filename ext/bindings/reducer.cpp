@@ -14,6 +14,7 @@
 #include "bindings/python_calls.h"
 #include "bindings/submission.h"
 #include "common/wait.h"
+#include "reducer/reducer_group.h"
 #include "reducer/registry.h"
 #include "reducer/step_sum.h"
 
@@ -23,13 +24,13 @@ namespace easyddl {
 
 namespace {
 
-// What gradients' reducers and sums have in common.
+// Defines the members that reducers and sums have in common.
 template <class T>
 py::class_<T, Immortal<T>> define_submittable(py::module_& m, const char* name, const char* doc) {
-  // Never destroyed: threads may be in progress in it when the interpreter ends.
   return py::class_<T, Immortal<T>>(m, name, doc)
       .def_property_readonly("number", &T::number)
-      .def("join", &T::join, "From now on this rank has no batches: it adds nothing.")
+      .def("join", &T::join,
+           "Declares that this rank has no more batches. It then takes part with zeros.")
       .def(
           "wait_for_all",
           [](T& target) { wait_with_signals([&] { return target.wait_for_all(kIdlePeriod); }); },
@@ -38,34 +39,36 @@ py::class_<T, Immortal<T>> define_submittable(py::module_& m, const char* name, 
           "waited",
           [](T& target) {
             std::optional<double> seconds;
-            if (const auto waited = target.waited()) {
+            if (const auto waited = target.blocked_time()) {
               seconds = std::chrono::duration<double>(*waited).count();
             }
             return seconds;
           },
-          "Seconds for which steps have stood still for it.")
+          "Total seconds in which steps were blocked on it; None for GPU arrays.")
       .def("ask_to_stop", &T::ask_to_stop, py::arg("stop"),
-           "Whether this rank asks all to stop, from its next step on.")
+           "Sets whether this rank asks all ranks to stop, from its next step on.")
       .def_property_readonly(
           "join_state",
           [](T& target) {
             const JoinSummary join_summary = target.join_summary();
             return py::make_tuple(join_summary.missed, join_summary.uneven, join_summary.stop);
           },
-          "Since `reset_join_state`: how many steps others took while this rank had no batch; the "
-          "first "
-          "step, from 1, in which any rank had none in a step of others; the first in which any "
-          "has asked all to stop. 0 for none.")
-      .def("reset_join_state", &T::forget, "Counts steps from 1 again, as an epoch begins.")
+          "Three numbers since `reset_join_state`: how many steps others took while this rank had "
+          "no "
+          "batch; the first step in which only some ranks had a batch; and the first step in which "
+          "a rank asked all ranks to stop. Steps count from 1; 0 is for none.")
+      .def("reset_join_state", &T::reset_join_state,
+           "Resets `join_state`, and counts steps from 1 again. Called when an epoch begins.")
       .def(
           "submit",
           [](T& target, size_t first, const Addresses& arrays, double weight, py::object keep) {
             return submit(target.number(), first, arrays, weight, std::move(keep));
           },
           py::arg("first"), py::arg("arrays"), py::arg("weight"), py::arg("keep") = py::none(),
-          "Submits the arrays of whole buckets, from bucket `first` on: where each is read, where "
-          "its result goes, and its bytes. `keep` lives until the work is done, as this memory "
-          "must: a wait for the work may be interrupted.")
+          "Submits the arrays of whole buckets, beginning with bucket `first`: the input address, "
+          "the "
+          "output address and the bytes of each. `keep` is kept alive until the work is done, and "
+          "should own this memory, because a wait for the work may be interrupted.")
       .def(
           "submit_on_gpu",
           [](T& target, size_t first, const Addresses& arrays, double weight, uintptr_t gpu_weight,
@@ -75,21 +78,22 @@ py::class_<T, Immortal<T>> define_submittable(py::module_& m, const char* name, 
           },
           py::arg("first"), py::arg("arrays"), py::arg("weight"), py::arg("gpu_weight"),
           py::arg("stream"), py::arg("keep") = py::none(),
-          "The same for arrays on a GPU. `gpu_weight` is the address of a float32, or 0 to take "
-          "`weight`. `stream` waits for the results. `keep` lives until they are there. It returns "
-          "once all ranks have begun the step, and the hosts have done their part of it.")
+          "The same for arrays in GPU memory. `gpu_weight` is the address of a float32 in GPU "
+          "memory, or 0 to use `weight`. `stream` waits for the results, and `keep` is kept alive "
+          "until they are computed. Returns once all ranks have begun the step, and the hosts "
+          "have done their part of it.")
       .def_property_readonly(
           "only_queues_on_gpu", [](T& target) { return only_queues_on_gpu(target.number()); },
           "Whether `submit_on_gpu` only queues work, and returns at once.")
       .def(
           "give_up", [](T& target, const std::string& why) { give_up(target.number(), why); },
           py::arg("why"), py::call_guard<WithoutPythonLock>(),
-          "Breaks it on all ranks: this rank leaves a step that other ranks may be in.")
+          "Breaks it on all ranks, because this rank leaves a step that other ranks may be in.")
       .def("close", &T::close, py::call_guard<WithoutPythonLock>(),
-           "Ends it. Returns once nothing of it is in progress.");
+           "Closes it. Returns once no work of it is in progress.");
 }
 
-// Of each the name, the dtype, the rows and the bytes of a row.
+// The name, the dtype, the number of rows and the bytes of a row of each table.
 using Tables = std::vector<std::tuple<std::string, std::string, size_t, size_t>>;
 
 std::vector<Table> to_tables(const Tables& tables) {
@@ -100,9 +104,20 @@ std::vector<Table> to_tables(const Tables& tables) {
   return list;
 }
 
+void define_reducer_group(py::module_& m) {
+  py::class_<ReducerGroup, Immortal<ReducerGroup>>(
+      m, "ReducerGroup", "The resources that all reducers and sums share.")
+      .def(py::init([](Communicator& communicator) {
+             return Immortal<ReducerGroup>(new ReducerGroup(communicator));
+           }),
+           py::arg("communicator"), py::keep_alive<1, 2>(),
+           "A process needs one group. Its reducers work over the ranks of `communicator`.");
+}
+
 void define_reducer_class(py::module_& m) {
-  define_submittable<Reducer>(m, "Reducer", "A list of gradients, averaged step after step.")
-      .def(py::init([](World& world, const std::string& what,
+  define_submittable<Reducer>(m, "Reducer",
+                              "Averages a list of gradients over all ranks at every step.")
+      .def(py::init([](ReducerGroup& group, const std::string& what,
                        const std::vector<std::pair<std::string, std::vector<size_t>>>& buckets,
                        const std::string& op, const Tables& tables) {
              std::vector<Bucket> list;
@@ -111,37 +126,42 @@ void define_reducer_class(py::module_& m) {
              std::vector<Table> of_rows = to_tables(tables);
              const WithoutPythonLock nogil;
              return Immortal<Reducer>(
-                 new Reducer(world, what, std::move(list), function, std::move(of_rows)));
+                 new Reducer(group, what, std::move(list), function, std::move(of_rows)));
            }),
-           py::arg("world"), py::arg("what"), py::arg("buckets"), py::arg("op") = "mean",
+           py::arg("group"), py::arg("what"), py::arg("buckets"), py::arg("op") = "mean",
            py::arg("tables") = Tables{}, py::keep_alive<1, 2>(),
-           "Collective. `buckets` holds the dtype of each, and the bytes of each of its arrays. "
-           "`op` is the mean, weighted by the ranks' batches, or the sum. `tables` holds, of each "
-           "sparse gradient, the variable's name, the dtype, the rows and the bytes of a row.")
+           "Collective over the ranks of the group's communicator; it breaks when the communicator "
+           "breaks. `buckets` holds the dtype of each bucket, and the bytes of each of its arrays. "
+           "`op` is `mean`, which is weighted by the ranks' batches, or `sum`. `tables` holds, for "
+           "each sparse gradient, the name of the variable, the dtype, the number of rows and the "
+           "bytes of a row.")
       .def_property_readonly("gathered", &Reducer::gathered,
-                             "How many steps there were, and how many rows of each table all "
-                             "ranks have had in them.");
+                             "The number of steps, and how many rows of each table all ranks "
+                             "have had in them.");
 }
 
 void define_step_sum(py::module_& m) {
-  define_submittable<StepSum>(m, "StepSum", "A sum of float32 arrays at one place of a step.")
-      .def(py::init([](World& world, const std::string& what, size_t count) {
+  define_submittable<StepSum>(m, "StepSum", "Sums a float32 array over all ranks within each step.")
+      .def(py::init([](ReducerGroup& group, const std::string& what, size_t count) {
              const WithoutPythonLock nogil;
-             return Immortal<StepSum>(new StepSum(world, what, count));
+             return Immortal<StepSum>(new StepSum(group, what, count));
            }),
-           py::arg("world"), py::arg("what"), py::arg("count"), py::keep_alive<1, 2>(),
-           "Collective. `count` is the number of elements.");
+           py::arg("group"), py::arg("what"), py::arg("count"), py::keep_alive<1, 2>(),
+           "Collective over the ranks of the group's communicator; it breaks when the communicator "
+           "breaks. `count` is the number of elements.");
 }
 
 }  // namespace
 
 void define_reducer(py::module_& m) {
+  define_reducer_group(m);
   define_reducer_class(m);
   define_step_sum(m);
-  m.def("reduced_steps", &reduced_steps, "How many steps of gradients were averaged.");
+  m.def("reduced_steps", &reduced_steps,
+        "Returns how many steps of gradients this process has averaged.");
   m.def(
       "entry_points", [] { return reinterpret_cast<uintptr_t>(&reducer_entry_points()); },
-      "The address of what leads frameworks' own libraries to the exchanges.");
+      "Returns the address of the entry points by which frameworks' ops submit gradients.");
 }
 
 }  // namespace easyddl

@@ -17,11 +17,12 @@ void define_startup_monitor(py::module_& m) {
                                                      Deadlines{stall_warn, stall_abort});
            }),
            py::arg("rank"), py::arg("host"), py::arg("stall_warn"), py::arg("stall_abort"),
-           "Begins. `rank` and `host` are those that the launcher and the system tell.")
+           "Begins to monitor. `rank` is from the launcher, and `host` from the system.")
       .def("enter", &StartupMonitor::enter, py::arg("step"), py::arg("has_mpi"),
-           "This rank enters a step of the start; `has_mpi`: MPI has started.")
+           "Records that this rank enters a step of the start. `has_mpi` says whether MPI has "
+           "started.")
       .def("stop", &StartupMonitor::stop, py::call_guard<WithoutPythonLock>(),
-           "The start has ended, well or not.");
+           "Records that the start has ended, with success or not.");
 }
 
 }  // namespace easyddl

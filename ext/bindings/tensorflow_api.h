@@ -1,7 +1,8 @@
-// What TensorFlow's C API has that kernels need (tensorflow/c/ops.h, kernels.h and tf_tensor.h).
+// The parts of TensorFlow's C API that the kernels use (tensorflow/c/ops.h, kernels.h and
+// tf_tensor.h).
 //
-// Its functions are looked up at run time in the library that is loaded. So what includes this is
-// built without TensorFlow, and one build serves all of its versions.
+// The functions are looked up at run time in the loaded library. So the kernels are built without
+// TensorFlow, and one build serves all of its versions.
 #pragma once
 
 #include <dlfcn.h>
@@ -15,8 +16,8 @@
 
 namespace easyddl {
 
-// Opaque types of the C API, and the constants used of its enumerations (tf_status.h,
-// tf_datatype.h), which are part of its ABI.
+// Opaque types of the C API, and values of its enumerations (tf_status.h, tf_datatype.h), which are
+// part of its ABI.
 struct TF_Status;
 struct TF_Tensor;
 struct TF_OpDefinitionBuilder;
@@ -35,7 +36,8 @@ template <class R, class... Args>
 class Function<R(Args...)> {
  public:
   explicit Function(const char* name) {
-    // Loaded already, and not necessarily into the global scope: it is found by its name.
+    // The library is already loaded, but maybe not into the global scope, so it is opened by its
+    // name.
     static void* const library = dlopen("libtensorflow_framework.so.2", RTLD_LAZY | RTLD_NOLOAD);
     function_ = reinterpret_cast<R (*)(Args...)>(dlsym(library, name));
     if (library == nullptr || function_ == nullptr) {
@@ -88,7 +90,7 @@ struct TensorFlow {
 #undef EASYDDL_TF
 };
 
-// Set once this library has found TensorFlow, before any kernel runs.
+// Set when this library has found TensorFlow, before any kernel runs.
 inline std::unique_ptr<const TensorFlow> tf;
 
 class Status {
@@ -112,35 +114,35 @@ struct DeleteTensor {
 };
 using Tensor = std::unique_ptr<TF_Tensor, DeleteTensor>;
 
-// TensorFlow passes the callback of an asynchronous kernel as a pointer to a std::function<void()>
-// on its caller's stack, which is gone by the time the kernel is done: it must be copied.
-// TensorFlow is built with libstdc++, and easyddl maybe with another standard library. So this is
-// libstdc++'s std::function, whose layout is part of its ABI (bits/std_function.h).
-class Finished {
+// The callback of an asynchronous kernel. TensorFlow passes it as a pointer to a
+// std::function<void()> on its caller's stack, which no longer exists when the kernel is done, so
+// it must be copied. TensorFlow is built with libstdc++, but easyddl may be built with another
+// standard library. So this copies libstdc++'s std::function, whose layout is part of its ABI
+// (bits/std_function.h).
+class DoneCallback {
  public:
-  explicit Finished(TF_AsyncOpKernelDoneCallback* done) {
+  explicit DoneCallback(TF_AsyncOpKernelDoneCallback* done) {
     const auto& original = *reinterpret_cast<const Layout*>(done);
-    // Pointers into no library at all show another layout: calling them would crash.
+    // Pointers that are in no library show that the layout differs. Calling them would crash.
     Dl_info info;
     if (dladdr(reinterpret_cast<void*>(original.manage), &info) == 0 ||
         dladdr(reinterpret_cast<void*>(original.invoke), &info) == 0) {
       throw std::runtime_error(
-          "This TensorFlow was built with another C++ standard library than easyddl knows");
+          "This TensorFlow was built with a C++ standard library that easyddl does not support");
     }
     original.manage(copy_.callable, original.callable, kClone);
     copy_.manage = original.manage;
     copy_.invoke = original.invoke;
   }
-  Finished(Finished&& other) noexcept : copy_(other.copy_) { other.copy_.manage = nullptr; }
-  Finished& operator=(Finished&&) = delete;
-  ~Finished() {
+  DoneCallback(DoneCallback&& other) noexcept : copy_(other.copy_) { other.copy_.manage = nullptr; }
+  DoneCallback& operator=(DoneCallback&&) = delete;
+  ~DoneCallback() {
     if (copy_.manage != nullptr) copy_.manage(copy_.callable, copy_.callable, kDestroy);
   }
   void operator()() const { copy_.invoke(copy_.callable); }
 
  private:
-  // A callable that is larger than this lies on the heap, and its address here. What lies here may
-  // be moved by its bytes.
+  // A larger callable is on the heap, and its address is here. The bytes may be moved by a copy.
   struct Layout {
     alignas(void*) unsigned char callable[2 * sizeof(void*)];
     bool (*manage)(void* to, const void* from, int operation);

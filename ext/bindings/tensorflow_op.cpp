@@ -1,5 +1,5 @@
-// TensorFlow's binding: asynchronous operations that bring together all ranks' gradients.
-// `EasyddlExchange` averages dense ones, `EasyddlGather` takes the rows of sparse ones.
+// TensorFlow's binding: asynchronous operations that reduce gradients over all ranks.
+// `EasyddlReduce` averages dense gradients, `EasyddlGather` gathers the rows of sparse gradients.
 //
 // They are registered through TensorFlow's C API: see tensorflow_api.h. `tf.load_op_library` loads
 // this library.
@@ -17,11 +17,11 @@ namespace {
 
 using namespace easyddl;
 
-// Why this library has not found TensorFlow.
+// Why the operations could not be registered; empty if they are.
 std::string load_failure;
 ReducerEntryPoints engine{};
 
-// What a node of a graph knows: which gradients it submits to which reducer.
+// The attributes of a node of a graph: which gradients it submits to which reducer.
 struct Kernel {
   int64_t reducer = 0;
   int64_t bucket = 0;
@@ -31,8 +31,8 @@ struct Kernel {
 // One run of a kernel, until its callback.
 struct Run {
   TF_OpKernelContext* context;
-  Finished finished;
-  std::vector<Tensor> tensors;  // held while their memory is in use
+  DoneCallback finished;
+  std::vector<Tensor> tensors;  // kept alive while their memory is in use
 
   void end(const std::string& error) {
     tensors.clear();
@@ -65,7 +65,7 @@ std::vector<int64_t> list_attribute(TF_OpKernelConstruction* construction, const
   return values;
 }
 
-// Each shape as its rank, followed by its dimensions.
+// Splits a flat list that holds each shape as its rank followed by its dimensions.
 std::vector<std::vector<int64_t>> split_shapes(const std::vector<int64_t>& flat) {
   std::vector<std::vector<int64_t>> shapes;
   for (auto at = flat.begin(); at != flat.end();) {
@@ -76,13 +76,14 @@ std::vector<std::vector<int64_t>> split_shapes(const std::vector<int64_t>& flat)
   return shapes;
 }
 
-// `bucket`: whether the operation tells which it takes. Rows have one of their own.
-template <bool bucket>
+// `has_bucket` says whether the operation has an attribute with the number of its first bucket. The
+// operation for rows has none.
+template <bool has_bucket>
 void* create(TF_OpKernelConstruction* construction) {
   try {
     auto kernel = std::make_unique<Kernel>();
-    kernel->reducer = int_attribute(construction, "exchange");
-    if (bucket) kernel->bucket = int_attribute(construction, "bucket");
+    kernel->reducer = int_attribute(construction, "reducer");
+    if (has_bucket) kernel->bucket = int_attribute(construction, "bucket");
     kernel->shapes = split_shapes(list_attribute(construction, "shapes"));
     return kernel.release();
   } catch (const std::exception& error) {
@@ -104,11 +105,12 @@ Tensor input_of(const Run& run, int index) {
   return input;
 }
 
-// Where gradient `index` is read and written: in its own memory if nobody else needs it.
-Segment take(Run& run, int index, const std::vector<int64_t>& shape) {
+// Returns the memory in which gradient `index` is read and written. Its input is forwarded to its
+// output if nothing else needs it.
+Segment gradient_of(Run& run, int index, const std::vector<int64_t>& shape) {
   Status status;
   int forwarded = -1;
-  // Before the input is fetched, since whoever holds it keeps it from being overwritten.
+  // Called before the input is fetched, because an input with a second reference is not forwarded.
   Tensor output(tf->ForwardInputOrAllocateOutput(run.context, &index, 1, index, shape.data(),
                                                  static_cast<int>(shape.size()), &forwarded,
                                                  status));
@@ -117,7 +119,7 @@ Segment take(Run& run, int index, const std::vector<int64_t>& shape) {
   const size_t bytes = tf->TensorByteSize(input.get());
   if (bytes != tf->TensorByteSize(output.get())) {
     throw std::runtime_error("Gradient " + std::to_string(index) +
-                             " has another shape than its variable");
+                             " has a different shape from its variable");
   }
   const Segment segment{static_cast<const uint8_t*>(tf->TensorData(input.get())),
                         static_cast<uint8_t*>(tf->TensorData(output.get())), bytes};
@@ -126,14 +128,14 @@ Segment take(Run& run, int index, const std::vector<int64_t>& shape) {
   return segment;
 }
 
-// What this rank's batch counts for: the input after the gradients and the step.
+// Returns the weight of this rank's batch, which is the input after the gradients and the step.
 double weight_of(const Run& run, int index) {
   const Tensor input = input_of(run, index);
   return *static_cast<const float*>(tf->TensorData(input.get()));
 }
 
-// The last output: one.
-void count(Run& run, int index) {
+// Writes 1 to the output `index`, the last one.
+void write_count(Run& run, int index) {
   Status status;
   const Tensor output(
       tf->AllocateOutput(run.context, index, kInt64, nullptr, 0, sizeof(int64_t), status));
@@ -143,16 +145,16 @@ void count(Run& run, int index) {
 
 void compute(void* opaque, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
   const Kernel& kernel = *static_cast<const Kernel*>(opaque);
-  auto run = std::make_shared<Run>(Run{context, Finished(done), {}});
+  auto run = std::make_shared<Run>(Run{context, DoneCallback(done), {}});
   std::vector<Segment> arrays;
   double weight = 1;
   try {
     const int gradients = static_cast<int>(kernel.shapes.size());
     for (int i = 0; i < gradients; ++i) {
-      arrays.push_back(take(*run, i, kernel.shapes[static_cast<size_t>(i)]));
+      arrays.push_back(gradient_of(*run, i, kernel.shapes[static_cast<size_t>(i)]));
     }
     weight = weight_of(*run, gradients + 1);
-    count(*run, gradients);
+    write_count(*run, gradients);
   } catch (const std::exception& error) {
     return run->end(error.what());
   }
@@ -160,8 +162,8 @@ void compute(void* opaque, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCall
                 [run](const std::string& error) { run->end(error); });
 }
 
-// The rows of sparse gradient `index`, which lie in its indices and its values.
-Rows take_rows(Run& run, int index, int gradients) {
+// Returns the rows of sparse gradient `index`, from its inputs for indices and values.
+Rows rows_of(Run& run, int index, int gradients) {
   Tensor indices = input_of(run, index), values = input_of(run, gradients + index);
   const Rows rows{static_cast<const int64_t*>(tf->TensorData(indices.get())),
                   static_cast<size_t>(tf->TensorElementCount(indices.get())),
@@ -172,7 +174,8 @@ Rows take_rows(Run& run, int index, int gradients) {
   return rows;
 }
 
-// Output `index`, which is held until the run ends. `row_bytes`: of each of its first dimension.
+// Allocates output `index`, which is kept alive until the run ends. `row_bytes` is the size of a
+// row.
 uint8_t* allocate(Run& run, int index, int type, const std::vector<int64_t>& shape,
                   size_t row_bytes) {
   Status status;
@@ -185,9 +188,10 @@ uint8_t* allocate(Run& run, int index, int type, const std::vector<int64_t>& sha
   return data;
 }
 
-// The outputs for all ranks' rows, `counts` of each gradient.
-std::vector<RowRoom> make_room(Run& run, const Kernel& kernel, const std::vector<size_t>& counts) {
-  std::vector<RowRoom> room;
+// Allocates the outputs for the rows of all ranks. `counts` holds their number for each gradient.
+std::vector<RowOutput> allocate_rows(Run& run, const Kernel& kernel,
+                                     const std::vector<size_t>& counts) {
+  std::vector<RowOutput> room;
   const int gradients = static_cast<int>(counts.size());
   for (int i = 0; i < gradients; ++i) {
     std::vector<int64_t> shape = kernel.shapes[static_cast<size_t>(i)];
@@ -204,20 +208,22 @@ std::vector<RowRoom> make_room(Run& run, const Kernel& kernel, const std::vector
 
 void compute_rows(void* opaque, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
   const Kernel& kernel = *static_cast<const Kernel*>(opaque);
-  auto run = std::make_shared<Run>(Run{context, Finished(done), {}});
+  auto run = std::make_shared<Run>(Run{context, DoneCallback(done), {}});
   std::vector<Rows> rows;
   double weight = 1;
   try {
     const int gradients = static_cast<int>(kernel.shapes.size());
-    for (int i = 0; i < gradients; ++i) rows.push_back(take_rows(*run, i, gradients));
+    for (int i = 0; i < gradients; ++i) rows.push_back(rows_of(*run, i, gradients));
     weight = weight_of(*run, 2 * gradients + 1);
-    count(*run, 2 * gradients);
+    write_count(*run, 2 * gradients);
   } catch (const std::exception& error) {
     return run->end(error.what());
   }
   engine.submit_rows(
       kernel.reducer, std::move(rows), weight,
-      [run, &kernel](const std::vector<size_t>& counts) { return make_room(*run, kernel, counts); },
+      [run, &kernel](const std::vector<size_t>& counts) {
+        return allocate_rows(*run, kernel, counts);
+      },
       [run](const std::string& error) { run->end(error); });
 }
 
@@ -226,11 +232,11 @@ void register_gather() {
   TF_OpDefinitionBuilder* const builder = tf->NewOpDefinitionBuilder("EasyddlGather");
   tf->OpDefinitionBuilderAddAttr(builder, "N: int >= 1");
   tf->OpDefinitionBuilderAddAttr(builder, "T: list(type) >= 1");
-  tf->OpDefinitionBuilderAddAttr(builder, "exchange: int");
+  tf->OpDefinitionBuilderAddAttr(builder, "reducer: int");
   tf->OpDefinitionBuilderAddAttr(builder, "shapes: list(int)");
   tf->OpDefinitionBuilderAddInput(builder, "indices: N * int64");
   tf->OpDefinitionBuilderAddInput(builder, "values: T");
-  // As those of EasyddlExchange.
+  // The same as in EasyddlReduce.
   tf->OpDefinitionBuilderAddInput(builder, "step: int64");
   tf->OpDefinitionBuilderAddInput(builder, "weight: float");
   tf->OpDefinitionBuilderAddOutput(builder, "all_indices: N * int64");
@@ -240,22 +246,22 @@ void register_gather() {
   status.check();
 }
 
-void register_exchange() {
+void register_reduce() {
   Status status;
-  TF_OpDefinitionBuilder* const builder = tf->NewOpDefinitionBuilder("EasyddlExchange");
+  TF_OpDefinitionBuilder* const builder = tf->NewOpDefinitionBuilder("EasyddlReduce");
   tf->OpDefinitionBuilderAddAttr(builder, "T: list(type) >= 1");
-  tf->OpDefinitionBuilderAddAttr(builder, "exchange: int");
+  tf->OpDefinitionBuilderAddAttr(builder, "reducer: int");
   tf->OpDefinitionBuilderAddAttr(builder, "bucket: int");
   tf->OpDefinitionBuilderAddAttr(builder, "shapes: list(int)");
   tf->OpDefinitionBuilderAddInput(builder, "gradients: T");
-  // Not read: it is what makes each step another computation. The op is not declared
-  // stateful, since TensorFlow runs stateful ops one after the other; without this input it
-  // would fold the reduction of a constant gradient into a constant.
+  // Not read. This input makes each step a different computation; without it TensorFlow would fold
+  // the reduction of a constant gradient into a constant. The op is not declared stateful instead,
+  // because TensorFlow runs stateful ops one after the other.
   tf->OpDefinitionBuilderAddInput(builder, "step: int64");
   tf->OpDefinitionBuilderAddInput(builder, "weight: float");
   tf->OpDefinitionBuilderAddOutput(builder, "means: T");
-  // Always 1. An operation whose values nobody takes is dropped, or made to do nothing where
-  // others only wait for it; this one's value is added up, so that it runs at every step.
+  // Always 1. TensorFlow drops an operation whose outputs are unused, or replaces it if others only
+  // wait for it. The values of this output are summed, so that the operation runs at every step.
   tf->OpDefinitionBuilderAddOutput(builder, "count: int64");
   tf->RegisterOpDefinition(builder, status);
   status.check();
@@ -266,19 +272,20 @@ using Compute = void (*)(void*, TF_OpKernelContext*, TF_AsyncOpKernelDoneCallbac
 
 void register_kernel(const char* name, Create create_kernel, Compute compute_kernel) {
   Status status;
-  // An asynchronous kernel: one that blocked would keep a thread of a pool that may have two.
+  // An asynchronous kernel, because a blocking one would occupy a thread of a pool that may have
+  // only two.
   TF_KernelBuilder* const builder =
       tf->NewAsyncKernelBuilder(name, "CPU", create_kernel, compute_kernel, destroy);
   tf->RegisterKernelBuilder(name, builder, status);
   status.check();
 }
 
-// tf.load_op_library collects the ops that a library registers while it is loaded.
+// Runs when the library is loaded: tf.load_op_library collects the ops that are registered then.
 const bool registered = [] {
   try {
     tf = std::make_unique<const TensorFlow>();
-    register_exchange();
-    register_kernel("EasyddlExchange", create<true>, compute);
+    register_reduce();
+    register_kernel("EasyddlReduce", create<true>, compute);
     register_gather();
     register_kernel("EasyddlGather", create<false>, compute_rows);
     return true;
@@ -290,7 +297,7 @@ const bool registered = [] {
 
 }  // namespace
 
-// Connects this library with the engine's. Returns null, or why there is no operation.
+// Connects this library with the engine. Returns null, or why the operations are not registered.
 extern "C" __attribute__((visibility("default"))) const char* easyddl_connect(
     const ReducerEntryPoints* entry_points) {
   engine = *entry_points;

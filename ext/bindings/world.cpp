@@ -14,29 +14,30 @@ namespace py = pybind11;
 namespace easyddl {
 
 void define_world(py::module_& m) {
-  py::class_<World, Immortal<World>>(m, "World", "All ranks of the job, and where they are.")
-      .def(py::init([](const std::string& host, double stall_warn, double stall_abort,
-                       const std::string& racks, const std::string& algorithm,
-                       const std::string& gpu, const std::string& cuda_aware) {
-             const WithoutPythonLock nogil;
-             return Immortal<World>(new World(host, {stall_warn, stall_abort},
-                                              NetworkOptions{racks, algorithm, gpu, cuda_aware}));
-           }),
-           py::arg("host"), py::arg("stall_warn"), py::arg("stall_abort"), py::arg("racks") = "",
-           py::arg("algorithm") = "", py::arg("gpu") = "", py::arg("cuda_aware") = "",
-           "Collective over MPI_COMM_WORLD. `host` names this rank's host; deadlines in seconds. "
-           "`racks`, `algorithm`, `gpu` and `cuda_aware` are those of rank 0: the rack of each "
-           "host, with commas between; the algorithm between hosts (whole, direct, halving or "
-           "ring); that of arrays on GPUs (nccl, hierarchical or host); and whether MPI accepts "
-           "addresses on a GPU (0 or 1).")
+  py::class_<World, Immortal<World>>(m, "World", "All ranks of the job, and their topology.")
+      .def(
+          py::init([](const std::string& host, double stall_warn, double stall_abort,
+                      const std::string& racks, const std::string& algorithm,
+                      const std::string& gpu, const std::string& cuda_aware) {
+            const WithoutPythonLock nogil;
+            return Immortal<World>(new World(host, {stall_warn, stall_abort},
+                                             NetworkOptions{racks, algorithm, gpu, cuda_aware}));
+          }),
+          py::arg("host"), py::arg("stall_warn"), py::arg("stall_abort"), py::arg("racks") = "",
+          py::arg("algorithm") = "", py::arg("gpu") = "", py::arg("cuda_aware") = "",
+          "Collective over MPI_COMM_WORLD. `host` names this rank's host; the deadlines are in "
+          "seconds. The other options of rank 0 are used on all ranks. `racks` is the rack of each "
+          "host, separated by commas; `algorithm` is the algorithm between hosts (whole, direct, "
+          "halving or ring); `gpu` is the algorithm for arrays in GPU memory (nccl, hierarchical "
+          "or host); and `cuda_aware` says whether MPI accepts GPU memory (0 or 1).")
       .def(
           "set_stack",
           [](World& w, const py::function& stack) {
-            // Never destroyed: there may be no interpreter left to do so.
+            // Never destroyed, because the interpreter may have ended by then.
             auto* const function = new py::function(stack);
             w.stall_inspector().set_stack([function]() -> std::string {
               std::string text;
-              visits().make([&] {
+              python_calls().run([&] {
                 try {
                   text = py::cast<std::string>((*function)());
                 } catch (const std::exception& error) {
@@ -46,13 +47,16 @@ void define_world(py::module_& m) {
               return text;
             });
           },
-          py::arg("stack"), "What says where this rank's script stands, if another rank asks.")
+          py::arg("stack"),
+          "Sets the function that returns the stack of this rank's script, for other ranks that "
+          "ask.")
       .def(
           "set_activity",
           [](World& w, const std::string& activity) { w.stall_inspector().set_activity(activity); },
-          py::arg("activity"), "What this rank does that may take long; empty for nothing.")
+          py::arg("activity"),
+          "Sets this rank's current activity, which may take long; empty for none.")
       .def("finish", &World::finish, py::call_guard<WithoutPythonLock>(),
-           "Waits for what this rank has queued on its GPU.")
+           "Waits for the work that this rank has queued on its GPU.")
       .def_property_readonly("rank", [](const World& w) { return w.topology().rank; })
       .def_property_readonly("size", [](const World& w) { return w.topology().size; })
       .def_property_readonly("local_rank",

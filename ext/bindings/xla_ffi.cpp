@@ -1,8 +1,8 @@
 // XLA's binding: a custom call that averages gradients over all ranks.
 //
-// JAX calls it in its compiled steps, and TensorFlow in those that XLA compiles. It returns at
-// once; XLA goes on with what needs the results when the engine's thread has them, and none of
-// its own threads waits meanwhile.
+// JAX uses it in its compiled steps, and TensorFlow in steps that XLA compiles. The call returns at
+// once. XLA continues with operations that need the results when the engine's thread has set a
+// future, so that none of XLA's threads waits.
 #include <dlfcn.h>
 
 #include <cstring>
@@ -32,7 +32,7 @@ xla::Error* error_of(const xla::Api& api, const std::string& message) {
   return api.error_create(&args);
 }
 
-// What an error says that XLA has returned, which becomes ours to destroy.
+// Returns the message of an error of XLA, and destroys the error.
 std::string message_of(const xla::Api& api, xla::Error* error) {
   auto args = xla::sized<xla::ErrorMessageArgs>();
   args.error = error;
@@ -44,12 +44,13 @@ std::string message_of(const xla::Api& api, xla::Error* error) {
   return message;
 }
 
-// Throws what XLA has returned as an error.
+// Throws an error of XLA as an exception.
 void check(const xla::Api& api, xla::Error* error) {
   if (error != nullptr) throw std::runtime_error(message_of(api, error));
 }
 
-// XLA asks a handler for the version of the interface that it was built with.
+// Answers XLA's request for the version of the interface with which a handler was built. Returns
+// false for other calls.
 bool answer_metadata(const xla::CallFrame& frame) {
   if (frame.extensions == nullptr || frame.extensions->type != xla::kMetadataExtension) {
     return false;
@@ -71,7 +72,7 @@ int64_t attribute(const xla::CallFrame& frame, const char* name) {
     if (all.types[i] != xla::kScalarAttribute || scalar->dtype != xla::kInt64) break;
     return *static_cast<const int64_t*>(scalar->value);
   }
-  throw std::runtime_error(std::string("easyddl_exchange has no integer attribute ") + name);
+  throw std::runtime_error(std::string("easyddl_reduce has no integer attribute ") + name);
 }
 
 const xla::Buffer& buffer(const xla::Values& values, int64_t index) {
@@ -84,7 +85,7 @@ size_t elements(const xla::Buffer& buffer) {
   return count;
 }
 
-// Of the types that can be reduced (xla_data.proto).
+// Returns the size of an element of the types that can be reduced (xla_data.proto).
 size_t bytes_of_element(int dtype) {
   switch (dtype) {
     case 1:
@@ -105,23 +106,25 @@ size_t bytes_of_element(int dtype) {
     case 12:
       return 8;  // int64, uint64, float64
     default:
-      throw std::runtime_error("easyddl_exchange cannot reduce XLA's type " +
-                               std::to_string(dtype));
+      throw std::runtime_error("easyddl_reduce cannot reduce XLA's type " + std::to_string(dtype));
   }
 }
 
-// The arguments are the weight of this rank's batch, and then the arrays of whole buckets.
+// Returns the arrays of a call. Its arguments are the weight of this rank's batch, and then the
+// arrays of whole buckets.
 std::vector<Segment> arrays_of(const xla::CallFrame& frame) {
   const xla::Values &arguments = frame.arguments, &results = frame.results;
   if (arguments.size != results.size + 1 || buffer(arguments, 0).dtype != xla::kFloat32) {
-    throw std::runtime_error("easyddl_exchange takes a float32 weight, and an array a result");
+    throw std::runtime_error(
+        "easyddl_reduce takes a float32 weight, and one array for each result");
   }
   std::vector<Segment> arrays;
   for (int64_t i = 0; i < results.size; ++i) {
     const xla::Buffer &in = buffer(arguments, i + 1), &out = buffer(results, i);
     const size_t bytes = elements(in) * bytes_of_element(in.dtype);
     if (in.dtype != out.dtype || elements(in) != elements(out)) {
-      throw std::runtime_error("easyddl_exchange returns arrays like those that it is passed");
+      throw std::runtime_error(
+          "The results of easyddl_reduce must have the types and sizes of its arrays");
     }
     arrays.push_back(
         {static_cast<const uint8_t*>(in.data), static_cast<uint8_t*>(out.data), bytes});
@@ -129,11 +132,11 @@ std::vector<Segment> arrays_of(const xla::CallFrame& frame) {
   return arrays;
 }
 
-// The memory of arguments and results lives until the future is set.
+// Sets a future to available, or to an error. The memory of arguments and results lives until then.
 //
-// On a CPU, XLA computes what needs the results within these calls, in this thread, unless they are
-// there before the handler has returned. XLA's own threads take subnormal floats as zero.
-void tell(const xla::Api& api, xla::Future* future, const std::string& error) {
+// On a CPU, XLA may run the operations that need the results within this call, on this thread. So
+// the thread flushes subnormal floats to zero, as XLA's own threads do.
+void set_future(const xla::Api& api, xla::Future* future, const std::string& error) {
   const SubnormalMode mode(SubnormalMode::flush);
   if (error.empty()) {
     auto args = xla::sized<xla::FutureAvailableArgs>();
@@ -148,7 +151,7 @@ void tell(const xla::Api& api, xla::Future* future, const std::string& error) {
 }
 
 void reduce(xla::CallFrame& frame) {
-  const int64_t number = attribute(frame, "exchange"), first = attribute(frame, "first");
+  const int64_t number = attribute(frame, "reducer"), first = attribute(frame, "first");
   std::vector<Segment> arrays = arrays_of(frame);
   const double weight = *static_cast<const float*>(buffer(frame.arguments, 0).data);
   const xla::Api& api = *frame.api;
@@ -157,7 +160,7 @@ void reduce(xla::CallFrame& frame) {
   frame.future = args.future;
   engine.submit(
       number, static_cast<size_t>(first), std::move(arrays), weight,
-      [&api, future = args.future](const std::string& error) { tell(api, future, error); });
+      [&api, future = args.future](const std::string& error) { set_future(api, future, error); });
 }
 
 void* stream_of(const xla::CallFrame& frame) {
@@ -167,10 +170,10 @@ void* stream_of(const xla::CallFrame& frame) {
   return args.stream;
 }
 
-// Arguments and results lie on the GPU, the weight too. What is queued after this on XLA's stream
-// waits there, so that XLA may reuse memory in the order of its stream.
+// Arguments and results, including the weight, are in GPU memory. Work that XLA queues later on its
+// stream waits for the results, so that XLA may reuse memory in the order of its stream.
 void reduce_on_gpu(const xla::CallFrame& frame) {
-  const int64_t number = attribute(frame, "exchange"), first = attribute(frame, "first");
+  const int64_t number = attribute(frame, "reducer"), first = attribute(frame, "first");
   const auto* weight = static_cast<const float*>(buffer(frame.arguments, 0).data);
   const std::string refused =
       engine.submit_on_gpu(number, static_cast<size_t>(first), arrays_of(frame), weight, 0,
@@ -178,13 +181,14 @@ void reduce_on_gpu(const xla::CallFrame& frame) {
   if (!refused.empty()) throw std::runtime_error(refused);
 }
 
-// Handlers can go on after they have returned since version 0.1. Before it there was no version.
+// Throws unless the interface has version 0.1 or later, in which handlers can return before they
+// are done. Earlier interfaces had no version.
 void require_futures(const xla::Api& api) {
   const bool is_known = api.struct_size >= sizeof(xla::Api) &&
                         api.version.struct_size >= sizeof(xla::Version) &&
                         api.version.major == xla::kMajor && api.version.minor >= xla::kMinor;
   if (!is_known)
-    throw std::runtime_error("version 0.1 of XLA's foreign function interface is needed");
+    throw std::runtime_error("version 0.1 or later of XLA's foreign function interface is needed");
 }
 
 template <class Act>
@@ -200,7 +204,7 @@ xla::Error* handle(xla::CallFrame* frame, Act act) {
 }
 
 void register_handler(const xla::Api& api, const char* platform, xla::Handler* handler) {
-  constexpr const char* kName = "easyddl_exchange";
+  constexpr const char* kName = "easyddl_reduce";
   auto args = xla::sized<xla::HandlerRegisterArgs>();
   args.name = {kName, std::strlen(kName)};
   args.platform = {platform, std::strlen(platform)};
@@ -208,12 +212,13 @@ void register_handler(const xla::Api& api, const char* platform, xla::Handler* h
   check(api, api.handler_register(&args));
 }
 
-// The runtime inside of TensorFlow. JAX registers the handler itself.
+// Returns the interface of the XLA runtime within TensorFlow. JAX registers the handler itself.
 const xla::Api& tensorflows_api() {
   using Getter = const xla::Api*();
   void* const library = dlopen("libtensorflow_cc.so.2", RTLD_LAZY | RTLD_NOLOAD);
   void* const getter = library == nullptr ? nullptr : dlsym(library, "_ZN3xla3ffi12GetXlaFfiApiEv");
-  if (getter == nullptr) throw std::runtime_error("it has no foreign function interface");
+  if (getter == nullptr)
+    throw std::runtime_error("this TensorFlow has no foreign function interface of XLA");
   return *reinterpret_cast<Getter*>(getter)();
 }
 
@@ -221,27 +226,27 @@ const xla::Api& tensorflows_api() {
 
 #define EASYDDL_EXPORT extern "C" __attribute__((visibility("default")))
 
-// The handlers of the custom call, for host memory and for a GPU's. Its attributes: `exchange`, the
-// engine's number of it, and `first`, the first of the buckets.
-EASYDDL_EXPORT xla::Error* easyddl_exchange(xla::CallFrame* frame) { return handle(frame, reduce); }
+// The handlers of the custom call, for host memory and for GPU memory. Its attributes are
+// `reducer`, the engine's number of the reducer, and `first`, the first bucket.
+EASYDDL_EXPORT xla::Error* easyddl_reduce(xla::CallFrame* frame) { return handle(frame, reduce); }
 
-EASYDDL_EXPORT xla::Error* easyddl_exchange_on_gpu(xla::CallFrame* frame) {
+EASYDDL_EXPORT xla::Error* easyddl_reduce_on_gpu(xla::CallFrame* frame) {
   return handle(frame, reduce_on_gpu);
 }
 
-// Connects this library with the engine's.
+// Connects this library with the engine.
 EASYDDL_EXPORT void easyddl_connect_xla(const ReducerEntryPoints* entry_points) {
   engine = *entry_points;
 }
 
-// Makes the handler known to TensorFlow. Returns null, or why it cannot; to be called once.
+// Registers the handlers with TensorFlow. Returns null, or the error. Called once.
 EASYDDL_EXPORT const char* easyddl_register_with_tensorflow() {
   static std::string failure;
   try {
     const xla::Api& api = tensorflows_api();
     require_futures(api);
-    register_handler(api, "Host", easyddl_exchange);
-    register_handler(api, "CUDA", easyddl_exchange_on_gpu);
+    register_handler(api, "Host", easyddl_reduce);
+    register_handler(api, "CUDA", easyddl_reduce_on_gpu);
     return nullptr;
   } catch (const std::exception& error) {
     failure = error.what();

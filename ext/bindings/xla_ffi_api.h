@@ -1,9 +1,11 @@
-// What is used of XLA's foreign function interface, whose ABI is C (xla/ffi/api/c_api.h).
+// The parts of XLA's foreign function interface that easyddl uses. Its ABI is C
+// (xla/ffi/api/c_api.h).
 //
-// XLA's own headers state their version in what is built with them, and a runtime refuses what is
-// newer than itself: with those of jaxlib 0.10, TensorFlow 2.21 would. The structs here are those
-// of version 0.1, which later ones have only added to; each says its own size to the other
-// side. tests/single/test_xla_ffi_api.py compares them with the headers of what is installed.
+// XLA's own headers put their version into the binary, and a runtime refuses binaries that are
+// newer than itself: TensorFlow 2.21 would refuse one that was built with the headers of jaxlib
+// 0.10. The structs here are those of version 0.1. Later versions have only added members, and each
+// struct holds its own size. tests/engine/test_xla_ffi_api.py compares them with the installed
+// headers.
 #pragma once
 
 #include <cstddef>
@@ -46,7 +48,7 @@ struct ByteSpan {
   size_t length;
 };
 
-constexpr int kInt64 = 5, kFloat32 = 11;  // of XLA's types of elements
+constexpr int kInt64 = 5, kFloat32 = 11;  // XLA's numbers of element types
 
 struct Buffer {
   size_t struct_size;
@@ -64,7 +66,7 @@ struct Scalar {
 
 constexpr int kScalarAttribute = 3;
 
-// Arguments, results: `size` pointers to what `types` say.
+// Arguments or results: `size` pointers to values of the kinds in `types`.
 struct Values {
   size_t struct_size;
   Extension* extensions;
@@ -84,7 +86,7 @@ struct Attributes {
 
 struct Api;
 
-constexpr int kExecute = 3;  // of the stages in which a handler may be called
+constexpr int kExecute = 3;  // one of the stages in which XLA calls a handler
 
 struct CallFrame {
   size_t struct_size;
@@ -95,12 +97,12 @@ struct CallFrame {
   Values arguments;
   Values results;
   Attributes attributes;
-  Future* future;  // set by a handler that goes on after it has returned
+  Future* future;  // set by a handler that returns before it is done
 };
 
 using Handler = Error*(CallFrame*);
 
-constexpr int kAborted = 10;  // of the codes of errors
+constexpr int kAborted = 10;  // one of the error codes
 
 struct ErrorCreateArgs {
   size_t struct_size;
@@ -175,7 +177,7 @@ struct Api {
   Error* (*future_set_error)(FutureErrorArgs*);
 };
 
-// A struct of arguments that says its own size.
+// Returns a struct of arguments that holds its own size.
 template <class Args>
 Args sized() {
   Args args{};

@@ -1,18 +1,17 @@
 """Print the path of the MPI C++ compiler wrapper to build easyddl with.
 
-The extension is bound to the MPI whose ``mpi.h`` it was compiled with, so this must be
-the MPI that will run it. The first of these that exists is taken:
+The extension works only with MPIs that are compatible with the ``mpi.h`` that it was compiled with,
+so this must be the MPI that will run it. The first of these that exists is used:
 
 1. The wrapper that the environment variable ``MPICXX`` names.
-2. ``bin/mpicxx`` in the environment of the Python that builds, active or not: pip builds
-   with the Python that it installs for.
+2. ``bin/mpicxx`` in the environment of the Python that builds, whether or not it is activated.
+   pip builds with the Python for which it installs.
 3. ``mpicxx`` on ``PATH``.
 4. ``mpicxx`` of the ``mpich`` wheel, a build requirement of easyddl.
 
-pip puts its build environment, and with it that wheel, first on ``PATH``: step 3 leaves
-it out. ``build`` and ``uv`` make a whole virtual environment to build in: step 2 leaves
-that out, and they hide the environment they install for, so use ``MPICXX`` with them if
-its MPI is not on ``PATH``.
+pip puts its build environment, which has that wheel, first on ``PATH``, so step 3 skips it.
+``build`` and ``uv`` build in a temporary virtual environment, so step 2 skips it. They also hide
+the environment for which they install, so set ``MPICXX`` with them if its MPI is not on ``PATH``.
 """
 
 import importlib.metadata
@@ -39,17 +38,17 @@ def find_mpicxx(environ: Mapping[str, str], prefix: Path, wheel: Path | None) ->
         wheel: The wrapper of the `mpich` wheel, if that is installed.
 
     Raises:
-        FileNotFoundError: If there is none, saying what to install.
+        FileNotFoundError: If there is none. The message says what to install.
     """
     own = [prefix / "bin"]
-    foreign = [wheel.parent] if wheel else []
-    if is_throwaway(prefix):
-        foreign += own
+    skipped = [wheel.parent] if wheel else []
+    if is_build_environment(prefix):
+        skipped += own
         own = []
     path = [
         directory
         for directory in environ.get("PATH", os.defpath).split(os.pathsep)
-        if directory and not any(same(directory, other) for other in foreign)
+        if directory and not any(same(directory, other) for other in skipped)
     ]
 
     wanted = environ.get("MPICXX")
@@ -57,7 +56,7 @@ def find_mpicxx(environ: Mapping[str, str], prefix: Path, wheel: Path | None) ->
         found = shutil.which(wanted, path=os.pathsep.join(path))
         if not found:
             raise FileNotFoundError(
-                f"easyddl needs an MPI library to build, and MPICXX={wanted} names no executable: "
+                f"easyddl needs an MPI library to build, but MPICXX={wanted} is not an executable: "
                 f"{INSTALL_MPI} and set MPICXX to its mpicxx, or unset MPICXX."
             )
         return Path(found)
@@ -71,13 +70,13 @@ def find_mpicxx(environ: Mapping[str, str], prefix: Path, wheel: Path | None) ->
     return Path(found)
 
 
-def is_throwaway(prefix: Path) -> bool:
-    """Return whether this is the prefix of an environment that `build` or `uv` made to build in."""
+def is_build_environment(prefix: Path) -> bool:
+    """Return whether this is the prefix of a temporary build environment of `build` or `uv`."""
     return prefix.name.startswith("build-env-") or prefix.parent.name.startswith("builds-v")
 
 
 def same(directory: str | Path, other: str | Path) -> bool:
-    """Return whether the two paths lead to one directory."""
+    """Return whether the two paths are the same directory."""
     return os.path.realpath(directory) == os.path.realpath(other)
 
 

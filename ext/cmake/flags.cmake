@@ -1,20 +1,20 @@
-# Defines the target easyddl_flags: what everything here is compiled with, namely warnings, exact
-# floating-point arithmetic and the sanitizers that EASYDDL_SANITIZE asks for.
+# Defines the target easyddl_flags, the compiler options of all targets: warnings, exact
+# floating-point arithmetic, and the sanitizers in EASYDDL_SANITIZE.
 
 add_library(easyddl_flags INTERFACE)
-# -ffp-contract=off: where a processor multiplies and adds in one step, that would round otherwise
-# than where it takes two, and hosts of two kinds in one job must choose alike.
+# -ffp-contract=off: a fused multiply-add rounds once, and separate operations round twice.
+# Different kinds of hosts in one job must compute the same bits.
 target_compile_options(easyddl_flags INTERFACE -Wall -Wextra -Wpedantic -ffp-contract=off)
 
 if(EASYDDL_SANITIZE STREQUAL "")
   return()
 elseif(EASYDDL_SANITIZE STREQUAL "address")
-  # What is undefined ends the program, as what AddressSanitizer finds does.
+  # Undefined behaviour ends the program, like errors that AddressSanitizer finds.
   set(sanitize -fsanitize=address,undefined -fno-sanitize-recover=undefined)
 elseif(EASYDDL_SANITIZE STREQUAL "thread")
   set(sanitize -fsanitize=thread)
-  # GCC warns that ThreadSanitizer takes no notice of fences. None of ours guards memory that is
-  # not atomic, so it reports no race for that.
+  # GCC warns that ThreadSanitizer ignores fences. The engine's fences only order atomic accesses,
+  # so it reports no false race.
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_compile_options(easyddl_flags INTERFACE -Wno-tsan)
   endif()
@@ -23,7 +23,7 @@ else()
                       "${EASYDDL_SANITIZE}")
 endif()
 
-# A compiler may know a sanitizer whose library is not installed.
+# A compiler may support a sanitizer whose library is not installed.
 try_compile(
   works
   SOURCE_FROM_CONTENT sanitize.cpp "int main() { return 0; }\n"
@@ -36,6 +36,6 @@ if(NOT works)
                       "library installed?\n ${complaint}")
 endif()
 
-# -O1 comes after Release's -O3 and takes its place: reports then name the right lines.
+# -O1 overrides Release's -O3, so that reports name the right lines.
 target_compile_options(easyddl_flags INTERFACE ${sanitize} -O1 -g -fno-omit-frame-pointer)
 target_link_options(easyddl_flags INTERFACE ${sanitize})

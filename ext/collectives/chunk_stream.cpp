@@ -11,7 +11,7 @@
 namespace easyddl {
 namespace {
 
-// Long enough for a message's latency not to matter, and short enough to stay in cache.
+// So long that a message's latency does not matter, and so short that a chunk fits in the cache.
 constexpr size_t kChunkBytes = 1 << 20;
 
 }  // namespace
@@ -26,10 +26,11 @@ bool ChunkStream::advance(size_t ready) {
   }
   while (begun_ - ended_ < kWindow && start_next(ready)) {
   }
-  return !is_under_way();
+  return !is_in_progress();
 }
 
-// Starts the message of the next chunk. False if there is none yet. Both sides skip empty arrays.
+// Starts the message of the next chunk. Returns false if no chunk is ready. Both sides skip empty
+// arrays.
 bool ChunkStream::start_next(size_t ready) {
   while (next_ < arrays_.size() && offset_ == arrays_[next_].bytes) {
     ++next_;
@@ -58,7 +59,7 @@ bool ChunkStream::start_next(size_t ready) {
   return true;
 }
 
-// Whether the oldest message in progress has ended; a chunk that has come is copied out.
+// Returns whether the oldest message in progress has ended. Copies a received chunk to its array.
 bool ChunkStream::end_first() {
   Slot& slot = slots_[ended_ % kWindow];
   if (!have_ended(&slot.request, 1)) return false;

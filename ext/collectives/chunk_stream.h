@@ -10,13 +10,13 @@
 
 namespace easyddl {
 
-// Sends arrays to ranks, or receives arrays from ranks, one after the other. MPI sees only memory
-// of the stream's own: a collective that is interrupted leaves requests behind, and the caller's
-// arrays may be gone or changed while MPI still reads or writes. Chunks also keep counts within
-// MPI's int.
+// Sends arrays to ranks, or receives arrays from ranks, one after the other. MPI reads and writes
+// only the stream's own buffers: an interrupted collective leaves requests behind, and the caller
+// may free or change its arrays while MPI still uses these. Chunks also keep MPI's counts within an
+// int.
 //
-// A pair of streams of two ranks must name the same arrays in the same order. It moves on only
-// while somebody calls `advance`.
+// The sending and the receiving stream of two ranks must list the same arrays in the same order. A
+// stream proceeds only while a thread calls `advance`.
 class ChunkStream {
  public:
   enum class Direction { send, receive };
@@ -30,23 +30,23 @@ class ChunkStream {
   ChunkStream(Direction direction, MPI_Comm comm, int tag)
       : direction_(direction), comm_(comm), tag_(tag) {}
 
-  // Begins with these arrays. The stream must not be in progress.
+  // Begins to send or receive these arrays. The stream must not be in progress.
   void begin(std::vector<Array> arrays);
 
-  // Takes in what has come, and starts the next messages: of the first `ready` bytes, where what is
-  // to be sent is not there yet. True once all arrays have travelled.
+  // Completes the messages that have arrived, and starts the next ones. Only the first `ready`
+  // bytes may be sent yet. Returns true once all arrays have been sent or received.
   bool advance(size_t ready = SIZE_MAX);
 
-  // How many bytes have travelled.
+  // Returns how many bytes have been sent or received.
   size_t done() const { return done_; }
 
-  bool is_under_way() const { return begun_ != ended_ || next_ < arrays_.size(); }
+  bool is_in_progress() const { return begun_ != ended_ || next_ < arrays_.size(); }
 
-  // Gives back the memory of a stream that has ended.
+  // Frees the memory of a stream that has ended.
   void release();
 
  private:
-  // So many messages are in progress at a time.
+  // The number of messages in progress at a time.
   static constexpr size_t kWindow = 4;
 
   struct Slot {
@@ -63,7 +63,7 @@ class ChunkStream {
   const MPI_Comm comm_;
   const int tag_;
   std::vector<Array> arrays_;
-  size_t next_ = 0, offset_ = 0;   // the array, and the place in it, of the next chunk
+  size_t next_ = 0, offset_ = 0;   // the next chunk's array, and its offset in it
   size_t begun_ = 0, ended_ = 0;   // chunks
   size_t started_ = 0, done_ = 0;  // bytes
   std::array<Slot, kWindow> slots_;

@@ -1,122 +1,181 @@
 #include "collectives/communicator.h"
 
-#include <algorithm>
+#include <exception>
 #include <utility>
 
-#include "collectives/communicator_call.h"
 #include "collectives/message_tags.h"
 #include "collectives/signal_guard.h"
 #include "common/check.h"
 #include "common/keep_forever.h"
-#include "mpi/agreement.h"
+#include "profiling/trace.h"
 
 namespace easyddl {
 namespace {
 
-// Within a host a chunk should stay in cache; across hosts a shard of it is one message, which
-// should be long enough for the wire's latency not to matter.
-constexpr size_t kChunkOnOneHost = 256 << 10;
-constexpr size_t kChunkOnSeveral = 1 << 20;
-
-// A chunk's slot is in use for as many phases as it has stages, and may be written again two later.
-// Powers of two, since phases are counted modulo 2^32.
-constexpr uint32_t kSlotsOnOneHost = 4;
-constexpr uint32_t kSlotsOnSeveral = 8;
-
-// A slot need not be longer than what is to be carried.
-size_t slot_bytes_for(size_t bytes, const Topology& topology) {
-  const size_t chunk = topology.num_nodes > 1 ? kChunkOnSeveral : kChunkOnOneHost;
-  return std::min(bytes, chunk);
-}
-
-// Of an exception of Python's the message alone, without the traceback.
+// Returns the message of a Python exception without its traceback.
 std::string first_paragraph(const std::string& text) { return text.substr(0, text.find("\n\n")); }
 
 }  // namespace
 
+// Lets only one thread of this rank use the communicator until the end of the scope.
+class Communicator::ThreadLock {
+ public:
+  // Waits while another thread is in a collective, which may take long. Checks for signals
+  // meanwhile.
+  ThreadLock(Communicator& communicator, const Fingerprint& fingerprint)
+      : communicator_(communicator) {
+    refuse_in_handlers(fingerprint);
+    std::unique_lock<std::mutex> lock(communicator_.mutex_);
+    while (communicator_.is_in_use_) {
+      communicator_.is_free_.wait_for(lock, kIdlePeriod);
+      if (!communicator_.is_in_use_ || !communicator_.user_idle_) continue;
+      lock.unlock();
+      {
+        const SignalHandlerScope scope(fingerprint.text);
+        communicator_.user_idle_();
+      }
+      lock.lock();
+    }
+    communicator_.is_in_use_ = true;
+  }
+  ~ThreadLock() {
+    {
+      const std::lock_guard<std::mutex> lock(communicator_.mutex_);
+      communicator_.is_in_use_ = false;
+    }
+    communicator_.is_free_.notify_one();
+  }
+  ThreadLock(const ThreadLock&) = delete;
+  ThreadLock& operator=(const ThreadLock&) = delete;
+
+ private:
+  Communicator& communicator_;
+};
+
+// A collective from its begin to its end. Counts it, and reports to all ranks if it fails part-way.
+class Communicator::RunningCall {
+ public:
+  RunningCall(Communicator& communicator, const CollectiveCall& call)
+      : communicator_(communicator),
+        call_(call),
+        thread_lock_(communicator, call.fingerprint),
+        fingerprint_(communicator.context_, call.fingerprint) {
+    const std::string failure = communicator_.failure();
+    if (!failure.empty()) {
+      throw Error(
+          "An earlier collective failed part-way, so this communicator cannot be used any more: " +
+          failure + " This call is not the cause: " + call.fingerprint.text + ".");
+    }
+    communicator_.number_ = communicator_.world_.exit_protocol().begin(communicator_.id_);
+    communicator_.call_ = &call;
+    communicator_.broken_ = true;
+    if (Trace::on() != nullptr) begin_ = Trace::now();
+  }
+  ~RunningCall() {
+    trace();
+    communicator_.call_ = nullptr;
+    if (communicator_.slow_ == communicator_.number_) {
+      communicator_.world_.stall_inspector().end_wait(communicator_.id_);
+    }
+    communicator_.world_.exit_protocol().end(communicator_.id_);
+  }
+  RunningCall(const RunningCall&) = delete;
+  RunningCall& operator=(const RunningCall&) = delete;
+
+  void succeed() { communicator_.broken_ = false; }
+  void fail(const std::string& reason) {
+    communicator_.give_up(call_.name + (" failed part-way: " + reason));
+  }
+
+ private:
+  // (communicator, number) matches the spans of one collective across ranks.
+  void trace() const {
+    if (Trace::on() == nullptr || begin_ == 0) return;
+    Trace::on()->add(call_.name, begin_, Trace::now(),
+                     {{"communicator", static_cast<int64_t>(communicator_.id_)},
+                      {"number", static_cast<int64_t>(communicator_.number_)},
+                      {"bytes", static_cast<int64_t>(call_.bytes)}},
+                     &call_.fingerprint.text);
+  }
+
+  Communicator& communicator_;
+  const CollectiveCall& call_;
+  const ThreadLock thread_lock_;
+  const CollectiveContext::FingerprintScope fingerprint_;
+  int64_t begin_ = 0;  // for the timeline
+};
+
 Communicator::Communicator(World& world, size_t most_bytes)
     : world_(world),
-      topology_(world.topology()),
       id_(world.exit_protocol().add_communicator()),
-      tag_(first_tag(world.comm(), id_)),
-      local_(topology_, slot_bytes_for(std::max(most_bytes, kAtOnce), topology_),
-             topology_.num_nodes > 1 ? kSlotsOnSeveral : kSlotsOnOneHost),
-      direct_(topology_, local_),
-      remote_(topology_, world.inter_host_algorithm()),
-      idle_([this] { idle(); }),
-      sources_(static_cast<size_t>(topology_.local_size)),
-      schedules_{Schedule(tag_), Schedule(tag_ + 1), Schedule(tag_ + 2), Schedule(tag_ + 3)},
-      control_schedule_(tag_ + 4),
-      leaving_(ChunkStream::Direction::send, world.comm(), tag_ + 5),
-      coming_(ChunkStream::Direction::receive, world.comm(), tag_ + 5) {}
+      context_(world, first_tag(world.comm(), id_), most_bytes, [this] { idle(); }) {}
 
-Communicator::~Communicator() = default;
-
-std::unique_ptr<Communicator> Communicator::open(World& world, size_t most_bytes) {
-  world.meet("the making of a communicator");
-  std::unique_ptr<Communicator> communicator;
-  all_or_none(world.comm(),
-              [&] { communicator = std::make_unique<Communicator>(world, most_bytes); });
-  return communicator;
-}
+Communicator::~Communicator() { world_.stall_inspector().remove_child(id_); }
 
 void Communicator::retire(std::unique_ptr<Communicator> communicator) {
-  // A collective that ended half-way has left messages behind.
+  // After a collective that failed part-way, messages may still be in progress.
   if (communicator != nullptr && communicator->broken_) keep_forever(std::move(communicator));
 }
 
-// Why nothing can follow on this communicator; empty if something can.
-std::string Communicator::failure() const {
-  const std::string first = world_.stall_inspector().failure_of(id_);
-  if (!first.empty()) return first;
-  const std::lock_guard<std::mutex> lock(failure_mutex_);
-  return own_failure_;
+void Communicator::run(const CollectiveCall& call,
+                       const std::function<void(CollectiveContext&)>& body) {
+  RunningCall running(*this, call);
+  try {
+    body(context_);
+  } catch (const CollectiveError&) {
+    running.succeed();
+    throw;
+  } catch (const std::exception& error) {
+    running.fail(error.what());
+    throw;
+  } catch (...) {  // the thread is cancelled while it waits
+    running.fail("its thread was ended.");
+    throw;
+  }
+  running.succeed();
 }
 
-// Not under the communicator's lock, which another thread may hold for as long as its collective
-// takes.
-void Communicator::give_up(const std::string& why) {
-  const std::string reason = first_paragraph(why);
-  {
-    const std::lock_guard<std::mutex> lock(failure_mutex_);
-    if (own_failure_.empty()) own_failure_ = reason;
+// Returns why the communicator is broken; empty if it can be used.
+std::string Communicator::failure() const {
+  const std::string first = world_.stall_inspector().failure_of(id_);
+  return first.empty() ? reason_of_own_failure() : first;
+}
+
+std::string Communicator::reason_of_own_failure() const {
+  if (!gave_up_) return "";
+  const std::lock_guard<std::mutex> lock(failure_mutex_);
+  return own_failure_.empty() ? "it was given up, and there was no memory left for the reason."
+                              : own_failure_;
+}
+
+// Does not wait for `mutex_`, because another thread may use the communicator for as long as its
+// collective takes.
+void Communicator::give_up(const std::string& why) noexcept {
+  gave_up_ = true;
+  try {
+    const std::string reason = first_paragraph(why);
+    {
+      const std::lock_guard<std::mutex> lock(failure_mutex_);
+      if (own_failure_.empty()) own_failure_ = reason;
+    }
+    world_.stall_inspector().announce_failure(id_, reason);
+  } catch (const std::exception&) {
+    return;  // no memory is left for the reason: the next call reports that
   }
-  world_.stall_inspector().announce_failure(id_, reason);
 }
 
 void Communicator::idle() {
-  if (user_idle_) {
-    const Interruption interruption(fingerprint_->text);
+  const std::string& text = context_.fingerprint().text;
+  if (user_idle_ && call_->is_interruptible) {
+    const SignalHandlerScope scope(text);
     user_idle_();
   }
-  world_.exit_protocol().check(id_, number_, fingerprint_->text, topology_);
+  world_.exit_protocol().check(id_, number_, text, topology());
   if (slow_ != number_) {
     slow_ = number_;
     slow_since_ = std::chrono::steady_clock::now();
   }
-  world_.stall_inspector().check(id_, number_, fingerprint_->text, slow_since_, goes_elsewhere_);
-}
-
-void Communicator::barrier(const Fingerprint& fingerprint) {
-  collective("barrier", 0, fingerprint, [&] { rendezvous(fingerprint); });
-}
-
-std::vector<int64_t> Communicator::gather_values(int64_t value, const Fingerprint& fingerprint) {
-  std::vector<int64_t> all;
-  collective("gather values", sizeof value * static_cast<size_t>(topology_.size), fingerprint, [&] {
-    rendezvous(fingerprint);
-    all = values_of_all(value);
-  });
-  return all;
-}
-
-void Communicator::take_part(const char* name, size_t bytes, const Fingerprint& fingerprint,
-                             const std::function<void(const Idle&)>& run) {
-  collective(name, bytes, fingerprint, [&] {
-    goes_elsewhere_ = true;
-    run(idle_);
-    goes_elsewhere_ = false;
-  });
+  world_.stall_inspector().check(id_, number_, text, slow_since_, call_->is_external);
 }
 
 }  // namespace easyddl

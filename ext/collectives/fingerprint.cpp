@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kShown = 240;
 
-// FNV-1a (Fowler, Noll, Vo). Zero is kept free: it says "the ranks of this host disagree".
+// FNV-1a (Fowler, Noll, Vo). Never returns 0, which means "the ranks of this host disagree".
 uint64_t fnv1a(const std::string& text) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (unsigned char c : text) hash = (hash ^ c) * 0x100000001b3u;
@@ -28,7 +28,7 @@ size_t first_difference(const std::vector<std::string>& texts) {
   return at;
 }
 
-// A long text (a list of many gradients) is shown around the first difference only.
+// Shortens a long text, such as a list of many gradients, to the part around the first difference.
 std::string excerpt(const std::string& text, size_t difference) {
   if (text.size() <= kShown) return text;
   const size_t begin = difference > kShown / 2 ? difference - kShown / 2 : 0;

@@ -1,4 +1,4 @@
-// What a rank asks of a collective: all ranks must ask the same.
+// The description of a rank's collective call, which must be the same on all ranks.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace easyddl {
 
-// A text such as "allreduce of a float32 array of shape (3, 4), op 'mean'", and its hash,
-// which is what ranks compare in the course of the collective itself.
+// A text such as "allreduce of a float32 array of shape (3, 4), op 'mean'", and its hash. The ranks
+// compare their hashes during the collective.
 struct Fingerprint {
   explicit Fingerprint(std::string text);
 
@@ -17,7 +17,8 @@ struct Fingerprint {
   uint64_t hash;
 };
 
-// What the error says, equally on all ranks, when their texts (one a rank) differ.
+// Returns the message of the error for ranks whose texts differ. `texts` has one text for each
+// rank. The message is the same on all ranks.
 std::string describe_disagreement(const std::vector<std::string>& texts);
 
 }  // namespace easyddl

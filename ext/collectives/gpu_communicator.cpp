@@ -1,18 +1,22 @@
 #include "collectives/gpu_communicator.h"
 
 #include <algorithm>
+#include <exception>
+#include <string>
 #include <utility>
 
 #include "arrays/arithmetic.h"
-#include "collectives/communicator.h"
+#include "collectives/all_gather.h"
+#include "collectives/inter_host_shard.h"
 #include "common/check.h"
+#include "common/console.h"
+#include "common/environment.h"
 #include "profiling/trace.h"
-#include "runtime/world.h"
 
 namespace easyddl {
 namespace {
 
-// What crosses the hosts goes in chunks, so that copies and messages overlap.
+// A shard is reduced across hosts in chunks, so that copies and messages overlap.
 constexpr size_t kChunk = 1 << 20;
 
 GpuTopology gpu_topology_of(const Topology& topology) {
@@ -28,6 +32,13 @@ size_t sum(const std::vector<size_t>& bytes) {
   return total;
 }
 
+int count_gpus() {
+  int count = 0;
+  EASYDDL_CUDA(DeviceGetCount, &count);
+  if (count == 0) throw Error("CUDA finds no GPU.");
+  return count;
+}
+
 }  // namespace
 
 size_t GpuLoad::total() const { return sum(bytes); }
@@ -35,21 +46,14 @@ size_t GpuLoad::total() const { return sum(bytes); }
 GpuCommunicator::GpuCommunicator(World& world)
     : topology_(world.topology()),
       gpu_topology_(gpu_topology_of(world.topology())),
-      wish_(world.gpu_algorithm()),
+      requested_algorithm_(world.gpu_algorithm()),
       mpi_takes_gpu_memory_(world.cuda_aware_mpi()),
-      watch_(world, [this] { check(); }) {}
-
-GpuCommunicator& GpuCommunicator::of(World& world) {
-  return world.shared<GpuCommunicator>([&] {
-    auto made = std::make_unique<GpuCommunicator>(world);
-    world.add_to_finish([level = made.get()] { level->watch().drain(); });
-    return made;
-  });
-}
+      nccl_(topology_),
+      monitor_(world, [this] { nccl_.check(); }) {}
 
 GpuCommunicator::~GpuCommunicator() {
   if (gpu_ < 0) return;
-  watch_.drain();
+  monitor_.drain();
   cuda().CtxSetCurrent(context_of(gpu_));
 }
 
@@ -57,9 +61,121 @@ GpuAlgorithm GpuCommunicator::algorithm_of(const GpuLoad& load) const {
   if (gpu_topology_.ranks > 1 && !NcclLevel::supports(load.dtype, load.reduction))
     return GpuAlgorithm::host;
   const GpuAlgorithm algorithm =
-      wish_.value_or(cheapest_gpu_algorithm(load.total(), gpu_topology_));
+      requested_algorithm_.value_or(cheapest_gpu_algorithm(load.total(), gpu_topology_));
   return algorithm == GpuAlgorithm::hierarchical && gpu_topology_.hosts == 1 ? GpuAlgorithm::nccl
                                                                              : algorithm;
+}
+
+NcclNeeds GpuCommunicator::needs_of(const std::vector<GpuLoad>& loads) const {
+  NcclNeeds needs;
+  for (const GpuLoad& load : loads) {
+    const GpuAlgorithm algorithm = algorithm_of(load);
+    needs.world = needs.world || (algorithm == GpuAlgorithm::nccl && gpu_topology_.ranks > 1);
+    needs.host =
+        needs.host || (algorithm == GpuAlgorithm::hierarchical && gpu_topology_.most_on_a_host > 1);
+  }
+  return needs;
+}
+
+int GpuCommunicator::gpu_or_default(std::optional<int> gpu) const {
+  return gpu.value_or(gpu_ >= 0 ? gpu_ : topology_.local_rank % count_gpus());
+}
+
+void GpuCommunicator::prepare(Communicator& communicator, const std::vector<GpuLoad>& loads,
+                              std::optional<int> gpu) {
+  const NcclNeeds needs = needs_of(loads);
+  const GpuPeerInfo mine = peer_info(needs, gpu);
+  std::vector<GpuPeerInfo> all(static_cast<size_t>(topology_.size));
+  all_gather(communicator, &mine, all.data(), std::vector<int64_t>(all.size(), 1), sizeof mine,
+             Fingerprint("the comparison of the ranks' GPUs"));
+  const std::string note = require_compatible(all, topology_, needs.any());
+  if (!note.empty() && gpu_ < 0 && topology_.rank == 0) write_line("easyddl: note: " + note);
+  // If one rank sets up a new GPU, all ranks do, because NCCL's communicators are bound to GPUs.
+  const bool anew = std::any_of(all.begin(), all.end(),
+                                [](const GpuPeerInfo& each) { return each.is_new_gpu != 0; });
+  if (anew) set_up(gpu_or_default(gpu));
+  const CurrentContext current(context_of(gpu_));
+  // After a failure of one rank, other ranks may have a communicator that it lacks.
+  const auto lacks = [&](auto member) {
+    return anew || std::any_of(all.begin(), all.end(),
+                               [&](const GpuPeerInfo& each) { return each.*member != 0; });
+  };
+  nccl_.connect(communicator, {needs.world && lacks(&GpuPeerInfo::lacks_world),
+                               needs.host && lacks(&GpuPeerInfo::lacks_host)});
+  warm_up(communicator, loads);
+}
+
+void GpuCommunicator::set_up(int gpu) {
+  monitor_.drain();
+  monitor_.destroy_events();
+  if (gpu_ >= 0) {
+    const CurrentContext before(context_of(gpu_));
+    nccl_.disconnect();
+    scratch_.release();
+    pinned_.release();
+    weight_.release();
+    fetched_.clear();
+    gpu_ = -1;  // until the setup below is complete
+  }
+  const CurrentContext current(context_of(gpu));
+  stream_.emplace();
+  back_.emplace();
+  entered_.emplace();
+  done_.emplace();
+  returned_.emplace();
+  for (size_t i = 0; i < kAhead; ++i) fetched_.emplace_back();
+  weight_.at_least(sizeof(float));
+  gpu_ = gpu;
+}
+
+GpuPeerInfo GpuCommunicator::peer_info(const NcclNeeds& needs, std::optional<int> gpu) const {
+  GpuPeerInfo mine{};
+  try {
+    const int here = gpu_or_default(gpu);
+    int device = 0;
+    EASYDDL_CUDA(DeviceGet, &device, here);
+    EASYDDL_CUDA(DeviceGetUuid, &mine.uuid, device);
+    EASYDDL_CUDA(DeviceGetPCIBusId, mine.bus.data(), static_cast<int>(mine.bus.size()), device);
+    context_of(here);
+    mine.is_new_gpu = here != gpu_ ? 1 : 0;
+    mine.lacks_world = nccl_.missing().world ? 1 : 0;
+    mine.lacks_host = nccl_.missing().host ? 1 : 0;
+    store(mine.machine, machine_name());
+    store(mine.host_id, environment_variable("NCCL_HOSTID"));
+    if (!needs.any()) return mine;
+    mine.version = nccl().version;
+    mine.may_share_gpu = mine.version >= kFirstNcclWithSharedGpus &&
+                                 environment_variable("NCCL_MULTI_RANK_GPU_ENABLE") == "1"
+                             ? 1
+                             : 0;
+  } catch (const std::exception& error) {
+    store(mine.failure, error.what());
+  }
+  return mine;
+}
+
+// Reduces zeros once, so that no later step allocates memory or makes a connection.
+void GpuCommunicator::warm_up(Communicator& communicator, const std::vector<GpuLoad>& loads) {
+  size_t most = 0, most_pinned = 0;
+  for (const GpuLoad& load : loads) {
+    const size_t padded =
+        shard_bytes(load.total(), load.dtype) * static_cast<size_t>(gpu_topology_.leaders);
+    most = std::max(most, padded);
+    if (algorithm_of(load) != GpuAlgorithm::nccl) most_pinned = std::max(most_pinned, padded);
+  }
+  monitor_.drain();  // work in progress uses the memory that is replaced
+  scratch_.at_least(most);
+  if (most_pinned > 0) pinned_.at_least(most_pinned);
+  const Fingerprint fingerprint("the warm-up of a reducer on GPUs");
+  CollectiveCall call{"warm up on GPUs", 0, fingerprint};
+  call.is_external = true;
+  communicator.run(call, [&](CollectiveContext& context) {
+    for (const GpuLoad& load : loads) {
+      if (algorithm_of(load) == GpuAlgorithm::host) continue;
+      reduce(context, zeros(load.bytes), load.dtype, algorithm_of(load), load.reduction);
+    }
+    wait(context.idle());
+  });
 }
 
 std::vector<Segment> GpuCommunicator::zeros(const std::vector<size_t>& bytes) {
@@ -74,15 +190,9 @@ std::vector<Segment> GpuCommunicator::zeros(const std::vector<size_t>& bytes) {
   return arrays;
 }
 
-void GpuCommunicator::check() {
-  const std::lock_guard<std::mutex> lock(communicators_mutex_);
-  if (world_ != nullptr) world_->check();
-  if (host_ != nullptr) host_->check();
-}
-
 void GpuCommunicator::poll_gpu(const std::function<bool()>& ready, const Idle& idle) {
   poll(ready, topology_.cores_are_shared, [&] {
-    check();
+    nccl_.check();
     idle();
   });
 }
@@ -90,49 +200,49 @@ void GpuCommunicator::poll_gpu(const std::function<bool()>& ready, const Idle& i
 void GpuCommunicator::wait(const Idle& idle) {
   const Span span("wait for the GPU");
   done_->record(stream());
-  poll_gpu([this] { return done_->has_come(); }, idle);
+  poll_gpu([this] { return done_->is_reached(); }, idle);
 }
 
-void GpuCommunicator::follow(CudaStream framework) {
+void GpuCommunicator::wait_for_stream(CudaStream framework) {
   entered_->record(framework);
   entered_->make_stream_wait(stream());
 }
 
-// The host cannot be late for anybody here but its own GPU, which the watch has an eye on.
-float GpuCommunicator::read(const float* weight, CudaStream framework) {
+// Only this rank's GPU can delay this wait, and the completion monitor already watches it.
+float GpuCommunicator::read_weight(const float* weight, CudaStream framework) {
   const Span span("wait for the weight");
   auto* const here = reinterpret_cast<float*>(weight_.data());
   EASYDDL_CUDA(MemcpyDtoHAsync, here, address(weight), sizeof(float), framework);
   entered_->record(framework);
-  poll([this] { return entered_->has_come(); }, true, [] {});
+  poll([this] { return entered_->is_reached(); }, true, [] {});
   return *here;
 }
 
-void GpuCommunicator::reduce(Communicator& communicator, const std::vector<Segment>& arrays,
-                             DType dtype, GpuAlgorithm algorithm, const Reduction& reduction,
-                             const Idle& idle) {
+void GpuCommunicator::reduce(CollectiveContext& context, const std::vector<Segment>& arrays,
+                             DType dtype, GpuAlgorithm algorithm, const Reduction& reduction) {
   if (gpu_topology_.ranks == 1) {
     for (const Segment& array : arrays) {
       if (array.in == array.out || array.bytes == 0) continue;
       EASYDDL_CUDA(MemcpyDtoDAsync, address(array.out), address(array.in), array.bytes, stream());
     }
   } else if (algorithm == GpuAlgorithm::nccl) {
-    world_->allreduce(arrays, dtype, reduction, stream(), idle);
+    nccl_.world()->allreduce(arrays, dtype, reduction, stream(), context.idle());
   } else {
-    reduce_in_levels(communicator, arrays, dtype, reduction, idle);
+    reduce_in_levels(context, arrays, dtype, reduction);
   }
 }
 
-// Shards are equally long, as NCCL demands: the last is padded.
+// Returns the length of a shard. NCCL needs equal shards, so the last one is padded.
 size_t GpuCommunicator::shard_bytes(size_t bytes, DType dtype) const {
   const size_t owners = static_cast<size_t>(gpu_topology_.leaders), count = bytes / size_of(dtype);
   return (count + owners - 1) / owners * size_of(dtype);
 }
 
-// Reduce-scatter in the host, the shards across the hosts, and all-gather in the host.
-void GpuCommunicator::reduce_in_levels(Communicator& communicator,
+// Reduce-scatter within the host, allreduce of each shard across hosts, all-gather within the host.
+void GpuCommunicator::reduce_in_levels(CollectiveContext& context,
                                        const std::vector<Segment>& arrays, DType dtype,
-                                       const Reduction& reduction, const Idle& idle) {
+                                       const Reduction& reduction) {
+  NcclLevel* const host = nccl_.host();
   const size_t each = shard_bytes(total_bytes(arrays), dtype);
   uint8_t* data = scratch_.at_least(each * static_cast<size_t>(gpu_topology_.leaders));
   uint8_t* at = data;
@@ -143,15 +253,16 @@ void GpuCommunicator::reduce_in_levels(Communicator& communicator,
     at += array.bytes;
   }
   const size_t count = each / size_of(dtype);
-  if (host_ != nullptr) {
-    host_->reduce_shards(data, count, gpu_topology_.leaders, dtype, reduction, stream(), idle);
+  if (host != nullptr) {
+    host->reduce_shards(data, count, gpu_topology_.leaders, dtype, reduction, stream(),
+                        context.idle());
   }
   if (topology_.local_rank < gpu_topology_.leaders) {
-    reduce_across_hosts(communicator, data + static_cast<size_t>(topology_.local_rank) * each, each,
-                        dtype, reduction, idle);
+    reduce_shard_across_hosts(context, data + static_cast<size_t>(topology_.local_rank) * each,
+                              each, dtype, reduction);
   }
-  if (host_ != nullptr) {
-    host_->gather_shards(data, count, gpu_topology_.leaders, dtype, stream(), idle);
+  if (host != nullptr) {
+    host->gather_shards(data, count, gpu_topology_.leaders, dtype, stream(), context.idle());
   }
   at = data;
   for (const Segment& array : arrays) {
@@ -162,16 +273,18 @@ void GpuCommunicator::reduce_in_levels(Communicator& communicator,
   }
 }
 
-void GpuCommunicator::reduce_across_hosts(Communicator& communicator, uint8_t* shard, size_t bytes,
-                                          DType dtype, const Reduction& reduction,
-                                          const Idle& idle) {
+// Reduces this leader's shard over all hosts, through host memory.
+void GpuCommunicator::reduce_shard_across_hosts(CollectiveContext& context, uint8_t* shard,
+                                                size_t bytes, DType dtype,
+                                                const Reduction& reduction) {
   uint8_t* const here = pinned_.at_least(bytes);
   const size_t chunks = (bytes + kChunk - 1) / kChunk, unit = size_of(dtype);
-  // What of a chunk goes through the host's memory: all, if MPI does not take it from the GPU.
+  // Returns the part of a chunk that is copied through host memory: all of it, unless MPI reads GPU
+  // memory.
   const auto part = [&](size_t chunk) -> std::pair<size_t, size_t> {
     const size_t begin = chunk * kChunk, length = std::min(kChunk, bytes - begin);
     if (!mpi_takes_gpu_memory_) return {begin, length};
-    const InterHostOperation::Shard mine = communicator.part_of(length / unit);
+    const InterHostOperation::Shard mine = context.remote().part_of(length / unit);
     return {begin + mine.begin * unit, mine.count * unit};
   };
   const auto fetch = [&](size_t chunk) {
@@ -183,8 +296,8 @@ void GpuCommunicator::reduce_across_hosts(Communicator& communicator, uint8_t* s
     fetched_[chunk % kAhead].record(stream());
   };
   for (size_t chunk = 0; chunk < kAhead; ++chunk) fetch(chunk);
-  const auto has_come = [&](size_t chunk) {
-    if (!fetched_[chunk % kAhead].has_come()) return false;
+  const auto has_arrived = [&](size_t chunk) {
+    if (!fetched_[chunk % kAhead].is_reached()) return false;
     fetch(chunk + kAhead);
     return true;
   };
@@ -193,17 +306,18 @@ void GpuCommunicator::reduce_across_hosts(Communicator& communicator, uint8_t* s
     if (length == 0) return;
     EASYDDL_CUDA(MemcpyHtoDAsync, address(shard + begin), here + begin, length, back_->get());
   };
-  const auto wait = [&](const std::function<bool()>& ready) { poll_gpu(ready, idle); };
-  // Where a host has one rank, NCCL has multiplied nothing there.
+  const auto wait = [&](const std::function<bool()>& ready) { poll_gpu(ready, context.idle()); };
+  // On a host with one rank NCCL has not multiplied by the factor.
   const bool is_scaled = reduction.is_scaled && gpu_topology_.leaders == 1;
-  communicator.reduce_across_hosts(
+  reduce_across_hosts(
+      context,
       {here, mpi_takes_gpu_memory_ ? shard : nullptr, bytes, kChunk, dtype, reduction.op, is_scaled,
-       host_ == nullptr ? reduction.factor : 1, has_come, on_reduced, wait});
+       nccl_.host() == nullptr ? reduction.factor : 1, has_arrived, on_reduced, wait});
   returned_->record(back_->get());
   returned_->make_stream_wait(stream());
 }
 
-uint8_t* GpuCommunicator::fetch(const std::vector<Segment>& arrays, const Idle& idle) {
+uint8_t* GpuCommunicator::copy_to_host(const std::vector<Segment>& arrays, const Idle& idle) {
   uint8_t* const data = pinned_.at_least(total_bytes(arrays));
   uint8_t* at = data;
   for (const Segment& array : arrays) {
@@ -216,7 +330,7 @@ uint8_t* GpuCommunicator::fetch(const std::vector<Segment>& arrays, const Idle& 
   return data;
 }
 
-void GpuCommunicator::bring_back(const std::vector<Segment>& arrays) {
+void GpuCommunicator::copy_to_gpu(const std::vector<Segment>& arrays) {
   const uint8_t* at = pinned_.data();
   for (const Segment& array : arrays) {
     if (array.bytes > 0) {

@@ -10,9 +10,10 @@
 namespace easyddl {
 namespace {
 
-// By default NCCL refuses a GPU that two ranks of a host share, in an error that names neither
-// rank. It accepts one if NCCL_MULTI_RANK_GPU_ENABLE is 1 on both, or if their NCCL_HOSTIDs differ.
-// NCCL compares the GPUs' places on the bus: two instances of one GPU (MIG) are the same GPU to it.
+// By default NCCL refuses to serve two ranks of a host that share a GPU, with an error that names
+// neither rank. It accepts them if NCCL_MULTI_RANK_GPU_ENABLE is 1 on both, or if their
+// NCCL_HOSTIDs differ. NCCL compares the PCI bus ids of the GPUs, so two instances of one GPU (MIG)
+// count as the same GPU.
 std::string refuse_shared_gpus(const std::vector<GpuPeerInfo>& all, const Topology& topology) {
   for (size_t b = 1; b < all.size(); ++b) {
     for (size_t a = 0; a < b; ++a) {
@@ -24,14 +25,16 @@ std::string refuse_shared_gpus(const std::vector<GpuPeerInfo>& all, const Topolo
       const bool is_allowed = (all[a].may_share_gpu != 0 && all[b].may_share_gpu != 0) ||
                               all[a].host_id != all[b].host_id;
       if (!is_allowed) {
-        throw Error(text +
-                    ", which NCCL refuses. Start as many ranks on a host as it has GPUs, each of "
-                    "which sees its own. For a trial, NCCL 2.30 and later bear it with "
-                    "NCCL_MULTI_RANK_GPU_ENABLE=1, earlier ones with an NCCL_HOSTID of each "
-                    "rank's own, and EASYDDL_GPU=host does without NCCL. This is NCCL " +
-                    nccl_version_text(all[a].version) + ".");
+        throw Error(
+            text +
+            ", which NCCL refuses. Start at most one rank for each GPU of a host, and let each "
+            "rank "
+            "see its own GPU. For a trial on a shared GPU, set NCCL_MULTI_RANK_GPU_ENABLE=1 "
+            "(NCCL 2.30 and later), or a different NCCL_HOSTID on each rank (earlier "
+            "versions), or EASYDDL_GPU=host, which does not use NCCL. This is NCCL " +
+            nccl_version_text(all[a].version) + ".");
       }
-      return text + ": both are slow.";
+      return text + ", which slows down both.";
     }
   }
   return "";
@@ -47,13 +50,12 @@ std::string require_compatible(const std::vector<GpuPeerInfo>& all, const Topolo
     const std::string failure = all[rank].failure.data();
     if (failure.empty()) continue;
     if (text.empty()) {
-      text =
-          topology.capitalized_name_of(rank) + " cannot exchange gradients on its GPU: " + failure;
+      text = topology.capitalized_name_of(rank) + " cannot reduce gradients on its GPU: " + failure;
     } else {
       ++others;
     }
   }
-  if (others > 0) text += " (So say " + std::to_string(others) + " more rank(s).)";
+  if (others > 0) text += " (" + std::to_string(others) + " more rank(s) also failed.)";
   if (!text.empty()) throw Error(text);
   if (!with_nccl) return "";
   for (size_t rank = 1; rank < all.size(); ++rank) {
@@ -61,7 +63,7 @@ std::string require_compatible(const std::vector<GpuPeerInfo>& all, const Topolo
     throw Error("The ranks have different versions of NCCL: " + topology.capitalized_name_of(0) +
                 " has " + nccl_version_text(all[0].version) + ", " +
                 topology.capitalized_name_of(rank) + " has " +
-                nccl_version_text(all[rank].version) + ". Install the same everywhere.");
+                nccl_version_text(all[rank].version) + ". Install the same version on all hosts.");
   }
   return refuse_shared_gpus(all, topology);
 }

@@ -1,4 +1,4 @@
-// What the ranks tell each other of their GPUs before they connect them.
+// The description of each rank's GPU, which the ranks compare before they connect NCCL.
 #pragma once
 
 #include <algorithm>
@@ -13,28 +13,28 @@
 
 namespace easyddl {
 
-// From this version on NCCL can serve several ranks with one GPU, if NCCL_MULTI_RANK_GPU_ENABLE
+// The first version of NCCL that can serve several ranks on one GPU, if NCCL_MULTI_RANK_GPU_ENABLE
 // is 1.
-constexpr int kNcclThatSharesGpus = 23000;
+constexpr int kFirstNcclWithSharedGpus = 23000;
 
-// As much of a text as the array holds, with a zero at its end.
+// Copies as much of a text as the array holds, and ends it with a zero.
 template <size_t N>
-void store(std::array<char, N>& room, const std::string& text) {
-  room = {};
-  std::memcpy(room.data(), text.data(), std::min(text.size(), N - 1));
+void store(std::array<char, N>& destination, const std::string& text) {
+  destination = {};
+  std::memcpy(destination.data(), text.data(), std::min(text.size(), N - 1));
 }
 
-// What a rank tells the others before they connect.
+// What a rank sends to the others before they connect.
 struct GpuPeerInfo {
   std::array<char, 768> failure;  // why the rank cannot take part; empty if it can
   std::array<char, 64> host_id;   // NCCL_HOSTID
   std::array<char, 320> machine;
-  std::array<char, 32> bus;         // the GPU's place in it
-  CudaUuid uuid;                    // the GPU's, or that of its instance
-  int32_t version;                  // NCCL's
-  int32_t may_share_gpu;            // by NCCL's environment variables
-  int32_t is_new_here;              // it has not been set up, or for another GPU
-  int32_t lacks_world, lacks_host;  // it has not these communicators
+  std::array<char, 32> bus;         // the GPU's PCI bus id
+  CudaUuid uuid;                    // of the GPU, or of its instance (MIG)
+  int32_t version;                  // of NCCL
+  int32_t may_share_gpu;            // NCCL's environment variables permit it
+  int32_t is_new_gpu;               // the rank has set up no GPU, or another one
+  int32_t lacks_world, lacks_host;  // the rank has no such NCCL communicator
 
   bool is_on_gpu_of(const GpuPeerInfo& other) const {
     const bool is_same = std::memcmp(&uuid, &other.uuid, sizeof uuid) == 0;
@@ -42,12 +42,13 @@ struct GpuPeerInfo {
   }
 };
 
-// What NCCL tells machines apart by: one that plays several hosts is one.
+// Returns the name by which NCCL distinguishes machines. It is the same for several hosts that are
+// simulated on one machine.
 std::string machine_name();
 
-// Throws an Error, the same on all ranks, if any of them cannot take part or, `with_nccl`, if they
-// have different versions of it or share a GPU that NCCL refuses to share. Returns what is worth a
-// note to the user, such as two ranks that share a GPU; empty for nothing.
+// Throws an Error, the same on all ranks, if any rank cannot take part. With `with_nccl`, it also
+// throws one if the ranks have different versions of NCCL, or share a GPU and NCCL does not permit
+// it. Returns a note for the user, such as that two ranks share a GPU; empty for none.
 std::string require_compatible(const std::vector<GpuPeerInfo>& all, const Topology& topology,
                                bool with_nccl);
 

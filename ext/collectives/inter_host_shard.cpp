@@ -1,33 +1,39 @@
-// How a shard that a caller holds is reduced over all hosts.
+#include "collectives/inter_host_shard.h"
+
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "arrays/arithmetic.h"
-#include "collectives/communicator.h"
+#include "collectives/value_exchange.h"
 
 namespace easyddl {
+namespace {
 
-// Where MPI takes a shard from the GPU, it is the receiver that multiplies.
-std::vector<double> Communicator::factors_of(const HostShard& shard) {
+// Returns the factor of each host if MPI reads the shard from GPU memory, where the receiver
+// multiplies. Empty otherwise.
+std::vector<double> factors_of(CollectiveContext& context, const InterHostShard& shard) {
   std::vector<double> factors;
   if (!shard.is_scaled || shard.on_gpu == nullptr) return factors;
   uint64_t mine = 0;
   std::memcpy(&mine, &shard.factor, sizeof mine);
-  for (uint64_t bits : all_hosts(mine)) {
+  for (uint64_t bits : values_of_hosts(context, mine)) {
     std::memcpy(&factors.emplace_back(), &bits, sizeof bits);
   }
   return factors;
 }
 
-void Communicator::plan(Schedule& schedule, const HostShard& shard, size_t chunk,
-                        const std::vector<double>& factors) {
+// Adds the steps for a chunk to a schedule.
+void plan(CollectiveContext& context, Schedule& schedule, const InterHostShard& shard, size_t chunk,
+          const std::vector<double>& factors) {
+  MpiLevel& remote = context.remote();
   const size_t begin = chunk * shard.chunk_bytes, unit = size_of(shard.dtype);
   const size_t count = (std::min(shard.bytes, begin + shard.chunk_bytes) - begin) / unit;
   uint8_t* const data = shard.data + begin;
   if (shard.on_gpu != nullptr) {
-    uint8_t* const mine = data + part_of(count).begin * unit;
-    return remote_.plan_allreduce_on_gpu(schedule, shard.on_gpu + begin, count, mine, shard.dtype,
-                                         shard.op, factors);
+    uint8_t* const mine = data + remote.part_of(count).begin * unit;
+    return remote.plan_allreduce_on_gpu(schedule, shard.on_gpu + begin, count, mine, shard.dtype,
+                                        shard.op, factors);
   }
   const DType wide = accumulator_of(shard.dtype);
   if (shard.is_scaled) scale(data, data, count, shard.dtype, shard.factor);
@@ -35,35 +41,38 @@ void Communicator::plan(Schedule& schedule, const HostShard& shard, size_t chunk
   schedule.data.resize(count * size_of(wide));
   const void* const source = data;
   accumulate(schedule.data.data(), &source, 1, count, shard.dtype, shard.op);
-  remote_.plan_allreduce(schedule, wide, shard.op);
+  remote.plan_allreduce(schedule, wide, shard.op);
   schedule.add("round", [data, count, &schedule, dtype = shard.dtype, op = shard.op] {
     finish(data, schedule.data.data(), count, dtype, op, 1);
   });
 }
 
-// Like the stages of an allreduce, but at the pace of what the shard comes and goes by.
-void Communicator::reduce_across_hosts(const HostShard& shard) {
+}  // namespace
+
+// Works like the stages of an allreduce, but begins each chunk when it arrives.
+void reduce_across_hosts(CollectiveContext& context, const InterHostShard& shard) {
   const size_t chunks = (shard.bytes + shard.chunk_bytes - 1) / shard.chunk_bytes;
-  const std::vector<double> factors = factors_of(shard);
-  size_t set_out = 0, arrived = 0;
-  const auto move = [&] {
-    bool has_moved = false;
-    advance_schedules();
-    while (set_out < chunks && set_out - arrived < kSchedules && shard.has_come(set_out)) {
-      Schedule& next = schedule(static_cast<uint32_t>(set_out));
-      plan(next, shard, set_out, factors);
+  const std::vector<double> factors = factors_of(context, shard);
+  size_t begun = 0, reduced = 0;
+  const auto advance = [&] {
+    bool has_advanced = false;
+    context.advance_schedules();
+    while (begun < chunks && begun - reduced < CollectiveContext::kSchedules &&
+           shard.has_arrived(begun)) {
+      Schedule& next = context.schedule(static_cast<uint32_t>(begun));
+      plan(context, next, shard, begun, factors);
       next.advance();
-      ++set_out;
-      has_moved = true;
+      ++begun;
+      has_advanced = true;
     }
-    while (arrived < set_out && !schedule(static_cast<uint32_t>(arrived)).is_under_way()) {
-      shard.on_reduced(arrived);
-      ++arrived;
-      has_moved = true;
+    while (reduced < begun && !context.schedule(static_cast<uint32_t>(reduced)).is_in_progress()) {
+      shard.on_reduced(reduced);
+      ++reduced;
+      has_advanced = true;
     }
-    return has_moved;
+    return has_advanced;
   };
-  while (arrived < chunks) shard.wait(move);
+  while (reduced < chunks) shard.wait(advance);
 }
 
 }  // namespace easyddl

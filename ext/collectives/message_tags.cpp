@@ -8,7 +8,7 @@
 namespace easyddl {
 namespace {
 
-// Those below are for what belongs to no number.
+// Lower tags are for messages that belong to no easyddl communicator.
 constexpr int kFirst = 16;
 
 }  // namespace
@@ -19,13 +19,13 @@ int first_tag(MPI_Comm comm, size_t number) {
   EASYDDL_MPI(MPI_Comm_get_attr, comm, MPI_TAG_UB, &bound, &found);
   const int most = found != 0 ? *static_cast<int*>(bound) : 32767;
   const size_t numbers = static_cast<size_t>((most - kFirst) / kTagsOfEach);
-  // Used again, they might be those of one that is still alive.
+  // Reused tags might be those of a communicator that is still in use.
   if (number >= numbers) {
-    throw Error("This MPI tells messages apart by tags up to " + std::to_string(most) +
+    throw Error("This MPI supports message tags up to " + std::to_string(most) +
                 " (MPI_TAG_UB), which is enough for " + std::to_string(numbers) +
-                " communicators of easyddl's in a job, and all have been used: each model.fit() "
-                "takes one, and each SyncBatchNormalization in it two. Start a new job, or use "
-                "another MPI.");
+                " easyddl communicators in a job, and all of them have been used: each "
+                "model.fit() takes one, and each SyncBatchNormalization in it takes two. Start a "
+                "new job, or use another MPI.");
   }
   return kFirst + static_cast<int>(number) * kTagsOfEach;
 }

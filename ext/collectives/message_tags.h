@@ -1,4 +1,4 @@
-// Tags of messages. The communicators of easyddl share one of MPI, so each has tags of its own.
+// Message tags. All easyddl communicators share one MPI communicator, so each has its own tags.
 #pragma once
 
 #include <cstddef>
@@ -7,11 +7,12 @@
 
 namespace easyddl {
 
-// So many tags belong to each number.
+// The number of tags of each communicator.
 constexpr int kTagsOfEach = 16;
 
-// The first tag of the messages of communicator `number`. Throws an Error if MPI has too few: it
-// promises 32767, which is enough for 2046 communicators. MPICH has 2^28 or so, Open MPI 2^31.
+// Returns the first tag of the messages of communicator `number`. Throws an Error if MPI has too
+// few tags. MPI guarantees 32767, which is enough for 2046 communicators. MPICH has about 2^28,
+// Open MPI 2^31.
 int first_tag(MPI_Comm comm, size_t number);
 
 }  // namespace easyddl

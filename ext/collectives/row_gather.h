@@ -1,4 +1,4 @@
-// The rows that all ranks have of some tables, brought together.
+// Gathers the rows of sparse gradients of all ranks.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@
 
 namespace easyddl {
 
-// What a sparse gradient belongs to: a variable whose first dimension counts rows.
+// The variable of a sparse gradient. Its first dimension counts rows.
 struct Table {
   std::string name;
   DType dtype;
@@ -22,37 +22,37 @@ struct Table {
   size_t row_bytes;
 };
 
-// How many rows each rank has differs by rank and step. So one all-gather of bytes serves all
-// tables: each rank's part begins with its counts, and a rank that has no batch has no part.
+// The number of rows differs by rank and step. One all-gather of bytes serves all tables: each
+// rank's part begins with its counts, and a rank that has no batch sends no part.
 class RowGather {
  public:
   explicit RowGather(std::vector<Table> tables);
 
   bool has_tables() const { return !tables_.empty(); }
 
-  // Throws unless there are rows of each table, and each row is one of its table's.
+  // Throws an Error unless there are rows for each table, and all indices are within the table.
   void check(const std::vector<Rows>& rows) const;
 
-  // Collective over the communicator. Writes the rows of all ranks, in the ranks' order, where
-  // `make_room` says; this one's `rows`, multiplied by `factor`, are among them. A rank without a
-  // batch passes no rows, and learns nothing.
+  // Collective over the communicator. Writes the rows of all ranks, in the order of the ranks, to
+  // the outputs that `allocate_rows` returns. This rank contributes `rows`, multiplied by `factor`.
+  // A rank without a batch passes no rows, and gets no outputs.
   void run(Communicator& communicator, const std::vector<Rows>& rows, double factor,
-           const MakeRoom& make_room, const Fingerprint& fingerprint);
+           const AllocateRows& allocate_rows, const Fingerprint& fingerprint);
 
-  // How many rows of each table all ranks together have had, in all steps.
+  // Returns how many rows of each table all ranks together have had in all steps.
   std::vector<uint64_t> gathered() const { return {gathered_.begin(), gathered_.end()}; }
 
  private:
-  // The rows of one rank, in words of 8 bytes: the counts of all tables, and then of each table the
-  // indices and the values.
+  // One rank's part is in words of 8 bytes: the counts of all tables, and then the indices and the
+  // values of each table.
   using Word = int64_t;
   void pack(const std::vector<Rows>& rows, double factor);
   size_t words_of(size_t table, size_t count) const;
   std::vector<size_t> count_rows(const std::vector<int64_t>& words) const;
-  void unpack(const Word* part, std::vector<RowRoom>& room) const;
+  void unpack(const Word* part, std::vector<RowOutput>& outputs) const;
 
   const std::vector<Table> tables_;
-  std::vector<Word> mine_, everyones_;  // kept, so that a step need not ask for memory again
+  std::vector<Word> own_part_, all_parts_;  // kept, so that a step allocates no memory
   std::vector<std::atomic<uint64_t>> gathered_;
 };
 

@@ -5,23 +5,24 @@
 namespace easyddl {
 namespace {
 
-thread_local const std::string* t_interrupted = nullptr;
+thread_local const std::string* t_waiting_in = nullptr;
 
 }  // namespace
 
-Interruption::Interruption(const std::string& wait) : before_(t_interrupted) {
-  t_interrupted = &wait;
+SignalHandlerScope::SignalHandlerScope(const std::string& wait) : before_(t_waiting_in) {
+  t_waiting_in = &wait;
 }
 
-Interruption::~Interruption() { t_interrupted = before_; }
+SignalHandlerScope::~SignalHandlerScope() { t_waiting_in = before_; }
 
 void refuse_in_handlers(const Fingerprint& fingerprint) {
-  if (t_interrupted == nullptr) return;
-  throw Error("A signal handler called " + fingerprint.text + " while its thread waits in " +
-              *t_interrupted +
-              ". A handler must not call collectives: set a flag in it, and act on that at the end "
-              "of the step, where all ranks come. To stop a fit, set model.stop_training = True; "
-              "save when it has returned, or in a callback.");
+  if (t_waiting_in == nullptr) return;
+  throw Error(
+      "A signal handler called " + fingerprint.text + " while its thread waits in " +
+      *t_waiting_in +
+      ". A handler must not call collectives. Set a flag in the handler, and check it at the end "
+      "of the step on all ranks. To stop a fit, set model.stop_training = True. To save, "
+      "use a callback, or wait until fit has returned.");
 }
 
 }  // namespace easyddl

@@ -7,21 +7,22 @@
 
 namespace easyddl {
 
-// While it lives, this thread looks after other things than its collective, such as Python's signal
-// handlers. `wait` says what it waits in.
-class Interruption {
+// Marks that this thread may run Python's signal handlers, in the middle of a collective, until the
+// end of the scope. `wait` describes the collective.
+class SignalHandlerScope {
  public:
-  explicit Interruption(const std::string& wait);
-  ~Interruption();
-  Interruption(const Interruption&) = delete;
-  Interruption& operator=(const Interruption&) = delete;
+  explicit SignalHandlerScope(const std::string& wait);
+  ~SignalHandlerScope();
+  SignalHandlerScope(const SignalHandlerScope&) = delete;
+  SignalHandlerScope& operator=(const SignalHandlerScope&) = delete;
 
  private:
   const std::string* before_;
 };
 
-// Throws an Error if this thread is in an Interruption. The other ranks cannot know at which moment
-// this rank's signal came; and the collective that was interrupted holds its communicator.
+// Throws an Error if this thread is in a SignalHandlerScope. A handler must not call collectives:
+// the other ranks do not know when this rank receives a signal, and the interrupted collective
+// still holds its communicator.
 void refuse_in_handlers(const Fingerprint& fingerprint);
 
 }  // namespace easyddl

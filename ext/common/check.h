@@ -1,4 +1,4 @@
-// Error, and the check that turns a failing call of the system into one.
+// The exception Error, and a check of system calls that throws it.
 #pragma once
 
 #include <stdexcept>
@@ -6,13 +6,13 @@
 
 namespace easyddl {
 
-// The one exception of the extension; Python sees it as `easyddl._core.Error`.
+// The exception of the engine. In Python it is `easyddl._core.Error`.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// Throws an Error naming `call` and errno's text if `result` is negative, else returns it.
+// Throws an Error with `call` and errno's text if `result` is negative, else returns `result`.
 long check_system(long result, const std::string& call);
 
 }  // namespace easyddl

@@ -1,4 +1,4 @@
-// Libraries that are opened at run time, and functions that are looked up in them.
+// Libraries that are opened at run time, and their functions.
 #pragma once
 
 #include <dlfcn.h>
@@ -10,7 +10,7 @@
 
 namespace easyddl {
 
-// A function of a library, found by its name. It may be missing where it is optional.
+// A function of a library, found by its name. It is null if it is optional and missing.
 template <class F>
 struct Symbol;
 template <class... Args>
@@ -20,13 +20,14 @@ struct Symbol<int(Args...)> {
   explicit operator bool() const { return function != nullptr; }
 };
 
-// The file itself, or the one of that name in a folder; empty if there is none.
+// Returns `path` if it is a file, or the path of `file` in it if it is a folder; empty if there is
+// no such file.
 std::string file_at(const std::string& path, const char* file);
 
-// The path of the library that holds a function.
+// Returns the path of the library that holds a function.
 std::string path_of(void* function);
 
-// A library, which stays open for good.
+// A library, which is never closed.
 class DynamicLibrary {
  public:
   explicit DynamicLibrary(std::string what) : what_(std::move(what)) {}
@@ -35,11 +36,11 @@ class DynamicLibrary {
     if (handle_ != nullptr || file.empty()) return handle_ != nullptr;
     handle_ = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | flags);
     // RTLD_NOLOAD fails for a library that is not loaded, which is expected.
-    if (handle_ == nullptr && (flags & RTLD_NOLOAD) == 0) complaint_ = dlerror();
+    if (handle_ == nullptr && (flags & RTLD_NOLOAD) == 0) error_ = dlerror();
     return handle_ != nullptr;
   }
 
-  const std::string& complaint() const { return complaint_; }
+  const std::string& error() const { return error_; }
 
   template <class F>
   void find(F*& function, const char* name, bool is_optional = false) const {
@@ -50,7 +51,7 @@ class DynamicLibrary {
   }
 
  private:
-  std::string what_, complaint_;
+  std::string what_, error_;
   void* handle_ = nullptr;
 };
 

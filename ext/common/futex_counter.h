@@ -8,21 +8,22 @@
 
 namespace easyddl {
 
-// A counter in shared memory that ranks advance and wait for. It wraps around; two of its
-// values are compared by the sign of their difference.
+// A counter in shared memory that ranks advance and wait for. It wraps around, so values are
+// compared by the sign of their difference.
 class FutexCounter {
  public:
-  // Adds one. Whoever makes the counter reach `target` wakes the ranks that sleep.
+  // Adds one. The call that makes the counter reach `target` wakes the sleeping ranks.
   void advance(uint32_t target);
 
-  // Returns once the counter has reached `target`. Spins first, because waking a sleeping
-  // thread takes longer than a small collective; then gives its core to others, because the
-  // rank that is waited for may need it; then sleeps, because a core belongs to computation.
+  // Returns once the counter has reached `target`. If each rank has a core, it spins first, because
+  // waking a sleeping thread takes longer than a small collective. If ranks share cores, it yields
+  // first, because the rank that it waits for may need the core. Then it sleeps, to leave the core
+  // to computation.
   void wait(uint32_t target, bool cores_are_shared, const Idle& idle);
 
   bool reached(uint32_t target) const;
 
-  // Adds one, and wakes all who wait for a greater value than `count` returned.
+  // Adds one, and wakes all sleeping ranks. To wait for this, pass `count() + 1` to `wait`.
   void ring();
   uint32_t count() const { return arrived_.load(std::memory_order_acquire); }
 

@@ -1,4 +1,4 @@
-// What must live as long as the process.
+// Objects that must live as long as the process.
 #pragma once
 
 #include <memory>
@@ -8,11 +8,11 @@
 
 namespace easyddl {
 
-// Keeps an object of a collective that ended half-way: MPI, or another rank of the host, may still
-// write to its memory.
+// Keeps an object of a collective that failed part-way, because MPI, or another rank of the host,
+// may still write to its memory.
 template <class T>
 void keep_forever(std::unique_ptr<T> object) {
-  // Reachable, so that no checker takes it for lost; and never destroyed.
+  // Never destroyed, but reachable, so that leak checkers do not report it.
   static auto* const mutex = new std::mutex;
   static auto* const kept = new std::vector<std::unique_ptr<T>>;
   const std::lock_guard<std::mutex> lock(*mutex);

@@ -1,4 +1,4 @@
-// The first part of every wait: without sleep.
+// The first part of every wait, in which the thread does not sleep.
 #pragma once
 
 #include <sched.h>
@@ -18,14 +18,14 @@ inline void relax_core() {
 #endif
 }
 
-// Spins or yields for a while. True if `ready` came true within that time.
+// Spins or yields for a short time. Returns whether `ready` became true within that time.
 template <class Ready>
 bool ready_soon(Ready ready, bool cores_are_shared) {
   if (ready()) return true;
   const std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
   if (!cores_are_shared) {
-    // Other work on this core would keep it for a whole time slice after a yield: from sleep a
-    // rank comes back at once.
+    // Does not yield, because other work on this core would then keep it for a whole time slice.
+    // After a sleep the rank gets the core back at once.
     do {
       for (int i = 0; i < 64; ++i) {
         if (ready()) return true;
@@ -34,7 +34,7 @@ bool ready_soon(Ready ready, bool cores_are_shared) {
     } while (std::chrono::steady_clock::now() - start < kSpin);
     return false;
   }
-  // The rank waited for may be next in line for this very core: spinning would keep it waiting.
+  // Does not spin, because the rank that this one waits for may need this core.
   do {
     sched_yield();
     if (ready()) return true;

@@ -1,4 +1,4 @@
-// Whether this thread computes with subnormal floats, or takes them as zero.
+// Sets whether a thread computes with subnormal floats, or flushes them to zero.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@ namespace easyddl {
 
 // Sets the mode of this thread until the end of the scope.
 //
-// The threads of TensorFlow's and XLA's pools flush: they take subnormal operands as zero, and give
-// zero for a subnormal result. Python's threads, and those that easyddl starts, keep them. Which
-// thread does a piece of work can depend on the load. Therefore code that must give the same bits
-// on all ranks sets the mode.
+// The threads of TensorFlow's and XLA's pools flush: they treat subnormal operands as zero, and
+// replace subnormal results by zero. Python's threads and the engine's threads keep subnormal
+// floats. Which thread runs a computation can depend on timing, so code that must give the same
+// bits on all ranks sets the mode.
 class SubnormalMode {
  public:
   enum Mode { keep, flush };

@@ -11,7 +11,8 @@
 namespace easyddl {
 namespace {
 
-// All signals, for this thread and those that it starts meanwhile.
+// Blocks all signals until the end of the scope, for this thread and the threads that it starts
+// meanwhile.
 class BlockedSignals {
  public:
   BlockedSignals() {
@@ -30,7 +31,7 @@ class BlockedSignals {
 }  // namespace
 
 std::thread start_thread(const char* name, const std::string& what, std::function<void()> run) {
-  const BlockedSignals blocked;  // inherited: the thread must not take one before it has run
+  const BlockedSignals blocked;  // the new thread inherits the mask
   try {
     return std::thread([name, run = std::move(run)] {
       pthread_setname_np(pthread_self(), name);
@@ -38,9 +39,9 @@ std::thread start_thread(const char* name, const std::string& what, std::functio
     });
   } catch (const std::system_error& error) {
     throw Error("easyddl could not start the thread " + what + ": " + error.what() +
-                ". The user or the container has as many processes and threads as are allowed: "
-                "raise the limit (`ulimit -u`, or the pids limit of the container or the batch "
-                "system), or start fewer ranks or data workers on this host.");
+                ". The user or the container has reached its limit of processes and threads. Raise "
+                "the limit (`ulimit -u`, or the pids limit of the container or the batch system), "
+                "or start fewer ranks or data workers on this host.");
   }
 }
 

@@ -1,4 +1,4 @@
-// The engine's own threads.
+// The engine's threads.
 #pragma once
 
 #include <functional>
@@ -7,9 +7,9 @@
 
 namespace easyddl {
 
-// Starts a thread of the engine. Signals stay with the other threads: Python acts on them in the
-// main one. `name` is what debuggers and `ps -L` show, of up to 15 characters; `what` says what the
-// thread is for, in the Error that is thrown if the system refuses it.
+// Starts a thread of the engine. It blocks all signals, because Python handles them on its main
+// thread. `name` is for debuggers and `ps -L`, and has up to 15 characters. `what` describes the
+// thread in the Error that is thrown if the system refuses to start it.
 std::thread start_thread(const char* name, const std::string& what, std::function<void()> run);
 
 }  // namespace easyddl

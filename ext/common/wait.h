@@ -1,4 +1,4 @@
-// Waiting for something that has to be polled.
+// Waits for conditions that must be polled.
 #pragma once
 
 #include <chrono>
@@ -6,12 +6,12 @@
 
 namespace easyddl {
 
-// Called every kIdlePeriod while a rank waits; it may throw to end the wait.
+// A function that is called every kIdlePeriod while a rank waits. It may throw to end the wait.
 using Idle = std::function<void()>;
 constexpr std::chrono::milliseconds kIdlePeriod{50};
 
-// Returns once `ready` is true. Calls it with growing pauses, for what nobody is woken by: MPI
-// makes progress only while it is polled.
+// Returns once `ready` returns true. Calls it with growing pauses. This is for conditions that wake
+// no thread, such as MPI messages, which proceed only while MPI is polled.
 void poll(const std::function<bool()>& ready, bool cores_are_shared, const Idle& idle);
 
 }  // namespace easyddl

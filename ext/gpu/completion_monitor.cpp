@@ -18,7 +18,7 @@ namespace easyddl {
 GpuCompletionMonitor::GpuCompletionMonitor(World& world, std::function<void()> check)
     : world_(world), check_(std::move(check)) {
   events_.reserve(kMost);
-  thread_ = start_thread("easyddl gpu", "that watches the GPU", [this] {
+  thread_ = start_thread("easyddl gpu", "that monitors the GPU", [this] {
     if (Trace* trace = Trace::on()) trace->name_thread("GPU");
     run();
   });
@@ -28,7 +28,7 @@ GpuCompletionMonitor::~GpuCompletionMonitor() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     is_ending_ = true;
-    came_.notify_one();
+    added_.notify_one();
   }
   thread_.join();
 }
@@ -36,7 +36,7 @@ GpuCompletionMonitor::~GpuCompletionMonitor() {
 void GpuCompletionMonitor::begin_step() {
   const std::lock_guard<std::mutex> lock(mutex_);
   number_ = world_.exit_protocol().begin(ExitProtocol::kGpus);
-  // It makes no call of MPI's that the end of the process would have to wait for.
+  // Ended at once, because it makes no MPI calls for which the exit of the process must wait.
   world_.exit_protocol().end(ExitProtocol::kGpus);
 }
 
@@ -46,7 +46,7 @@ void GpuCompletionMonitor::mark(CudaStream stream, std::optional<CudaStream> fra
     free_.push_back(events_.size());
     events_.emplace_back();
   }
-  went_.wait(lock, [this] { return !free_.empty(); });
+  removed_.wait(lock, [this] { return !free_.empty(); });
   const size_t slot = free_.back();
   events_[slot].record(stream);
   if (framework) events_[slot].make_stream_wait(*framework);
@@ -54,7 +54,7 @@ void GpuCompletionMonitor::mark(CudaStream stream, std::optional<CudaStream> fra
   CudaContext context = nullptr;
   EASYDDL_CUDA(CtxGetCurrent, &context);
   marks_.push_back({slot, context, number_, std::move(work)});
-  came_.notify_one();
+  added_.notify_one();
 }
 
 bool GpuCompletionMonitor::has_any_of(const std::optional<int64_t>& owner) const {
@@ -64,10 +64,10 @@ bool GpuCompletionMonitor::has_any_of(const std::optional<int64_t>& owner) const
 
 void GpuCompletionMonitor::drain(std::optional<int64_t> owner) {
   std::unique_lock<std::mutex> lock(mutex_);
-  went_.wait(lock, [&] { return !has_any_of(owner); });
+  removed_.wait(lock, [&] { return !has_any_of(owner); });
 }
 
-void GpuCompletionMonitor::forget_gpu() {
+void GpuCompletionMonitor::destroy_events() {
   const std::lock_guard<std::mutex> lock(mutex_);
   events_.clear();
   free_.clear();
@@ -76,9 +76,9 @@ void GpuCompletionMonitor::forget_gpu() {
 void GpuCompletionMonitor::run() {
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
-    came_.wait(lock, [this] { return is_ending_ || !marks_.empty(); });
+    added_.wait(lock, [this] { return is_ending_ || !marks_.empty(); });
     if (marks_.empty()) return;
-    const Mark& first = marks_.front();  // stays where it is while others are added
+    const Mark& first = marks_.front();  // a deque's element does not move while others are added
     lock.unlock();
     try {
       wait_for(first);
@@ -89,7 +89,7 @@ void GpuCompletionMonitor::run() {
     lock.lock();
     free_.push_back(first.slot);
     marks_.pop_front();
-    went_.notify_all();
+    removed_.notify_all();
   }
 }
 
@@ -106,16 +106,16 @@ void GpuCompletionMonitor::wait_for(const Mark& mark) {
     world_.stall_inspector().check(ExitProtocol::kGpus, mark.number, mark.work.what, since, true);
     has_asked = true;
   };
-  poll([&] { return events_[mark.slot].has_come(); }, true, idle);
+  poll([&] { return events_[mark.slot].is_reached(); }, true, idle);
   if (!has_asked) return;
-  world_.exit_protocol().forget(ExitProtocol::kGpus);
-  world_.stall_inspector().forget(ExitProtocol::kGpus);
+  world_.exit_protocol().end_wait(ExitProtocol::kGpus);
+  world_.stall_inspector().end_wait(ExitProtocol::kGpus);
 }
 
 void end_job_for_gpu(const World& world, const std::string& failure) {
   const Topology& topology = world.topology();
   write_line("easyddl: " + topology.name_of(topology.rank) +
-             " failed in an exchange of gradients on GPUs: " + failure);
+             " failed to reduce gradients on GPUs: " + failure);
   end_job(1);
 }
 

@@ -20,16 +20,16 @@ std::string text_of_cuda(const CudaDriver& driver, int code) {
 
 CudaDriver open_cuda() {
   DynamicLibrary library("The CUDA driver");
-  const std::string wish = environment_variable("EASYDDL_CUDA_PATH");
-  if (!wish.empty() && !library.open(file_at(wish, kCudaFile))) {
+  const std::string path = environment_variable("EASYDDL_CUDA_PATH");
+  if (!path.empty() && !library.open(file_at(path, kCudaFile))) {
     throw Error("EASYDDL_CUDA_PATH must name the CUDA driver's library or its folder. " +
-                library.complaint() + " Received: '" + wish + "'");
+                library.error() + " Received: '" + path + "'");
   }
   library.open(kCudaFile, RTLD_NOLOAD);
   if (!library.open(kCudaFile)) {
-    throw Error(std::string("Arrays are said to lie on a GPU, but the CUDA driver (") + kCudaFile +
-                ") cannot be opened: " + library.complaint() +
-                ". Install NVIDIA's driver; in a container, start it with its GPUs.");
+    throw Error(std::string("Arrays are in GPU memory, but the CUDA driver (") + kCudaFile +
+                ") cannot be opened: " + library.error() +
+                ". Install NVIDIA's driver. Start a container with access to the GPUs.");
   }
   CudaDriver d;
   library.find(d.Init.function, "cuInit");
@@ -38,7 +38,7 @@ CudaDriver open_cuda() {
   library.find(d.DeviceGetCount.function, "cuDeviceGetCount");
   library.find(d.DeviceGet.function, "cuDeviceGet");
   library.find(d.DeviceGetName.function, "cuDeviceGetName");
-  // That of the instance, where a GPU is divided.
+  // Returns the UUID of the instance if a GPU is partitioned (MIG).
   library.find(d.DeviceGetUuid.function, "cuDeviceGetUuid_v2", true);
   if (!d.DeviceGetUuid) library.find(d.DeviceGetUuid.function, "cuDeviceGetUuid");
   library.find(d.DeviceGetPCIBusId.function, "cuDeviceGetPCIBusId");
@@ -71,7 +71,7 @@ CudaDriver open_cuda() {
 
 }  // namespace
 
-// A library that could not be opened is looked for again: an exception leaves the static unset.
+// After an exception the next call tries again, because the static is still uninitialized.
 const CudaDriver& cuda() {
   static const CudaDriver driver = open_cuda();
   return driver;

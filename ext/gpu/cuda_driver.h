@@ -1,5 +1,5 @@
-// The CUDA driver, as far as it is used. The one place that opens its library, at run time and only
-// where arrays lie on a GPU: easyddl is built without it.
+// The functions of the CUDA driver that easyddl uses. easyddl is built without CUDA. Only this file
+// opens the driver's library, at run time, when arrays are in GPU memory.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace easyddl {
 
-// Handles and constants of cuda.h, which are part of its ABI. The header is not included: it comes
-// with a toolkit that a machine need not have.
+// Handles and constants of cuda.h, which are part of CUDA's ABI. The header is not included,
+// because it needs the CUDA toolkit, which may not be installed.
 using CudaAddress = unsigned long long;
 using CudaContext = struct CUctx_st*;
 using CudaStream = struct CUstream_st*;
@@ -56,10 +56,11 @@ struct CudaDriver {
   Symbol<int(CudaStream, CudaEvent, unsigned)> StreamWaitEvent;
 };
 
-// Opened at the first call. Throws an Error that says what to install, or what is too old.
+// Returns the driver, which is opened at the first call. Throws an Error that says what to install,
+// or what is too old.
 const CudaDriver& cuda();
 
-// Throws an Error naming `call` and CUDA's own text for `code` unless that is success.
+// Throws an Error with `call` and CUDA's text for `code`, unless `code` means success.
 void check_cuda(int code, const char* call);
 
 }  // namespace easyddl

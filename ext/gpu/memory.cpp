@@ -10,7 +10,7 @@
 namespace easyddl {
 namespace {
 
-// Of cuda.h's enumerations.
+// Values of cuda.h's enumerations.
 constexpr int kMemoryType = 2, kDeviceOrdinal = 9;
 constexpr unsigned kDeviceMemory = 2, kUnifiedMemory = 4;
 constexpr unsigned kPortable = 1;
@@ -27,7 +27,8 @@ int gpu_of(const void* array) {
   const int code = cuda().PointerGetAttribute(&type, kMemoryType, address(array));
   if (code != kCudaSuccess || (type != kDeviceMemory && type != kUnifiedMemory)) {
     std::ostringstream text;
-    text << "The array at " << array << " was handed in as one on a GPU, but lies on none.";
+    text << "The array at " << array
+         << " was submitted as an array in GPU memory, but is not in the memory of any GPU.";
     throw Error(text.str());
   }
   EASYDDL_CUDA(PointerGetAttribute, &ordinal, kDeviceOrdinal, address(array));
@@ -100,10 +101,9 @@ void refuse_capture(CudaStream stream) {
   if (code != kCaptureImplicit) check_cuda(code, "cuStreamIsCapturing");
   if (code == kCudaSuccess && status == 0) return;
   throw Error(
-      "The step is being captured in a CUDA graph, and an exchange of gradients cannot be: at "
-      "every "
-      "step the ranks tell each other who has a batch. Leave the exchange out of the graph: "
-      "without torch.cuda.graph, and without the modes of torch.compile that make graphs "
+      "The step is being captured in a CUDA graph, but the reduction of gradients cannot be "
+      "captured, because the hosts take part in it at every step. Keep the step out of graphs: do "
+      "not use torch.cuda.graph, or the modes of torch.compile that create graphs "
       "(\"reduce-overhead\", \"max-autotune\").");
 }
 
@@ -121,7 +121,7 @@ GpuEvent::GpuEvent(GpuEvent&& other) noexcept : event_(std::exchange(other.event
 
 void GpuEvent::record(CudaStream stream) { EASYDDL_CUDA(EventRecord, event_, stream); }
 
-bool GpuEvent::has_come() const {
+bool GpuEvent::is_reached() const {
   const int code = cuda().EventQuery(event_);
   if (code == kCudaNotReady) return false;
   check_cuda(code, "cuEventQuery");

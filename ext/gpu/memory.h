@@ -10,13 +10,14 @@ namespace easyddl {
 
 inline CudaAddress address(const void* pointer) { return reinterpret_cast<CudaAddress>(pointer); }
 
-// The GPU in whose memory an array lies, by CUDA's number. Throws if it lies in none.
+// Returns CUDA's number of the GPU whose memory holds an array. Throws if no GPU does.
 int gpu_of(const void* array);
 
-// The primary context of a GPU: the one that frameworks use. Held for as long as the process.
+// Returns the primary context of a GPU, which frameworks use too. It is held until the process
+// ends.
 CudaContext context_of(int gpu);
 
-// Makes a context this thread's own until the end of the scope.
+// Makes a context current on this thread until the end of the scope.
 class CurrentContext {
  public:
   explicit CurrentContext(CudaContext context);
@@ -28,7 +29,7 @@ class CurrentContext {
   CudaContext before_ = nullptr;
 };
 
-// Memory of the GPU whose context is current. It grows, and loses what it held.
+// A buffer on the GPU whose context is current. It loses its contents when it grows.
 class GpuBuffer {
  public:
   GpuBuffer() = default;
@@ -45,7 +46,7 @@ class GpuBuffer {
   size_t bytes_ = 0;
 };
 
-// Memory of the host that GPUs read and write while the host does other things.
+// A buffer of pinned host memory, which GPUs read and write asynchronously.
 class PinnedBuffer {
  public:
   PinnedBuffer() = default;
@@ -62,9 +63,8 @@ class PinnedBuffer {
   size_t bytes_ = 0;
 };
 
-// While it lives, what this thread asks of the driver breaks no capture of a CUDA graph that
-// another thread is making: such as PyTorch's, in whose mode any thread's query or allocation
-// breaks it.
+// Until the end of the scope, driver calls of this thread do not break another thread's capture of
+// a CUDA graph. In the capture mode of PyTorch, a query or an allocation of any other thread would.
 class RelaxedCapture {
  public:
   RelaxedCapture();
@@ -76,10 +76,10 @@ class RelaxedCapture {
   int mode_;
 };
 
-// Throws if what is queued on a stream is not done but captured in a CUDA graph.
+// Throws if a stream is being captured in a CUDA graph, so that queued work is not executed.
 void refuse_capture(CudaStream stream);
 
-// A stream that does not wait for the default one, on which frameworks may compute.
+// A stream that does not wait for the default stream, on which frameworks may compute.
 class GpuStream {
  public:
   GpuStream();
@@ -99,9 +99,10 @@ class GpuEvent {
   GpuEvent(GpuEvent&& other) noexcept;
   GpuEvent& operator=(GpuEvent&&) = delete;
 
-  // An event that was never recorded counts as come: it must be recorded before it is waited for.
+  // An event must be recorded before a wait for it, because CUDA treats an unrecorded event as
+  // reached.
   void record(CudaStream stream);
-  bool has_come() const;
+  bool is_reached() const;
   void make_stream_wait(CudaStream stream) const;
 
  private:

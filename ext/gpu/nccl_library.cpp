@@ -10,31 +10,33 @@ namespace easyddl {
 namespace {
 
 constexpr const char* kNcclFile = "libnccl.so.2";
-constexpr int kOldestNccl = 21403;  // the first whose communicators need not block
+constexpr int kOldestNccl = 21403;  // the first with non-blocking communicators
 
 constexpr const char* kInstallNccl =
-    "`pip install nvidia-nccl-cu12` (or nvidia-nccl-cu13, by the version of CUDA that the "
-    "framework uses) brings a new one; EASYDDL_NCCL_PATH names another's file or folder. "
-    "EASYDDL_GPU=host does without NCCL: gradients then go through the hosts' memory.";
+    "Install NCCL with `pip install nvidia-nccl-cu12` (or nvidia-nccl-cu13, by the version of CUDA "
+    "that the framework uses), or set EASYDDL_NCCL_PATH to the file or folder of another copy. "
+    "With "
+    "EASYDDL_GPU=host NCCL is not needed: gradients are then reduced in host memory.";
 
 std::mutex g_mutex;
 std::vector<std::string> g_nccl_folders;
 
 void find_nccl(DynamicLibrary& library) {
-  const std::string wish = environment_variable("EASYDDL_NCCL_PATH");
-  if (!wish.empty()) {
-    if (library.open(file_at(wish, kNcclFile))) return;
+  const std::string path = environment_variable("EASYDDL_NCCL_PATH");
+  if (!path.empty()) {
+    if (library.open(file_at(path, kNcclFile))) return;
     throw Error("EASYDDL_NCCL_PATH must name NCCL's library (" + std::string(kNcclFile) +
-                ") or its folder. " + library.complaint() + " Received: '" + wish + "'");
+                ") or its folder. " + library.error() + " Received: '" + path + "'");
   }
-  // The framework's own copy, if it has loaded one: two would share neither memory nor settings.
+  // Use the framework's copy if one is loaded, because two copies would share neither memory nor
+  // settings.
   if (library.open(kNcclFile, RTLD_NOLOAD)) return;
   for (const std::string& folder : g_nccl_folders) {
     if (library.open(file_at(folder, kNcclFile))) return;
   }
   if (library.open(kNcclFile)) return;
-  throw Error(std::string("Gradients lie on GPUs, but NCCL (") + kNcclFile +
-              ") is not to be found: " + library.complaint() + ". " + kInstallNccl);
+  throw Error(std::string("Gradients are in GPU memory, but NCCL (") + kNcclFile +
+              ") cannot be found: " + library.error() + ". " + kInstallNccl);
 }
 
 NcclLibrary open_nccl() {
@@ -70,9 +72,9 @@ NcclLibrary open_nccl() {
 
 }  // namespace
 
-// A library that could not be opened is looked for again: an exception leaves the static unset.
+// After an exception the next call tries again, because the static is still uninitialized.
 const NcclLibrary& nccl() {
-  cuda();  // first: NCCL opens it too
+  cuda();  // before NCCL, which opens the driver itself
   static const NcclLibrary library = open_nccl();
   return library;
 }
@@ -82,7 +84,7 @@ std::pair<std::string, std::string> nccl_version_and_path() {
   return {nccl_version_text(library.version), library.path};
 }
 
-void look_for_nccl_in(std::vector<std::string> folders) {
+void set_nccl_folders(std::vector<std::string> folders) {
   const std::lock_guard<std::mutex> lock(g_mutex);
   g_nccl_folders = std::move(folders);
 }

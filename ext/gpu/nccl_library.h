@@ -1,5 +1,5 @@
-// NCCL, as far as it is used. The one place that opens its library, at run time and only where
-// arrays lie on a GPU: easyddl is built without it.
+// The functions of NCCL that easyddl uses. easyddl is built without NCCL. Only this file opens its
+// library, at run time, when arrays are in GPU memory.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace easyddl {
 
-// Handles and constants of nccl.h, which are part of its ABI.
+// Handles and constants of nccl.h, which are part of NCCL's ABI.
 using NcclComm = struct ncclComm*;
 
 constexpr int kNcclSuccess = 0;
@@ -22,8 +22,8 @@ struct NcclId {
   char bytes[128];
 };
 
-// The first fields of ncclConfig_t, as of NCCL 2.14, which is the first to know it. NCCL goes by
-// `size` and `version`, and takes its own defaults for what came later.
+// The first fields of ncclConfig_t, as in NCCL 2.14, which introduced it. NCCL checks `size` and
+// `version`, and uses its defaults for fields of later versions.
 struct NcclConfig {
   size_t size = sizeof(NcclConfig);
   unsigned magic = 0xcafebeef;
@@ -49,18 +49,20 @@ struct NcclLibrary {
   Symbol<int(int, NcclComm)> RedOpDestroy;
   const char* (*GetErrorString)(int) = nullptr;
   const char* (*GetLastError)(NcclComm) = nullptr;
-  int version = 0;   // as NCCL counts: 22703 for 2.27.3
-  std::string path;  // of its file
+  int version = 0;   // NCCL's number: 22703 for 2.27.3
+  std::string path;  // of the library's file
 };
 
-// Opened at the first call. Throws an Error that says what to install, or what is too old.
+// Returns NCCL, which is opened at the first call. Throws an Error that says what to install, or
+// what is too old.
 const NcclLibrary& nccl();
 
-// Opens NCCL without the driver, which it does not need for these.
+// Returns NCCL's version and the path of its library. Opens NCCL without the CUDA driver.
 std::pair<std::string, std::string> nccl_version_and_path();
 
-// Where Python's packages keep NCCL, beside where the system does. To be called before `nccl`.
-void look_for_nccl_in(std::vector<std::string> folders);
+// Sets the folders of Python packages in which NCCL is searched, before the system's folders. Must
+// be called before `nccl`.
+void set_nccl_folders(std::vector<std::string> folders);
 
 std::string nccl_version_text(int version);
 

@@ -12,8 +12,9 @@ constexpr uint64_t kCycle = 1024;
 
 [[noreturn]] void fail_for_order() {
   throw Error(
-      "The ranks do not exchange gradients on GPUs in one order. All ranks must take the steps of "
-      "all their models and optimizers in the same order, each from one thread at a time.");
+      "The ranks do not reduce gradients on GPUs in the same order. All ranks must run the steps "
+      "of "
+      "all their models and optimizers in the same order, and from one thread at a time.");
 }
 
 }  // namespace
@@ -23,8 +24,8 @@ uint64_t GpuStepOrder::claim(const Owner& owner) {
   changed_.wait(lock, [this] { return claimant_ == 0 && (holder_ == 0 || is_paused_); });
   if (holder_ != 0) {
     throw Error("A step of " + owner.what + " begins while a step of " + holder_what_ +
-                " is half-way: some of its gradients have been handed in, and others not yet. On "
-                "GPUs the steps of two exchanges must not be mixed.");
+                " is unfinished: only some of its gradients have been submitted. On GPUs the steps "
+                "of two reducers must not be mixed.");
   }
   claimant_ = owner.number;
   return next_;
@@ -37,7 +38,7 @@ uint64_t GpuStepOrder::agreed(double sum, double ranks, const uint64_t* claimed)
   if (std::abs(mean - rounded) > 1e-6) fail_for_order();
   const std::lock_guard<std::mutex> lock(mutex_);
   const uint64_t ahead = (static_cast<uint64_t>(rounded) + kCycle - next_ % kCycle) % kCycle;
-  if (ahead > kCycle / 2) fail_for_order();  // that step has ended here
+  if (ahead > kCycle / 2) fail_for_order();  // that step has already ended on this rank
   if (claimed != nullptr && *claimed != next_ + ahead) fail_for_order();
   return next_ + ahead;
 }

@@ -1,4 +1,4 @@
-// The versions of what GPUs need.
+// The versions of the libraries for GPUs.
 #pragma once
 
 #include <string>
@@ -7,7 +7,8 @@
 
 namespace easyddl {
 
-// What `easyddl doctor` shows: pairs of a name and a text. Opens both libraries.
+// Returns the versions that `easyddl doctor` shows, as pairs of a name and a text. Opens the CUDA
+// driver and NCCL.
 std::vector<std::pair<std::string, std::string>> gpu_versions();
 
 }  // namespace easyddl

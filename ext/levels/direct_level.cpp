@@ -21,27 +21,28 @@ namespace {
 // Two cache lines, because processors fetch lines in pairs.
 constexpr size_t kLine = 128;
 
-// The others' copies of a block should together stay in a core's cache. A block of less than
-// some pages costs more in calls than in copying.
+// The copies of a block from all other members should together fit in a core's cache. Blocks of
+// less than a few pages cost more in system calls than in copying.
 constexpr size_t kCopies = 128 << 10;
 constexpr size_t kLeastBlock = 16 << 10;
 constexpr size_t kPage = 4096;
 
-// For how long a rank that fails waits for one that is still at work on its arrays: a block takes
-// less than a millisecond, but a rank may have no core for a while.
-constexpr std::chrono::seconds kPatience{10};
+// How long a failing rank waits for ranks that still access its arrays. A block takes less than a
+// millisecond, but a rank may lose its core for a while.
+constexpr std::chrono::seconds kWithdrawTimeout{10};
 
 }  // namespace
 
-// What is left to do, in the slot of member 0.
+// The progress of a reduction, in the slot of member 0.
 struct DirectLevel::BlockProgress {
   alignas(kLine) std::atomic<uint32_t> next{0};
   alignas(kLine) FutexCounter done;
 };
 
-// A member's arrays, in its own slot. All of it is written before the phase ends, but the words.
+// The addresses of a member's arrays, in its own slot. All but the atomic words is written before
+// the phase ends.
 struct DirectLevel::Announcement {
-  alignas(kLine) std::atomic<uint32_t> is_at_work{0};  // on others' arrays
+  alignas(kLine) std::atomic<uint32_t> is_at_work{0};  // whether it accesses the arrays of others
   alignas(kLine) std::atomic<uint32_t> is_withdrawn{0};
   bool is_reachable = false;
   size_t count = 0;
@@ -52,10 +53,12 @@ DirectLevel::DirectLevel(const Topology& topology, SharedMemoryLevel& shared_mem
     : shared_memory_(shared_memory),
       cores_are_shared_(topology.cores_are_shared),
       is_possible_(topology.num_nodes == 1 && topology.local_size > 1 && reach_all(topology)),
+      credentials_(ProcessCredentials::of_this_process()),
       sources_(static_cast<size_t>(topology.local_size)),
       copies_(static_cast<size_t>(topology.local_size)) {}
 
-// By trying: what forbids it (Yama, seccomp, user namespaces) cannot all be asked.
+// Finds out by trying, because not all restrictions (Yama, seccomp, user namespaces) can be
+// queried.
 bool DirectLevel::reach_all(const Topology& topology) {
   struct Word {
     int64_t process;
@@ -69,9 +72,10 @@ bool DirectLevel::reach_all(const Topology& topology) {
   EASYDDL_MPI(MPI_Allgather, &mine, sizeof mine, MPI_BYTE, all.data(), sizeof mine, MPI_BYTE,
               topology.host.get());
   int reached = 1;
-  for (const Word& each : all) {
-    processes_.push_back(static_cast<pid_t>(each.process));
-    if (!PeerMemory::holds(processes_.back(), each.address, each.value)) reached = 0;
+  for (const Word& each : all) {  // on one host, a member's number is its rank
+    const auto process = static_cast<pid_t>(each.process);
+    processes_.push_back({process, topology.name_of(static_cast<int>(processes_.size()))});
+    if (!PeerMemory::holds(process, each.address, each.value)) reached = 0;
   }
   EASYDDL_MPI(MPI_Allreduce, MPI_IN_PLACE, &reached, 1, MPI_INT, MPI_MIN, topology.host.get());
   return reached == 1;
@@ -102,14 +106,17 @@ DirectLevel::Offer::Offer(DirectLevel& level, const SegmentList& data, uint32_t 
     ++count;
   });
   mine.count = count;
-  mine.is_reachable = count <= level_.most_segments() && PeerMemory::is_reachable(data);
+  // The kernel would refuse access if the credentials of this process have changed.
+  mine.is_reachable = count <= level_.most_segments() &&
+                      ProcessCredentials::of_this_process() == level_.credentials_ &&
+                      PeerMemory::is_reachable(data);
 }
 
 DirectLevel::Offer::~Offer() {
   if (is_open_) level_.withdraw(phase_);
 }
 
-bool DirectLevel::all_offer(uint32_t phase) {
+bool DirectLevel::are_all_reachable(uint32_t phase) {
   for (int member = 0; member < shared_memory_.size(); ++member) {
     if (!announcement(member, phase).is_reachable) return false;
   }
@@ -123,34 +130,35 @@ bool DirectLevel::is_withdrawn(uint32_t phase) {
   return false;
 }
 
-// The arrays are about to be freed. Who begins a block after this sees it, because it tells that it
-// is at work before it looks.
+// The arrays are about to be freed. A rank that starts a block later sees the withdrawal, because
+// it sets `is_at_work` before it checks.
 void DirectLevel::withdraw(uint32_t phase) {
   announcement(shared_memory_.rank(), phase).is_withdrawn.store(1);
-  // Between a store and a load of something else: else the processor may load first (on aarch64
-  // with LDAPR), and both this rank and the last one to come would miss each other.
+  // Without a fence between the store and the load of another word, the processor may load first
+  // (on aarch64 with LDAPR). Then this rank and the last one to arrive could miss each other.
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (!shared_memory_.have_all_ended(phase)) return;  // nobody has begun
-  const auto end = std::chrono::steady_clock::now() + kPatience;
+  if (!shared_memory_.have_all_ended(phase)) return;  // no member has begun to access them
+  const auto end = std::chrono::steady_clock::now() + kWithdrawTimeout;
   for (int member = 0; member < shared_memory_.size(); ++member) {
     if (member == shared_memory_.rank()) continue;
     while (announcement(member, phase).is_at_work.load() != 0) {
-      if (std::chrono::steady_clock::now() > end) end_job_for(member);
+      if (std::chrono::steady_clock::now() > end) end_job_for_stopped(member);
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
   }
 }
 
-// A rank that is stopped in the midst of a block would later write to memory that this one has
-// given to others.
-void DirectLevel::end_job_for(int member) const {
-  write_line("easyddl: process " + std::to_string(processes_[static_cast<size_t>(member)]) +
-             " has been stopped while it writes to this rank's arrays, which have failed to be "
-             "reduced. Ending the job.");
+// A rank that is stopped in the middle of a block would later write to memory that this rank has
+// freed and reused.
+void DirectLevel::end_job_for_stopped(int member) const {
+  write_line(
+      "easyddl: " + processes_[static_cast<size_t>(member)].name +
+      " is stopped while it accesses the arrays of another rank, whose reduction has failed. "
+      "Ending the job.");
   end_job(1);
 }
 
-// Short data goes in as many blocks that all ranks have some.
+// Short data is divided into so many blocks that each rank gets some.
 size_t DirectLevel::block_bytes(size_t bytes) const {
   const size_t members = static_cast<size_t>(shared_memory_.size());
   const size_t block = std::min(kCopies / (members - 1), bytes / (2 * members));
@@ -165,7 +173,7 @@ void DirectLevel::reduce(const SegmentList& data, uint32_t phase, DType dtype, O
     peers_.emplace_back(processes_[static_cast<size_t>(member)],
                         SegmentList({theirs.segments, theirs.segments + theirs.count}));
   }
-  struct AtWork {  // for as long as this rank reaches into others' memory
+  struct AtWork {  // set while this rank accesses the memory of others
     std::atomic<uint32_t>& word;
     explicit AtWork(std::atomic<uint32_t>& w) : word(w) { word.store(1); }
     ~AtWork() { word.store(0); }
@@ -176,7 +184,8 @@ void DirectLevel::reduce(const SegmentList& data, uint32_t phase, DType dtype, O
   for (uint32_t i = shared.next.fetch_add(1); i < blocks; i = shared.next.fetch_add(1)) {
     const AtWork at_work(announcement(shared_memory_.rank(), phase).is_at_work);
     const size_t begin = i * block, end = std::min(data.bytes(), begin + block);
-    // Where a member is gone, or fails, the block stays undone: who waits for it learns why.
+    // If a member has died or failed, the block is never finished, and the ranks that wait for it
+    // get the error.
     if (is_withdrawn(phase) || !reduce_block(data, begin, end, dtype, op, divisor)) break;
     shared.done.advance(blocks);
   }
@@ -184,14 +193,14 @@ void DirectLevel::reduce(const SegmentList& data, uint32_t phase, DType dtype, O
   shared.done.wait(blocks, cores_are_shared_, idle);
 }
 
-// False if a member is gone.
+// Returns false if the process of a member no longer exists.
 bool DirectLevel::reduce_block(const SegmentList& data, size_t begin, size_t end, DType dtype,
                                Op op, int divisor) {
   const auto at = [](int member) { return static_cast<size_t>(member); };
   const int me = shared_memory_.rank(), members = shared_memory_.size();
   {
     const Span span("copy in", end - begin);
-    for (int i = 1; i < members; ++i) {  // not all from the same one at a time
+    for (int i = 1; i < members; ++i) {  // so that members do not all read from the same one
       const int member = (me + i) % members;
       std::vector<uint8_t>& copy = copies_[at(member)];
       copy.resize(std::max(copy.size(), end - begin));

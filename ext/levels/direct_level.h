@@ -14,22 +14,22 @@
 
 namespace easyddl {
 
-// Each member publishes the addresses of its arrays. The data is cut into blocks, and each member
-// takes the next block as soon as it has time: it reads the block from all other members, reduces
-// it, and writes the result to all members. Each input is read once and each result is written
-// once. Members wait for each other only at the beginning and at the end, so that a member whose
-// core is taken away delays one block and not the others. The result does not depend on who reduces
-// a block, because the order of a sum is that of the members.
+// Each member publishes the addresses of its arrays. The data is divided into blocks, and each
+// member takes the next block as soon as it is free: it reads the block from all other members,
+// reduces it, and writes the result to all members. Each input is read once and each result is
+// written once. Members wait for each other only at the beginning and at the end, so that a member
+// that loses its core delays only one block. The result does not depend on which member reduces a
+// block, because sums are in the order of the members.
 class DirectLevel {
  public:
-  // Collective over topology.host. The offers are written to slots of `shared_memory`.
+  // Collective over topology.host. Addresses are published in slots of `shared_memory`.
   DirectLevel(const Topology& topology, SharedMemoryLevel& shared_memory);
 
-  // Whether the kernel lets all members reach into each other's memory. The same on all.
+  // Whether the kernel lets all members access each other's memory. The same on all members.
   bool is_possible() const { return is_possible_; }
 
-  // This rank's arrays, in the others' reach from the end of `phase` on. Where that ends early, by
-  // an exception, the destructor waits until nobody is at work on them.
+  // Publishes this rank's arrays, which the other members may access from the end of `phase` on. If
+  // an exception ends the scope before `close`, the destructor waits until no member accesses them.
   class Offer {
    public:
     Offer(DirectLevel& level, const SegmentList& data, uint32_t phase);
@@ -37,7 +37,7 @@ class DirectLevel {
     Offer(const Offer&) = delete;
     Offer& operator=(const Offer&) = delete;
 
-    // Nobody has use of it any more.
+    // Declares that no member accesses the arrays any more.
     void close() { is_open_ = false; }
 
    private:
@@ -46,10 +46,11 @@ class DirectLevel {
     bool is_open_ = true;
   };
 
-  // Once all have ended `phase`: whether all arrays can be reached. The same on all.
-  bool all_offer(uint32_t phase);
+  // Whether the arrays of all members can be accessed. The same on all members. Called once all
+  // members have ended `phase`.
+  bool are_all_reachable(uint32_t phase);
 
-  // Reduces what was offered in `phase`. To be called by all members.
+  // Reduces the arrays that were published in `phase`. Called by all members.
   void reduce(const SegmentList& data, uint32_t phase, DType dtype, Op op, int divisor,
               const Idle& idle);
 
@@ -64,16 +65,17 @@ class DirectLevel {
   bool reach_all(const Topology& topology);
   bool is_withdrawn(uint32_t phase);
   void withdraw(uint32_t phase);
-  [[noreturn]] void end_job_for(int member) const;
+  [[noreturn]] void end_job_for_stopped(int member) const;
   bool reduce_block(const SegmentList& data, size_t begin, size_t end, DType dtype, Op op,
                     int divisor);
 
   SharedMemoryLevel& shared_memory_;
   bool cores_are_shared_;
-  std::vector<pid_t> processes_;
+  std::vector<PeerProcess> processes_;  // by member
   bool is_possible_;
-  std::vector<PeerMemory> peers_;             // of the reduction in progress, by member
-  std::vector<const void*> sources_;          // likewise
+  ProcessCredentials credentials_;            // of this process when all members could access it
+  std::vector<PeerMemory> peers_;             // by member, for the reduction in progress
+  std::vector<const void*> sources_;          // by member
   std::vector<std::vector<uint8_t>> copies_;  // of a block, by member
 };
 

@@ -51,8 +51,8 @@ void MpiLevel::plan_allreduce(Schedule& schedule, DType dtype, Op op) {
   plan(0, schedule, schedule.data.data(), schedule.count, dtype, op);
 }
 
-// Reduce-scatter among the members, the same again for the own shard among those of the next
-// level, and all-gather on the way back: what leaves a rack is a rack's data, once.
+// Adds a reduce-scatter among the members of a level, then the same for the own shard on the next
+// level, then an all-gather. So each rack sends its data to other racks only once.
 void MpiLevel::plan(size_t level, Schedule& schedule, uint8_t* data, size_t count, DType dtype,
                     Op op) {
   if (level == levels_.size() || count == 0) return;
@@ -61,7 +61,7 @@ void MpiLevel::plan(size_t level, Schedule& schedule, uint8_t* data, size_t coun
   InterHostAlgorithm algorithm =
       algorithm_.value_or(cheapest_inter_host_algorithm(operation.bytes(count), operation.size));
   if (is_last && algorithm == InterHostAlgorithm::whole) return add_whole(operation, schedule);
-  // The next level needs each shard where it belongs.
+  // The next level needs each shard at its owner.
   const bool leaves_shards =
       algorithm != InterHostAlgorithm::whole &&
       (algorithm != InterHostAlgorithm::halving || halving_is_even(operation));
@@ -77,19 +77,19 @@ InterHostOperation::Shard MpiLevel::part_of(size_t count) const {
   return operation.shard(operation.rank);
 }
 
-// Sums, and what goes on to other racks, are in memory of the host.
+// Sums, and data for other racks, are in host memory.
 void MpiLevel::plan_allreduce_on_gpu(Schedule& schedule, uint8_t* data, size_t count, uint8_t* mine,
                                      DType dtype, Op op, const std::vector<double>& factors) {
-  GpuShardOperation there{levels_[0].operation(data, count, dtype, op), mine, {}};
+  GpuShardOperation shard{levels_[0].operation(data, count, dtype, op), mine, {}};
   for (size_t host : hosts_) {
-    if (!factors.empty()) there.factors.push_back(factors[host]);
+    if (!factors.empty()) shard.factors.push_back(factors[host]);
   }
   const DType wide = accumulator_of(dtype);
   schedule.count = part_of(count).count;
   schedule.data.resize(schedule.count * size_of(wide));
-  add_reduce_scatter_from_gpu(there, schedule);
+  add_reduce_scatter_from_gpu(shard, schedule);
   plan(1, schedule, schedule.data.data(), schedule.count, wide, op);
-  add_all_gather_to_gpu(there, schedule);
+  add_all_gather_to_gpu(shard, schedule);
 }
 
 void MpiLevel::plan_broadcast(Schedule& schedule, uint8_t* data, size_t bytes, int root) const {

@@ -8,7 +8,7 @@
 namespace easyddl {
 namespace {
 
-// ncclDataType_t; -1 for what NCCL does not know.
+// Returns the ncclDataType_t; -1 if NCCL has none.
 int nccl_type(DType dtype) {
   switch (dtype) {
     case DType::int8:
@@ -32,7 +32,7 @@ int nccl_type(DType dtype) {
   }
 }
 
-// ncclRedOp_t; -1 for what NCCL does not know. A mean is a sum that is scaled.
+// Returns the ncclRedOp_t; -1 if NCCL has none. A mean is a scaled sum.
 int nccl_op(Op op) {
   switch (op) {
     case Op::sum:
@@ -55,7 +55,8 @@ bool is_float(DType dtype) {
 
 constexpr int kHostImmediate = 1;  // ncclScalarHostImmediate: the scalar is read in the call
 
-// A group that an exception leaves open would swallow all later calls of this thread.
+// Ends an NCCL group also after an exception, because an open group would capture all later calls
+// of this thread.
 class Group {
  public:
   Group() { nccl().GroupStart(); }
@@ -94,8 +95,8 @@ NcclLevel::NcclLevel(const NcclId& id, int size, int rank, const Idle& idle)
     : size_(size), rank_(rank) {
   NcclConfig config;
   try {
-    settle(nccl().CommInitRankConfig(&comm_, size, id, rank, &config), "ncclCommInitRankConfig",
-           idle);
+    complete(nccl().CommInitRankConfig(&comm_, size, id, rank, &config), "ncclCommInitRankConfig",
+             idle);
   } catch (...) {
     abort();
     throw;
@@ -113,11 +114,12 @@ void NcclLevel::fail(int code, const std::string& call) const {
                      nccl_version_text(nccl().version) + ", error " + std::to_string(code) + ")";
   const char* more = nccl().GetLastError(comm_);
   if (more != nullptr && more[0] != '\0') text += std::string(": ") + more;
-  throw Error(text + ". NCCL_DEBUG=WARN makes NCCL say more.");
+  throw Error(text + ". Set NCCL_DEBUG=WARN for more of NCCL's messages.");
 }
 
-// The communicator does not block: a call that takes long goes on behind it.
-void NcclLevel::settle(int code, const char* call, const Idle& idle) const {
+// Waits until a call has completed. The communicator is non-blocking, so a long call continues in
+// the background.
+void NcclLevel::complete(int code, const char* call, const Idle& idle) const {
   if (code == kNcclInProgress) {
     const auto ended = [&] {
       int state = kNcclSuccess;
@@ -130,8 +132,8 @@ void NcclLevel::settle(int code, const char* call, const Idle& idle) const {
   if (code != kNcclSuccess) fail(code, call);
 }
 
-// Within a group nothing begins yet.
-void NcclLevel::enlist(int code, const char* call) const {
+// Checks a call within a group, which begins only when the group ends.
+void NcclLevel::check_queued(int code, const char* call) const {
   if (code != kNcclSuccess && code != kNcclInProgress) fail(code, call);
 }
 
@@ -139,16 +141,16 @@ void NcclLevel::check() const {
   int state = kNcclSuccess;
   const int code = nccl().CommGetAsyncError(comm_, &state);
   if (code != kNcclSuccess) fail(code, "ncclCommGetAsyncError");
-  if (state != kNcclSuccess && state != kNcclInProgress) fail(state, "A collective of NCCL's");
+  if (state != kNcclSuccess && state != kNcclInProgress) fail(state, "An NCCL collective");
 }
 
-// An operator of the scaled sum lives as long as its factor is in use.
+// Keeps the operator of a scaled sum until another factor is needed.
 int NcclLevel::operation(DType dtype, const Reduction& reduction, const Idle& idle) {
   if (!reduction.is_scaled) return nccl_op(reduction.op);
   const bool fits = scaled_dtype_ == dtype && scaled_factor_ == reduction.factor;
   if (scaled_sum_ >= 0 && fits) return scaled_sum_;
   if (scaled_sum_ >= 0) {
-    settle(nccl().RedOpDestroy(std::exchange(scaled_sum_, -1), comm_), "ncclRedOpDestroy", idle);
+    complete(nccl().RedOpDestroy(std::exchange(scaled_sum_, -1), comm_), "ncclRedOpDestroy", idle);
   }
   const double factor = reduction.factor;
   uint64_t scalar = 0;  // in the elements' own type
@@ -157,10 +159,10 @@ int NcclLevel::operation(DType dtype, const Reduction& reduction, const Idle& id
   } else {
     const float single = static_cast<float>(factor);
     const void* const source = &single;
-    // A sum of one: what rounds a float32 to 16 bits.
+    // A sum of one source, which rounds a float32 to 16 bits.
     finish(&scalar, source, 1, dtype, Op::sum, 1);
   }
-  settle(
+  complete(
       nccl().RedOpCreatePreMulSum(&scaled_sum_, &scalar, nccl_type(dtype), kHostImmediate, comm_),
       "ncclRedOpCreatePreMulSum", idle);
   scaled_dtype_ = dtype;
@@ -174,11 +176,11 @@ void NcclLevel::allreduce(const std::vector<Segment>& arrays, DType dtype,
   Group group;
   for (const Segment& array : arrays) {
     if (array.bytes == 0) continue;
-    enlist(nccl().AllReduce(array.in, array.out, array.bytes / size_of(dtype), nccl_type(dtype), op,
-                            comm_, stream),
-           "ncclAllReduce");
+    check_queued(nccl().AllReduce(array.in, array.out, array.bytes / size_of(dtype),
+                                  nccl_type(dtype), op, comm_, stream),
+                 "ncclAllReduce");
   }
-  settle(group.end(), "ncclGroupEnd (of ncclAllReduce)", idle);
+  complete(group.end(), "ncclGroupEnd (of ncclAllReduce)", idle);
 }
 
 void NcclLevel::reduce_shards(uint8_t* data, size_t count, int owners, DType dtype,
@@ -188,15 +190,15 @@ void NcclLevel::reduce_shards(uint8_t* data, size_t count, int owners, DType dty
   const size_t bytes = count * size_of(dtype);
   const auto shard = [&](int owner) { return data + static_cast<size_t>(owner) * bytes; };
   if (owners == size_) {
-    return settle(nccl().ReduceScatter(data, shard(rank_), count, type, op, comm_, stream),
-                  "ncclReduceScatter", idle);
+    return complete(nccl().ReduceScatter(data, shard(rank_), count, type, op, comm_, stream),
+                    "ncclReduceScatter", idle);
   }
   Group group;
   for (int owner = 0; owner < owners; ++owner) {
-    enlist(nccl().Reduce(shard(owner), shard(owner), count, type, op, owner, comm_, stream),
-           "ncclReduce");
+    check_queued(nccl().Reduce(shard(owner), shard(owner), count, type, op, owner, comm_, stream),
+                 "ncclReduce");
   }
-  settle(group.end(), "ncclGroupEnd (of ncclReduce)", idle);
+  complete(group.end(), "ncclGroupEnd (of ncclReduce)", idle);
 }
 
 void NcclLevel::gather_shards(uint8_t* data, size_t count, int owners, DType dtype,
@@ -206,15 +208,15 @@ void NcclLevel::gather_shards(uint8_t* data, size_t count, int owners, DType dty
   const size_t bytes = count * size_of(dtype);
   const auto shard = [&](int owner) { return data + static_cast<size_t>(owner) * bytes; };
   if (owners == size_) {
-    return settle(nccl().AllGather(shard(rank_), data, count, type, comm_, stream), "ncclAllGather",
-                  idle);
+    return complete(nccl().AllGather(shard(rank_), data, count, type, comm_, stream),
+                    "ncclAllGather", idle);
   }
   Group group;
   for (int owner = 0; owner < owners; ++owner) {
-    enlist(nccl().Broadcast(shard(owner), shard(owner), count, type, owner, comm_, stream),
-           "ncclBroadcast");
+    check_queued(nccl().Broadcast(shard(owner), shard(owner), count, type, owner, comm_, stream),
+                 "ncclBroadcast");
   }
-  settle(group.end(), "ncclGroupEnd (of ncclBroadcast)", idle);
+  complete(group.end(), "ncclGroupEnd (of ncclBroadcast)", idle);
 }
 
 }  // namespace easyddl

@@ -1,5 +1,7 @@
 #include "levels/peer_memory.h"
 
+#include <linux/capability.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -15,13 +17,13 @@
 namespace easyddl {
 namespace {
 
-// As many parts as the kernel takes on either side of one call.
+// The most parts that the kernel accepts on either side of one call.
 constexpr size_t kMostParts = 1024;
 
 enum class CopyDirection : long { read = SYS_process_vm_readv, write = SYS_process_vm_writev };
 
-// Not glibc's functions: a sanitizer's stand before them, and take the other process's addresses
-// for this one's.
+// System calls instead of glibc's functions, because sanitizers intercept those, and treat the
+// addresses of the other process as addresses of this one.
 long copy(CopyDirection direction, pid_t process, const std::vector<iovec>& here,
           const std::vector<iovec>& there) {
   return syscall(static_cast<long>(direction), process, here.data(), here.size(), there.data(),
@@ -30,21 +32,36 @@ long copy(CopyDirection direction, pid_t process, const std::vector<iovec>& here
 
 iovec part(const void* address, size_t bytes) { return {const_cast<void*>(address), bytes}; }
 
-// All bytes, or an Error; false if the process is gone.
-bool copy_all(CopyDirection direction, pid_t process, const std::vector<iovec>& here,
+// Copies all bytes or throws an Error. Returns false if the process no longer exists.
+bool copy_all(CopyDirection direction, const PeerProcess& process, const std::vector<iovec>& here,
               const std::vector<iovec>& there, size_t bytes) {
-  const long copied = copy(direction, process, here, there);
+  const long copied = copy(direction, process.id, here, there);
   if (copied == static_cast<long>(bytes)) return true;
   if (copied < 0 && errno == ESRCH) return false;
   const std::string call =
-      std::string(direction == CopyDirection::read ? "process_vm_readv" : "process_vm_writev") +
-      " of process " + std::to_string(process);
+      direction == CopyDirection::read
+          ? "Reading the memory of " + process.name + " (process_vm_readv)"
+          : "Writing to the memory of " + process.name + " (process_vm_writev)";
   check_system(copied, call);
   throw Error(call + " ended after " + std::to_string(copied) + " of " + std::to_string(bytes) +
               " bytes.");
 }
 
 }  // namespace
+
+ProcessCredentials ProcessCredentials::of_this_process() {
+  uid_t users[3] = {};
+  gid_t groups[3] = {};
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct capabilities[_LINUX_CAPABILITY_U32S_3] = {};
+  check_system(getresuid(&users[0], &users[1], &users[2]), "getresuid");
+  check_system(getresgid(&groups[0], &groups[1], &groups[2]), "getresgid");
+  check_system(syscall(SYS_capget, &header, capabilities), "capget");
+  const long dumpable = check_system(prctl(PR_GET_DUMPABLE, 0, 0, 0, 0), "prctl(PR_GET_DUMPABLE)");
+  return {{static_cast<uint64_t>(dumpable), users[0], users[1], users[2], groups[0], groups[1],
+           groups[2], capabilities[0].effective, capabilities[1].effective,
+           capabilities[0].permitted, capabilities[1].permitted}};
+}
 
 bool PeerMemory::read(size_t begin, size_t end, uint8_t* to) const {
   std::vector<iovec> there;
@@ -55,7 +72,7 @@ bool PeerMemory::read(size_t begin, size_t end, uint8_t* to) const {
     const size_t middle = begin + (end - begin) / 2;
     return read(begin, middle, to) && read(middle, end, to + (middle - begin));
   }
-  return copy_all(CopyDirection::read, process_, {part(to, end - begin)}, there, end - begin);
+  return copy_all(CopyDirection::read, *process_, {part(to, end - begin)}, there, end - begin);
 }
 
 bool PeerMemory::write(size_t begin, size_t end, const SegmentList& from) const {
@@ -71,10 +88,11 @@ bool PeerMemory::write(size_t begin, size_t end, const SegmentList& from) const 
     const size_t middle = begin + (end - begin) / 2;
     return write(begin, middle, from) && write(middle, end, from);
   }
-  return copy_all(CopyDirection::write, process_, here, there, end - begin);
+  return copy_all(CopyDirection::write, *process_, here, there, end - begin);
 }
 
-// One byte of each array tells: memory of such a kind is a mapping of its own.
+// Tests one byte of each array, which is enough because memory that cannot be copied is a separate
+// mapping.
 bool PeerMemory::is_reachable(const SegmentList& segments) {
   std::vector<iovec> there;
   std::vector<uint8_t> bytes(kMostParts);

@@ -35,8 +35,8 @@ size_t header_bytes(int size) {
   return round_up(kLine + static_cast<size_t>(size) * sizeof(Notes), kPage);
 }
 
-// The memory that `member` writes: its own slots, of which there is one a phase. Member 0's begins
-// with the header, which all write.
+// Returns the memory that `member` writes: its slot of each phase. Member 0 also has the header,
+// which all members write.
 std::vector<SharedSegment::Range> ranges_of(int member, int size, size_t slot_bytes,
                                             uint32_t slots) {
   std::vector<SharedSegment::Range> ranges;
@@ -60,10 +60,10 @@ SharedMemoryLevel::SharedMemoryLevel(const Topology& topology, size_t slot_bytes
                header_bytes(size_) + slots * static_cast<size_t>(size_) * slot_bytes_,
                ranges_of(rank_, size_, slot_bytes_, slots)) {
   if (segment_.data() == nullptr) {
-    throw Error("Shared memory of rank " + std::to_string(topology.rank) +
-                "'s host could not be opened by all of its ranks.");
+    throw Error("Not all ranks on the host of rank " + std::to_string(topology.rank) +
+                " could open its shared memory.");
   }
-  // A memfd is born zeroed, which is what a FutexCounter and Notes begin with.
+  // A new memfd is zeroed, which is the initial state of a FutexCounter and of Notes.
   static_assert(sizeof(FutexCounter) <= kLine && std::atomic<uint32_t>::is_always_lock_free);
 }
 

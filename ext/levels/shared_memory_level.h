@@ -1,4 +1,4 @@
-// The level within a host: memory that its ranks share, and the phases in which they use it.
+// The level within a host: shared memory, and the phases in which the host's ranks use it.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace easyddl {
 // Collectives on the shared memory proceed in phases. In phase t each member
 //   1. writes its own slot of phase t,
 //   2. waits until all members have ended phase t - 1,
-//   3. reads what was written in earlier phases,
+//   3. reads the data of earlier phases,
 //   4. ends phase t.
 // So no member is ever more than one phase ahead of another.
 //
@@ -24,10 +24,10 @@ class SharedMemoryLevel {
  public:
   static constexpr uint32_t kMostSlots = 8;
 
-  // What a member publishes in a phase.
+  // The data that a member publishes in a phase beside its slot.
   struct Note {
     uint64_t fingerprint;  // of the collective that begins in this phase
-    uint32_t verdict;      // whether all hosts agree; written by leaders
+    uint32_t verdict;      // whether the fingerprints of all hosts agree; written by leaders
   };
 
   // Collective over topology.host. `slots` is S above.

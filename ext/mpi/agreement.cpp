@@ -14,8 +14,8 @@ void agree_on_failure(MPI_Comm comm, const std::optional<std::string>& problem) 
   EASYDDL_MPI(MPI_Comm_rank, comm, &rank);
   EASYDDL_MPI(MPI_Comm_size, comm, &size);
   int first = problem ? rank : size;
-  // MPI promises an order for its own buffers only. Here also what a rank has written to shared
-  // memory before is seen by all after.
+  // The fences order accesses to shared memory: data that a rank wrote before this is visible to
+  // all ranks after it. MPI guarantees that only for its own buffers.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   EASYDDL_MPI(MPI_Allreduce, MPI_IN_PLACE, &first, 1, MPI_INT, MPI_MIN, comm);
   std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -28,7 +28,7 @@ void agree_on_failure(MPI_Comm comm, const std::optional<std::string>& problem) 
   throw AgreedError(text);
 }
 
-std::string of_this_rank(const std::string& problem) {
+std::string describe_failure(const std::string& problem) {
   int rank = 0;
   EASYDDL_MPI(MPI_Comm_rank, MPI_COMM_WORLD, &rank);
   char host[256] = {};

@@ -1,4 +1,4 @@
-// Failures of one rank that all ranks of a communicator learn of.
+// Agreement of all ranks of a communicator on a failure of one of them.
 #pragma once
 
 #include <exception>
@@ -16,16 +16,16 @@ class AgreedError : public Error {
   using Error::Error;
 };
 
-// Collective over `comm`. `problem` says what failed on this rank, if anything did. If a rank has
-// a problem, all ranks throw the AgreedError of the lowest such rank.
+// Collective over `comm`. `problem` describes the failure of this rank, if it has one. If any rank
+// has a failure, all ranks throw the AgreedError of the lowest such rank.
 void agree_on_failure(MPI_Comm comm, const std::optional<std::string>& problem);
 
-// What an agreed error says of `problem`: on which rank and host of the job it occurred.
-std::string of_this_rank(const std::string& problem);
+// Returns the text of an AgreedError: `problem`, with this rank and its host.
+std::string describe_failure(const std::string& problem);
 
-// Collective over `comm`: runs `step` on all of its ranks. If it throws on any, all throw, so that
-// no rank goes on to wait for one that has failed. `step` may itself be collective over a part of
-// `comm` if all ranks of that part leave it alike.
+// Collective over `comm`. Runs `step` on all ranks. If it throws on any rank, all ranks throw, so
+// that no rank continues and waits for a rank that has failed. `step` may itself be collective over
+// a part of `comm`, if it succeeds or throws alike on all ranks of that part.
 template <class Step>
 void all_or_none(MPI_Comm comm, Step step) {
   std::optional<std::string> problem;
@@ -34,7 +34,7 @@ void all_or_none(MPI_Comm comm, Step step) {
   } catch (const AgreedError& error) {
     problem = error.what();
   } catch (const std::exception& error) {
-    problem = of_this_rank(error.what());
+    problem = describe_failure(error.what());
   }
   agree_on_failure(comm, problem);
 }

@@ -1,11 +1,12 @@
-// A communicator of MPI.
+// An MPI communicator.
 #pragma once
 
 #include "mpi/mpi.h"
 
 namespace easyddl {
 
-// An MPI communicator, freed at the end of its scope; its errors are returned, not fatal.
+// An MPI communicator, freed at the end of its scope. MPI returns its errors instead of ending the
+// job.
 class MpiComm {
  public:
   MpiComm() = default;

@@ -1,7 +1,7 @@
-// The functions of MPI that the engine calls, in types that are the same for every MPI library.
+// The MPI functions that the engine calls, with types that are the same for every MPI library.
 //
-// The libraries differ in their binary interface (ABI): a communicator is an integer in MPICH and a
-// pointer in Open MPI. The engine is compiled once, for the types below. A small library for each
+// MPI libraries differ in their binary interface (ABI): a communicator is an integer in MPICH and a
+// pointer in Open MPI. The engine is compiled once, with the types below. A small library for each
 // ABI translates them: native/translation.cpp.
 #pragma once
 
@@ -10,8 +10,8 @@
 
 namespace easyddl::mpi {
 
-// Handles. The named ones stand for the library's constants; all others hold the library's own
-// handle, which is never as small as these.
+// Handles. The named values stand for the library's constants. All other values are the library's
+// own handles, which are always larger.
 enum class Comm : uintptr_t { null, world, self };
 enum class Request : uintptr_t { null };
 
@@ -24,10 +24,10 @@ enum class ThreadLevel { single, funneled, serialized, multiple };
 constexpr int kAnySource = -1;
 constexpr int kAnyTag = -1;
 constexpr int kUndefined = -32766;
-constexpr int kMaxLibraryVersion = 8192;  // bytes of the longest text
+constexpr int kMaxLibraryVersion = 8192;  // in bytes
 constexpr int kMaxErrorString = 1024;
 
-// In place of a send buffer: the input lies in the receive buffer.
+// Stands for MPI_IN_PLACE: the input is in the receive buffer.
 inline void* in_place() { return reinterpret_cast<void*>(-1); }
 
 struct Status {
@@ -36,7 +36,7 @@ struct Status {
   alignas(void*) unsigned char native[48];  // the library's own status
 };
 
-// Each pointer has the name of the function of MPI that it calls, and its arguments.
+// Each pointer has the name and the arguments of the MPI function that it calls.
 struct Functions {
   int (*MPI_Init_thread)(ThreadLevel required, ThreadLevel* provided);
   int (*MPI_Query_thread)(ThreadLevel* provided);
@@ -75,14 +75,16 @@ struct Functions {
   int (*MPI_Iallreduce)(const void* in, void* out, int count, Datatype type, Op op, Comm comm,
                         Request* request);
 
-  // Has MPI_Finalize call `function` first, by an attribute of MPI_COMM_SELF. Once.
+  // Registers a function that MPI_Finalize calls first, by an attribute of MPI_COMM_SELF. Called
+  // once.
   int (*call_in_finalize)(void (*function)());
 
-  const char* built_with;  // the MPI whose header the translation was compiled with
-  uintptr_t world;         // its MPI_COMM_WORLD
+  const char*
+      built_with;   // name and version of the MPI with whose header the translation was compiled
+  uintptr_t world;  // its MPI_COMM_WORLD
 };
 
-// What a translation exports, under the name kEntryPoint.
+// The function that a translation exports under the name kEntryPoint.
 using EntryPoint = const Functions*();
 constexpr const char* kEntryPoint = "easyddl_mpi_functions";
 

@@ -14,22 +14,23 @@ namespace {
 const mpi::Functions* g_functions = nullptr;
 std::string g_path;
 
-// The MPI that a loaded library uses. Its own scope tells: the first function of that name in the
-// process may be that of a tool which was preloaded.
+// Returns the path of the MPI library that a loaded library uses. Looks up the function in that
+// library's scope, because the first one in the process may be that of a preloaded tool.
 std::string mpi_used_by(const std::string& user) {
   void* const handle = dlopen(user.empty() ? nullptr : user.c_str(), RTLD_LAZY | RTLD_NOLOAD);
-  if (handle == nullptr) throw Error("'" + user + "' has not been loaded, so MPI has not either.");
+  if (handle == nullptr)
+    throw Error("'" + user + "' is not loaded, and so MPI is not loaded either.");
   void* const function = dlsym(handle, "MPI_Get_library_version");
-  if (function == nullptr) throw Error("'" + user + "' uses no MPI library.");
+  if (function == nullptr) throw Error("'" + user + "' does not use an MPI library.");
   return path_of(function);
 }
 
 }  // namespace
 
-// A translation names no library that it needs: the same ABI has other file names at some sites.
-// It finds MPI's functions among the symbols of the whole process. mpi4py loads MPI for itself
-// alone (RTLD_LOCAL), so that its symbols must be made global first. A tool that was preloaded
-// comes before them, as usual.
+// A translation is not linked with an MPI library, because libraries of the same ABI have different
+// file names at some sites. It finds MPI's functions among the global symbols of the process.
+// mpi4py loads MPI with RTLD_LOCAL, so its symbols must first be made global. The functions of a
+// preloaded tool precede them, as usual.
 void load_mpi(const std::string& translation, const std::string& user_of_mpi) {
   if (g_functions != nullptr) return;
   g_path = mpi_used_by(user_of_mpi);
@@ -38,14 +39,14 @@ void load_mpi(const std::string& translation, const std::string& user_of_mpi) {
     throw Error(std::string("MPI's symbols cannot be made global: ") + dlerror());
   }
   DynamicLibrary library("The translation " + translation);
-  if (!library.open(translation)) throw Error(library.complaint());
+  if (!library.open(translation)) throw Error(library.error());
   mpi::EntryPoint* entry_point = nullptr;
   library.find(entry_point, mpi::kEntryPoint);
   g_functions = entry_point();
 }
 
 const mpi::Functions& mpi_functions() {
-  if (g_functions == nullptr) throw Error("MPI is called before it has been loaded.");
+  if (g_functions == nullptr) throw Error("MPI was called before load_mpi.");
   return *g_functions;
 }
 

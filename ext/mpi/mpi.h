@@ -1,6 +1,6 @@
-// MPI, as the engine calls it: by its usual names, whichever library is loaded.
+// MPI's usual names, for whichever MPI library is loaded.
 //
-// Call a function by EASYDDL_MPI, which throws its errors, or through mpi().
+// Functions are called by EASYDDL_MPI, which throws their errors, or through mpi_functions().
 #pragma once
 
 #include "mpi/functions.h"
@@ -40,10 +40,10 @@ constexpr int MPI_UNDEFINED = mpi::kUndefined;
 constexpr MPI_Status* MPI_STATUS_IGNORE = nullptr;
 inline void* const MPI_IN_PLACE = mpi::in_place();
 
-// The functions of the library that load_mpi has loaded.
+// Returns the functions of the library that load_mpi has loaded.
 const mpi::Functions& mpi_functions();
 
-// Throws an Error naming `call` and MPI's own text for `code` unless it is MPI_SUCCESS.
+// Throws an Error with `call` and MPI's text for `code`, unless `code` is MPI_SUCCESS.
 void check_mpi(int code, const char* call);
 
 }  // namespace easyddl

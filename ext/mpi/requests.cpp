@@ -5,9 +5,9 @@
 
 namespace easyddl {
 
-// One by one: an error that MPI_Testall meets is raised on no communicator of ours, so that MPI
-// ends the job, with a text that only refers to a status. The first that is still active stands for
-// all.
+// Tests one request after the other. MPI_Testall would not raise an error on one of our
+// communicators, so that MPI would end the job, with a text that only refers to a status. Stops at
+// the first request that is still active.
 bool have_ended(MPI_Request* requests, int count) {
   for (int i = 0; i < count; ++i) {
     if (requests[i] == MPI_REQUEST_NULL) continue;

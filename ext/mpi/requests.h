@@ -1,4 +1,4 @@
-// Requests of MPI: whether they have ended, and what has gone wrong with them.
+// Tests of MPI requests, and waits for them.
 #pragma once
 
 #include "common/wait.h"
@@ -6,11 +6,12 @@
 
 namespace easyddl {
 
-// Whether all of these requests have ended. Throws an Error with the cause if one has failed.
+// Returns whether all of these requests have ended. Throws an Error with the cause if one has
+// failed.
 bool have_ended(MPI_Request* requests, int count);
 
-// Returns once all of these requests have ended. If `idle` throws, they may still be active: their
-// memory must live until MPI has let go of it.
+// Waits until all of these requests have ended. If `idle` throws, they may still be active, and
+// their memory must live until they end.
 void wait_requests(MPI_Request* requests, int count, bool cores_are_shared, const Idle& idle);
 
 }  // namespace easyddl

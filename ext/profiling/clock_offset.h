@@ -1,4 +1,4 @@
-// How far this rank's clock is from the root's.
+// The offset of this rank's clock from the root's.
 #pragma once
 
 #include <cstdint>
@@ -7,15 +7,15 @@
 
 namespace easyddl {
 
-// In nanoseconds of the clock of the trace: at the time `at`, this clock plus `offset` was the
-// root's, give or take `error`.
+// In nanoseconds of the trace's clock: at time `at` of this clock, the root's clock was `at +
+// offset`, with an error of at most `error`.
 struct ClockOffset {
   int64_t at, offset, error;
 };
 
-// Collective. Cristian's algorithm (F. Cristian, "Probabilistic clock synchronization", 1989):
-// asks the root for its time some times over, and believes the answer that came back soonest,
-// which was read in the middle of that round trip, give or take half of it.
+// Collective. Uses Cristian's algorithm (F. Cristian, "Probabilistic clock synchronization", 1989):
+// asks the root for its time several times, and uses the answer with the shortest round trip. The
+// root read its clock in the middle of that round trip, with an error of at most half of it.
 ClockOffset measure_clock_offset(MPI_Comm comm, bool cores_are_shared);
 
 }  // namespace easyddl

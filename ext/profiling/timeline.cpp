@@ -6,7 +6,8 @@
 namespace easyddl {
 namespace {
 
-// At the start and at the end: between the two, clocks of different hosts drift apart evenly.
+// Writes the clock's offset. Called at the start and at the end; in between, the drift of the
+// clocks is taken to be linear.
 void add_clock(MPI_Comm world, bool cores_are_shared) {
   const auto [at, offset, error] = measure_clock_offset(world, cores_are_shared);
   Trace::on()->add_clock(at, offset, error);

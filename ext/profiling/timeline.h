@@ -1,14 +1,14 @@
-// The job's timeline: a trace of each rank, on clocks that can be compared.
+// The timeline of a job: a trace of each rank, with the offsets of their clocks.
 #pragma once
 
 #include "mpi/mpi.h"
 
 namespace easyddl {
 
-// Collective. From now on this process's trace goes to `file`, which is open for writing.
+// Collective. Starts the trace of this process in `file`, a descriptor that is open for writing.
 void start_timeline(MPI_Comm world, bool cores_are_shared, int file);
 
-// Collective if the timeline has been started; called when all ranks have come to their ends.
+// Ends the trace. Collective if the timeline has been started. Called when all ranks have ended.
 void end_timeline(MPI_Comm world, bool cores_are_shared);
 
 }  // namespace easyddl

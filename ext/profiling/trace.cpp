@@ -17,20 +17,20 @@
 namespace easyddl {
 namespace {
 
-// Of each of the two buffers: the memory that a trace takes.
+// The size of each of the two buffers.
 constexpr size_t kBufferBytes = 64 << 10;
-// What a rank that is killed may have done unseen.
+// The period after which the buffer is written. A killed rank loses the spans of at most this time.
 constexpr std::chrono::milliseconds kFlushPeriod{200};
-// More of a text is of no use in a timeline: a fingerprint may list hundreds of gradients.
+// The longest text of a span. A fingerprint may list hundreds of gradients.
 constexpr size_t kTextBytes = 240;
 
-thread_local int64_t t_thread = 0;  // 0: none yet
+thread_local int64_t t_thread = 0;  // the number of this thread in the trace; 0 for none yet
 
 }  // namespace
 
 std::atomic<Trace*> Trace::process_{nullptr};
 
-// One line of JSON. Long enough for any that is made here.
+// One line of JSON. The buffer is long enough for all lines of this file.
 class Trace::Line {
  public:
   Line& raw(const char* text) {
@@ -46,11 +46,11 @@ class Trace::Line {
     return *this;
   }
 
-  // A string with its quotes.
+  // Adds a string in quotes.
   Line& quoted(const std::string& text) {
     raw("\"");
     size_t length = std::min(text.size(), kTextBytes);
-    // Not in the middle of a character of UTF-8.
+    // Do not cut a UTF-8 character.
     while (length < text.size() && length > 0 && (text[length] & 0xc0) == 0x80) --length;
     for (size_t i = 0; i < length; ++i) character(text[i]);
     return raw(length < text.size() ? "...\"" : "\"");
@@ -83,11 +83,11 @@ Trace::Trace(int file)
       spare_(new char[kBufferBytes]) {}
 
 void Trace::start(int file) {
-  // Never destroyed: threads may add to it while the process ends.
+  // Never destroyed, because threads may add to it while the process ends.
   auto* const trace = new Trace(file);
   process_.store(trace, std::memory_order_release);
   std::thread([trace] {
-    sigset_t all;  // signals are the main thread's
+    sigset_t all;  // signals are handled by the main thread
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, nullptr);
     for (;;) {
@@ -170,10 +170,12 @@ void Trace::write_out(const char* data, size_t bytes) {
     const ssize_t written = write(file_, data, bytes);
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) {
-      // A full disk is no reason to end a training.
+      // A full disk must not end the training.
       failed_ = true;
-      write_line(std::string("easyddl: warning: the timeline ends here: it cannot be written: ") +
-                 std::strerror(errno));
+      write_line(
+          std::string(
+              "easyddl: warning: the timeline is incomplete, because writing to it failed: ") +
+          std::strerror(errno));
       return;
     }
     data += written;

@@ -1,4 +1,4 @@
-// What this process does and when, written to a file for the timeline.
+// Writes the spans of this process to a file for the timeline.
 #pragma once
 
 #include <atomic>
@@ -12,39 +12,40 @@
 
 namespace easyddl {
 
-// Lines of JSON, one a span, in a file of this rank's own. There is one trace a process or none,
-// so that no span names it. It takes little memory: what was added goes
-// to the file soon, and at the latest when its buffer is full.
+// Writes lines of JSON, one for each span, to a file of this rank. A process has at most one trace,
+// so that spans need no reference to it. It needs little memory, because a thread writes the buffer
+// to the file periodically, and a full buffer is written at once.
 class Trace {
  public:
-  // Named numbers that a span carries.
+  // Named numbers of a span.
   using Values = std::initializer_list<std::pair<const char*, int64_t>>;
 
-  // Begins the trace of this process, in a file that is open for writing.
+  // Starts the trace of this process in a file that is open for writing.
   static void start(int file);
 
-  // The trace of this process, or null while none is written, which is all that it then costs.
+  // Returns the trace of this process, or null if none is written. Without a trace, this check is
+  // the only cost.
   static Trace* on() { return process_.load(std::memory_order_acquire); }
 
-  // The time that spans are in: nanoseconds of the steady clock, Python's time.monotonic_ns().
+  // Returns the time of the trace's clock: nanoseconds of the steady clock, as Python's
+  // time.monotonic_ns().
   static int64_t now();
 
-  // Writes one span of this thread. `name` and the names of `values` go into the file as they
-  // are. `what`, which may be null, is cut where it is long.
+  // Writes one span of this thread. `name` and the names of `values` are written unescaped. `what`,
+  // which may be null, is shortened if it is long.
   void add(const char* name, int64_t begin, int64_t end, Values values = {},
            const std::string* what = nullptr);
 
-  // How this thread's spans are headed in the timeline.
+  // Sets the name of this thread in the timeline.
   void name_thread(const std::string& name);
 
-  // What this process's clock said at `at`, plus `offset`, was the root's time, give or take
-  // `error`.
+  // Writes a measurement of this process's clock: see ClockOffset.
   void add_clock(int64_t at, int64_t offset, int64_t error);
 
-  // Nothing comes after this: without it the file is one that was cut short.
+  // Writes the last line. A file without it is incomplete.
   void end();
 
-  // Hands what was added to the system, which keeps it when the process is killed.
+  // Writes the buffer to the file, so that it is kept if the process is killed.
   void flush();
 
  private:
@@ -60,14 +61,14 @@ class Trace {
   const int file_;
   const int process_id_;  // a forked child writes nothing
   bool failed_ = false;
-  std::mutex file_mutex_;  // taken before the other
+  std::mutex file_mutex_;  // locked before `mutex_`
   std::mutex mutex_;
   std::unique_ptr<char[]> lines_, spare_;  // one is filled while the other is written
   size_t used_ = 0;
   int64_t threads_ = 0;
 };
 
-// The time from here to the end of the scope.
+// A span from the constructor to the end of the scope.
 class Span {
  public:
   explicit Span(const char* name, size_t bytes = 0) : trace_(Trace::on()) {
@@ -91,7 +92,7 @@ class Span {
   int64_t begin_;
 };
 
-// How long so many spans take, in seconds: for a benchmark.
+// Returns the seconds that `count` spans take, for a benchmark.
 double time_spans(int64_t count);
 
 }  // namespace easyddl

@@ -1,24 +1,28 @@
-// What a rank says of itself at the head of a step, and what all ranks say together.
+// The control word, which the ranks sum at the beginning of a step.
 #pragma once
 
 #include <array>
+#include <cstddef>
+#include <string>
+
+#include "collectives/communicator.h"
 
 namespace easyddl {
 
-// The weight of a rank whose gradient is that of a sum over its samples, not of a mean: such
-// gradients are averaged over all ranks as they are.
+// The weight of a rank whose loss is a sum over its samples, not a mean. Gradients of such a loss
+// are averaged over all ranks without weights.
 constexpr double kUnweighted = -1;
 
-// It travels with the first bucket of a step, so that uneven data, weights and stopping together
+// It is reduced with the first bucket of a step, so that uneven data, weights and a common stop
 // cost no collective of their own. Each entry is summed over the ranks.
 struct ControlWord {
   static constexpr size_t kLength = 4;
   using Floats = std::array<float, kLength>;
 
   double weight = 0;      // of this rank's batch, such as its number of samples
-  double active = 0;      // 1 if it has a batch
-  double stop = 0;        // 1 if it asks all to stop
-  double unweighted = 0;  // 1 if it has no weight: see kUnweighted
+  double active = 0;      // 1 if this rank has a batch
+  double stop = 0;        // 1 if this rank asks all ranks to stop
+  double unweighted = 0;  // 1 if its weight is kUnweighted
 
   static ControlWord of(double weight, bool active, bool stop) {
     const bool unweighted = active && weight < 0;
@@ -31,16 +35,21 @@ struct ControlWord {
             static_cast<float>(unweighted)};
   }
 
-  // `times`: by what the sums have been divided.
+  // Multiplies `sums` by `times`: the number of ranks if they are means, else 1.
   static ControlWord from_floats(const Floats& sums, double times) {
     return {sums[0] * times, sums[1] * times, sums[2] * times, sums[3] * times};
   }
 
-  // Counts may be rounded by the division.
+  // The thresholds allow for rounding by the division of a mean.
   bool any_active() const { return active > 0.5; }
   bool all_active(int ranks) const { return active > ranks - 0.5; }
   bool any_stops() const { return stop > 0.5; }
   bool any_unweighted() const { return unweighted > 0.5; }
 };
+
+// Collective over the communicator. Returns the sum of all ranks' control words, which are reduced
+// alone. `text` describes the collective.
+ControlWord sum_of_control_words(Communicator& communicator, const ControlWord& mine,
+                                 const std::string& text);
 
 }  // namespace easyddl

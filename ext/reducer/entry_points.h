@@ -1,4 +1,4 @@
-// How another library of this process hands gradients to a reducer.
+// The functions by which the frameworks' ops submit gradients to a reducer.
 #pragma once
 
 #include <cstddef>
@@ -12,35 +12,38 @@
 
 namespace easyddl {
 
-// The frameworks' ops live in libraries of their own, which know neither Python nor MPI, and
-// are not linked with the engine. They are given this at load; both come from one build.
+// Pointers to functions of the engine. The ops of TensorFlow and XLA are in separate libraries,
+// which use neither Python nor MPI and are not linked with the engine. They receive this struct
+// when they are loaded. All libraries are from the same build.
 struct ReducerEntryPoints {
-  // Hands in the arrays of one or more whole buckets, from bucket `first` on, to the reducer
-  // of that number. `weight` is that of this rank's batch, and matters with the first bucket of a
-  // step. `done` is called once, maybe on another thread: its argument says why the arrays do not
-  // hold the result, and is empty where they do.
+  // Submits the arrays of one or more whole buckets, beginning with bucket `first`, to the reducer
+  // with this number. `weight` is the weight of this rank's batch, and is used with the first
+  // bucket of a step. `done` is called once, possibly on another thread. Its argument is empty if
+  // the arrays hold the result; otherwise it is the error.
   void (*submit)(int64_t reducer, size_t first, std::vector<Segment> arrays, double weight,
                  std::function<void(const std::string& error)> done);
 
-  // The same for arrays that lie on a GPU, from a thread that queues work on `stream`. It queues
-  // more: the arrays are read once the stream has come to where it is now, and the stream then
-  // waits for the results. With the first bucket of a step the thread waits until all ranks have
-  // begun it, and with each one for what the hosts have to do, where its algorithm has any.
-  // Buckets must come in their order, and all ranks must hand in the steps of all their reducers
-  // in one order: no step of another reducer comes between the buckets of a step.
+  // The same for arrays in GPU memory. `stream` is the framework's stream: the arrays are read when
+  // the work queued on it so far is done, and work that is queued later waits for the results. With
+  // the first bucket of a step the calling thread waits until all ranks have begun the step. If the
+  // algorithm of a bucket involves the hosts, the thread also waits for their part. Buckets must be
+  // submitted in order. All ranks must submit the steps of all their reducers in the same order,
+  // and no other reducer's step may come between the buckets of a step.
   //
-  // `gpu_weight` points to the weight on that GPU, or is null where `weight` tells it: then the
-  // thread waits for it too. Returns why the stream does not wait, and will not find the results;
-  // empty where it does. `done` is called once in any case: the arrays must live until then. A step
-  // that fails half-way ends the job, since other ranks' GPUs wait for this one's.
+  // If `gpu_weight` is not null, it points to the weight in GPU memory, which replaces `weight`;
+  // the thread waits until it is computed. Returns an error if the arrays were refused, so that the
+  // stream does not wait; empty otherwise. `done` is called once in either case, and the arrays
+  // must live until then. A step that fails part-way ends the job, because the other ranks' GPUs
+  // wait for this rank's GPU.
   std::string (*submit_on_gpu)(int64_t reducer, size_t first, std::vector<Segment> arrays,
                                const float* gpu_weight, double weight, void* stream,
                                std::function<void(const std::string& error)> done);
 
-  // Hands in this rank's rows of all tables of a reducer. They travel behind its last bucket.
-  // `make_room` is called once, maybe on another thread, as soon as it is known how many rows all
-  // ranks have; not where that fails before.
-  void (*submit_rows)(int64_t reducer, std::vector<Rows> rows, double weight, MakeRoom make_room,
+  // Submits this rank's rows of all tables of a reducer. They are gathered after its last bucket.
+  // `allocate_rows` is called once, possibly on another thread, when the row counts of all ranks
+  // are known. It is not called if the gathering fails before.
+  void (*submit_rows)(int64_t reducer, std::vector<Rows> rows, double weight,
+                      AllocateRows allocate_rows,
                       std::function<void(const std::string& error)> done);
 };
 

@@ -1,4 +1,4 @@
-// Whether this rank takes part in steps with a batch, and what the steps tell of the other ranks.
+// Whether this rank has batches left, and what the control words say about the other ranks.
 #pragma once
 
 #include <cstdint>
@@ -7,33 +7,31 @@
 
 namespace easyddl {
 
-// What a rank has learnt of the others from the control words of the steps.
+// What a rank has learned about the others from the control words.
 struct JoinSummary {
-  uint64_t missed = 0;  // steps that others took while this rank had no batch
-  // The first step, counted from 1 since `forget`, in which any rank had none while others did,
-  // and in which any has asked all to stop. The same on all ranks; 0 for none yet. Records the
-  // step number, not the time of arrival, so that all ranks agree: a rank may submit a step before
-  // it has the control word of the one before.
-  uint64_t uneven = 0;
-  uint64_t stop = 0;
+  uint64_t missed = 0;  // steps of other ranks in which this rank had no batch
+  // Step numbers, counted from 1 since `reset`; 0 for none yet. They are the same on all ranks,
+  // although a rank may submit a step before it has received the previous step's control word.
+  uint64_t uneven = 0;  // the first step in which only some ranks had a batch
+  uint64_t stop = 0;    // the first step in which a rank asked all ranks to stop
 };
 
-// A rank that has no more batches joins: it takes part in the others' steps with zeros until all
-// have joined. The owner's lock guards it.
+// A rank that has no more batches joins: it takes part with zeros in the steps of the others until
+// all ranks have joined. The owner's mutex guards this.
 class JoinState {
  public:
   void join() { joining_ = true; }
   bool is_joining() const { return joining_; }
   void ask_to_stop(bool stop) { asks_to_stop_ = stop; }
 
-  // What this rank says at the head of a step.
+  // Returns this rank's control word for a step.
   ControlWord word(double weight, bool active) const {
     return ControlWord::of(weight, active, asks_to_stop_);
   }
 
-  // Takes in what all ranks have said, of which this one was `active` or not. Returns whether any
-  // was: else there was no step, and all have joined.
-  bool take_in(const ControlWord& all, bool active, int ranks) {
+  // Records the sum of all ranks' control words. `active` says whether this rank had a batch.
+  // Returns whether any rank had one. If not, there was no step, and all ranks have joined.
+  bool update(const ControlWord& all, bool active, int ranks) {
     if (all.any_stops() && summary_.stop == 0) summary_.stop = taken_ + 1;
     if (!all.any_active()) {
       joining_ = false;
@@ -46,7 +44,7 @@ class JoinState {
   void end_step() { ++taken_; }
 
   const JoinSummary& summary() const { return summary_; }
-  void forget() {
+  void reset() {
     summary_ = {};
     taken_ = 0;
     asks_to_stop_ = false;
@@ -56,7 +54,7 @@ class JoinState {
   bool joining_ = false;
   bool asks_to_stop_ = false;
   JoinSummary summary_;
-  uint64_t taken_ = 0;  // steps, since `forget`
+  uint64_t taken_ = 0;  // steps since `reset`
 };
 
 }  // namespace easyddl

@@ -8,12 +8,12 @@
 namespace easyddl {
 namespace {
 
-// Never destroyed: threads of TensorFlow's may come here while the process ends.
+// Never destroyed, because threads of TensorFlow may call in while the process ends.
 struct Registry {
   std::mutex mutex;
   std::map<int64_t, Submittable*> open;
-  std::map<int64_t, int> visitors;  // calls that are in progress, by number
-  std::condition_variable visitor_left;
+  std::map<int64_t, int> active_calls;  // calls that are in progress, by number
+  std::condition_variable call_ended;
   int64_t last = 0;
 };
 
@@ -22,26 +22,26 @@ Registry& registry() {
   return *all;
 }
 
-// Keeps what is open from being destroyed for as long as it is used.
-class Use {
+// Keeps a registered object alive for the duration of a call.
+class ActiveCall {
  public:
-  explicit Use(int64_t number) : number_(number) {
+  explicit ActiveCall(int64_t number) : number_(number) {
     Registry& all = registry();
     const std::lock_guard<std::mutex> lock(all.mutex);
     const auto found = all.open.find(number);
     if (found == all.open.end()) return;
     target_ = found->second;
-    ++all.visitors[number];
+    ++all.active_calls[number];
   }
-  ~Use() {
+  ~ActiveCall() {
     if (target_ == nullptr) return;
     Registry& all = registry();
     const std::lock_guard<std::mutex> lock(all.mutex);
-    if (--all.visitors[number_] == 0) all.visitors.erase(number_);
-    all.visitor_left.notify_all();
+    if (--all.active_calls[number_] == 0) all.active_calls.erase(number_);
+    all.call_ended.notify_all();
   }
-  Use(const Use&) = delete;
-  Use& operator=(const Use&) = delete;
+  ActiveCall(const ActiveCall&) = delete;
+  ActiveCall& operator=(const ActiveCall&) = delete;
 
   Submittable* target() const { return target_; }
 
@@ -51,33 +51,33 @@ class Use {
 };
 
 constexpr const char* kEnded =
-    "This step exchanges gradients for a fit that has ended. Compile it again.";
+    "This step reduces gradients for a fit that has ended. Compile it again.";
 
 void submit_to(int64_t number, size_t first, std::vector<Segment> arrays, double weight,
                Done done) {
-  const Use visit(number);
-  if (visit.target() == nullptr) return done(kEnded);
-  visit.target()->submit(first, std::move(arrays), weight, std::move(done));
+  const ActiveCall call(number);
+  if (call.target() == nullptr) return done(kEnded);
+  call.target()->submit(first, std::move(arrays), weight, std::move(done));
 }
 
 std::string submit_on_gpu_to(int64_t number, size_t first, std::vector<Segment> arrays,
                              const float* gpu_weight, double weight, void* stream, Done done) {
-  const Use visit(number);
-  if (visit.target() == nullptr) {
+  const ActiveCall call(number);
+  if (call.target() == nullptr) {
     done(kEnded);
     return kEnded;
   }
-  return visit.target()->submit_on_gpu(first, std::move(arrays), gpu_weight, weight, stream, done);
+  return call.target()->submit_on_gpu(first, std::move(arrays), gpu_weight, weight, stream, done);
 }
 
-void submit_rows_to(int64_t number, std::vector<Rows> rows, double weight, MakeRoom make_room,
-                    Done done) {
-  const Use visit(number);
-  if (visit.target() == nullptr) return done(kEnded);
-  visit.target()->submit_rows(std::move(rows), weight, std::move(make_room), std::move(done));
+void submit_rows_to(int64_t number, std::vector<Rows> rows, double weight,
+                    AllocateRows allocate_rows, Done done) {
+  const ActiveCall call(number);
+  if (call.target() == nullptr) return done(kEnded);
+  call.target()->submit_rows(std::move(rows), weight, std::move(allocate_rows), std::move(done));
 }
 
-int64_t enter(Submittable& target) {
+int64_t add(Submittable& target) {
   Registry& all = registry();
   const std::lock_guard<std::mutex> lock(all.mutex);
   all.open[++all.last] = &target;
@@ -86,7 +86,7 @@ int64_t enter(Submittable& target) {
 
 }  // namespace
 
-Registration::Registration(Submittable& target) : number_(enter(target)) {}
+Registration::Registration(Submittable& target) : number_(add(target)) {}
 
 void Registration::close() {
   Registry& all = registry();
@@ -98,17 +98,17 @@ void Registration::end() {
   close();
   Registry& all = registry();
   std::unique_lock<std::mutex> lock(all.mutex);
-  all.visitor_left.wait(lock, [&] { return all.visitors.count(number_) == 0; });
+  all.call_ended.wait(lock, [&] { return all.active_calls.count(number_) == 0; });
 }
 
 bool only_queues_on_gpu(int64_t reducer) {
-  const Use visit(reducer);
-  return visit.target() != nullptr && visit.target()->only_queues();
+  const ActiveCall call(reducer);
+  return call.target() != nullptr && call.target()->only_queues();
 }
 
 void give_up(int64_t number, const std::string& why) {
-  const Use visit(number);
-  if (visit.target() != nullptr) visit.target()->give_up(why);
+  const ActiveCall call(number);
+  if (call.target() != nullptr) call.target()->give_up(why);
 }
 
 const ReducerEntryPoints& reducer_entry_points() {

@@ -1,4 +1,4 @@
-// The objects to which frameworks submit arrays, found by number.
+// The registry of objects to which frameworks submit arrays. They are found by number.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +13,11 @@
 
 namespace easyddl {
 
-// Called once for a request, maybe on another thread: `error` says why the arrays do not hold the
-// result, and is empty where they do.
+// Called once for a request, possibly on another thread. `error` is empty if the arrays hold the
+// result.
 using Done = std::function<void(const std::string& error)>;
 
-// See ReducerEntryPoints, whose functions lead here.
+// The target of the functions of ReducerEntryPoints, which documents the members.
 class Submittable {
  public:
   virtual ~Submittable() = default;
@@ -25,16 +25,16 @@ class Submittable {
   virtual std::string submit_on_gpu(size_t first, std::vector<Segment> arrays,
                                     const float* gpu_weight, double weight, void* stream,
                                     const Done& done) = 0;
-  virtual void submit_rows(std::vector<Rows> rows, double weight, MakeRoom make_room,
+  virtual void submit_rows(std::vector<Rows> rows, double weight, AllocateRows allocate_rows,
                            Done done) = 0;
-  // This rank leaves a step half-way, which others may be in. Nothing can follow, on any rank.
+  // Breaks the object on all ranks, because this rank leaves a step that the others may be in.
   virtual void give_up(const std::string& why) = 0;
   // See `only_queues_on_gpu`.
   virtual bool only_queues() { return false; }
 };
 
-// A place in the registry. Numbers are never used again, so that a step that was compiled for a
-// closed object gets an error.
+// An entry of the registry. Numbers are never reused, so that a step that was compiled for a closed
+// object gets an error.
 class Registration {
  public:
   explicit Registration(Submittable& target);
@@ -44,24 +44,24 @@ class Registration {
 
   int64_t number() const { return number_; }
 
-  // From now on nothing is submitted. Calls that have begun may still be in progress.
+  // Refuses further submissions. Calls that have begun may still be in progress.
   void close();
-  // Closes it, and waits until running calls have returned. The caller must first release whatever
-  // they wait for.
+  // Closes the entry, and waits until running calls have returned. The caller must first let them
+  // finish.
   void end();
 
  private:
   const int64_t number_;
 };
 
-// Whether arrays on GPUs are only queued when they are submitted to a reducer, which is open, and
-// their thread goes on at once: so by NCCL alone, and once the first step has been taken.
+// Returns whether `submit_on_gpu` of this reducer only queues work and returns at once. This is so
+// if the reducer is open, has run its first step, and uses NCCL alone.
 bool only_queues_on_gpu(int64_t reducer);
 
-// Gives up what is open under this number. Nothing happens if nothing is.
+// Calls `give_up` of the object with this number, if it is open.
 void give_up(int64_t number, const std::string& why);
 
-// Leads to what is open in this process. Never destroyed.
+// Returns the entry points to the registered objects. Never destroyed.
 const ReducerEntryPoints& reducer_entry_points();
 
 }  // namespace easyddl

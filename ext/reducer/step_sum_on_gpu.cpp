@@ -4,29 +4,28 @@
 
 #include "common/check.h"
 #include "common/wait.h"
-#include "reducer/step_sum.h"
 #include "reducer/work_handle.h"
 
 namespace easyddl {
 namespace {
 
-// Nobody else can be late where a rank waits for its own GPU.
+// Only this rank's own GPU can delay these waits.
 const Idle kNothing = [] {};
 
 }  // namespace
 
-std::string StepSumOnGpu::submit(StepSum& sum, size_t first, const std::vector<Segment>& arrays,
+std::string StepSumOnGpu::submit(Submittable& sum, size_t first, const std::vector<Segment>& arrays,
                                  double weight, void* stream) {
   try {
     is_used_ = true;
     const size_t bytes = total_bytes(arrays);
-    if (bytes == 0) throw Error("There is nothing to add up: the array is empty.");
+    if (bytes == 0) throw Error("The array to be summed is empty.");
     const auto queue = static_cast<CudaStream>(stream);
     const CurrentContext current(context_of(gpu_of(arrays.front().in)));
     const RelaxedCapture relaxed;
     refuse_capture(queue);
     if (!copied_) copied_.emplace();
-    poll([&] { return copied_->has_come(); }, true, kNothing);
+    poll([&] { return copied_->is_reached(); }, true, kNothing);
     uint8_t* const here = pinned_.at_least(bytes);
     size_t at = 0;
     for (const Segment& array : arrays) {
@@ -34,7 +33,7 @@ std::string StepSumOnGpu::submit(StepSum& sum, size_t first, const std::vector<S
       at += array.bytes;
     }
     copied_->record(queue);
-    poll([&] { return copied_->has_come(); }, true, kNothing);
+    poll([&] { return copied_->is_reached(); }, true, kNothing);
     const WorkHandle work;
     sum.submit(first, {{here, here, bytes}}, weight, work.done());
     while (!work.wait_for(kIdlePeriod)) {
@@ -52,8 +51,8 @@ std::string StepSumOnGpu::submit(StepSum& sum, size_t first, const std::vector<S
 }
 
 void StepSumOnGpu::close() {
-  // The last copy from it may be in progress.
-  if (copied_) poll([&] { return copied_->has_come(); }, true, kNothing);
+  // The last copy from the pinned memory may be in progress.
+  if (copied_) poll([&] { return copied_->is_reached(); }, true, kNothing);
   copied_.reset();
   pinned_.release();
 }

@@ -1,4 +1,4 @@
-// The part of a sum inside of a step for an array that lies on a GPU.
+// Copies the array of a sum within a step from the GPU and back.
 #pragma once
 
 #include <atomic>
@@ -9,24 +9,23 @@
 
 #include "arrays/segment_list.h"
 #include "gpu/memory.h"
+#include "reducer/registry.h"
 
 namespace easyddl {
 
-class StepSum;
-
-// Such arrays are short. They go by way of the host's memory, and the thread that hands one in
-// waits for the sum: so no stream ever waits for another rank, and it does not matter in which
-// order the ranks come to their sums, as it would with a communicator of NCCL's.
+// These arrays are short. They are copied through host memory, and the thread that submits one
+// waits for the sum. So no stream ever waits for another rank, and the ranks may compute their sums
+// in any order, which NCCL would not permit.
 class StepSumOnGpu {
  public:
-  // Returns when the copy of the sum to the GPU is queued on the stream; and why there is none,
-  // empty if there is.
-  std::string submit(StepSum& sum, size_t first, const std::vector<Segment>& arrays, double weight,
-                     void* stream);
+  // Returns when the copy of the sum to the GPU is queued on the stream. Returns an error text;
+  // empty for success.
+  std::string submit(Submittable& sum, size_t first, const std::vector<Segment>& arrays,
+                     double weight, void* stream);
 
   bool is_used() const { return is_used_; }
 
-  // Gives back the memory. Nothing is handed in any more.
+  // Frees the memory. Nothing may be submitted after this.
   void close();
 
  private:

@@ -1,44 +1,61 @@
-// The thread that all sums inside of steps share.
+// The thread that all sums within steps share.
 #pragma once
 
-#include <atomic>
-#include <functional>
 #include <mutex>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "common/futex_counter.h"
 #include "common/wait.h"
+#include "reducer/registry.h"
 #include "runtime/shared_segment.h"
 #include "runtime/topology.h"
+#include "runtime/world.h"
 
 namespace easyddl {
 
-class StepSum;
-class World;
+// Functions to call when the mutex is released, each with its argument: an error, or empty for
+// none.
+using Finished = std::vector<std::pair<Done, std::string>>;
+void call_all(const Finished& finished);
 
-// Moves the sums on while threads of the framework compute. It waits for all of them at a time: a
-// rank whose arrival completes a phase of any of them wakes those of its host.
+// The interface of a sum for the thread. All members are called with the thread's mutex held.
+class SumInProgress {
+ public:
+  virtual ~SumInProgress() = default;
+  // Advances as far as possible without waiting. Returns whether it has advanced.
+  virtual bool advance(Finished& finished) = 0;
+  virtual bool is_in_progress() const = 0;
+  // Returns whether a step is in progress without an array of this rank.
+  virtual bool has_joined_step() const = 0;
+  virtual bool is_between_hosts() const = 0;
+  // Makes the sum fail if the other ranks cannot take part. Called from time to time while it is in
+  // progress.
+  virtual void check(Finished& finished) = 0;
+};
+
+// Advances the sums while threads of the framework compute. It waits for all sums at once: a rank
+// that completes a phase of any sum wakes the threads of its host.
 class StepSumThread {
  public:
-  // That of a world. Made at the first call, by all ranks together.
-  static StepSumThread& of(World& world);
-
-  // Collective over the world. Never destroyed: its thread serves for as long as the process lives.
+  // Collective over the world. Never destroyed: its thread runs for as long as the process lives.
   explicit StepSumThread(World& world);
 
-  void add(StepSum* sum);
-  // Once it has returned, the thread knows nothing of it.
-  void remove(StepSum* sum);
+  void add(SumInProgress* sum);
+  // The thread does not use the sum after this.
+  void remove(SumInProgress* sum);
 
-  // Guards all sums.
+  // The mutex that guards all sums.
   std::mutex& mutex() { return mutex_; }
 
-  // Has this rank's thread, or those of all ranks of the host, look at the sums again.
+  // Wakes this rank's thread, or the threads of all ranks of the host.
   void wake_own();
   void wake_all();
 
  private:
-  struct Bell {
+  // Incremented to wake the thread of one rank.
+  struct WakeCounter {
     alignas(128) FutexCounter counter;
   };
 
@@ -48,10 +65,11 @@ class StepSumThread {
 
   const Topology& topology_;
   SharedSegment segment_;
-  Bell* bells_;  // one a rank of the host
+  WakeCounter* wake_counters_;  // one for each rank of the host
   std::mutex mutex_;
-  std::vector<StepSum*> sums_;
-  bool is_any_under_way_ = false, is_any_between_hosts_ = false;  // as `advance_all` has found
+  std::vector<SumInProgress*> sums_;
+  // After the last `advance_all`.
+  bool is_any_in_progress_ = false, is_any_between_hosts_ = false;
 };
 
 }  // namespace easyddl

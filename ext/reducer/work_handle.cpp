@@ -8,13 +8,13 @@ Done WorkHandle::done() const {
   return [outcome = outcome_](const std::string& error) {
     const std::lock_guard<std::mutex> lock(outcome->mutex);
     outcome->error = error;
-    outcome->came.notify_all();
+    outcome->is_known.notify_all();
   };
 }
 
 bool WorkHandle::wait_for(std::chrono::milliseconds time) const {
   std::unique_lock<std::mutex> lock(outcome_->mutex);
-  if (!outcome_->came.wait_for(lock, time, [this] { return outcome_->error.has_value(); })) {
+  if (!outcome_->is_known.wait_for(lock, time, [this] { return outcome_->error.has_value(); })) {
     return false;
   }
   if (!outcome_->error->empty()) throw Error(*outcome_->error);

@@ -1,4 +1,4 @@
-// By which a thread waits until the arrays that it has submitted are reduced.
+// A handle on submitted arrays, by which a thread waits for their results.
 #pragma once
 
 #include <chrono>
@@ -12,21 +12,22 @@
 
 namespace easyddl {
 
-// Shared by the waiting thread and the reducer; owns no buffers. Nobody needs to wait for it.
+// The waiting thread and the reducer share the outcome. The handle owns no buffers, and need not be
+// waited for.
 class WorkHandle {
  public:
-  // The function to submit with the arrays: the reducer calls it with the outcome.
+  // Returns the function to submit with the arrays, which the reducer calls with the outcome.
   Done done() const;
 
-  // Waits for some time. False if it is not done by then. Throws an Error that says why the
-  // arrays do not hold the result.
+  // Waits for the outcome, but at most for `time`. Returns false if it is not known by then. Throws
+  // an Error if the arrays do not hold the result.
   bool wait_for(std::chrono::milliseconds time) const;
 
  private:
   struct Outcome {
     std::mutex mutex;
-    std::condition_variable came;
-    std::optional<std::string> error;  // empty where the arrays hold the result
+    std::condition_variable is_known;
+    std::optional<std::string> error;  // empty if the arrays hold the result
   };
 
   std::shared_ptr<Outcome> outcome_ = std::make_shared<Outcome>();

@@ -1,4 +1,4 @@
-// How long a rank waits for others.
+// Limits of a rank's waits for other ranks.
 #pragma once
 
 #include <string>
@@ -7,11 +7,11 @@ namespace easyddl {
 
 // In seconds; 0 means never.
 struct Deadlines {
-  double warn;   // until a rank that waits asks the others where they stand, and says so
-  double abort;  // until it fails
+  double warn;   // until a waiting rank asks the others for their state, and prints a warning
+  double abort;  // until its wait fails
 };
 
-// Seconds in words, without a fraction.
+// Returns the seconds as text, rounded to an integer.
 std::string rounded(double seconds);
 
 }  // namespace easyddl

@@ -10,24 +10,25 @@
 namespace easyddl {
 namespace {
 
-constexpr int kRoot = 0;  // keeps what the ranks that have left had begun
+constexpr int kRoot = 0;  // keeps the counts of the ranks that have left
 
-// What a message holds, as words: {communicators made, communicator, begun, communicator, begun,
-// ...}; {communicator, number}; {communicator, number, rank}.
+// The kinds of messages, and their words: {number of communicators, communicator, begun,
+// communicator, begun, ...}; {communicator, number}; {communicator, number, rank}.
 constexpr int kCounts = 2, kQuestion = 4, kAnswer = 5;
 
-// Ranks that end together do so within this time: nobody needs to be told.
-constexpr std::chrono::milliseconds kTogether{500};
+// If all ranks end within this time, no message is sent.
+constexpr std::chrono::milliseconds kGracePeriod{500};
 constexpr std::chrono::seconds kBetweenQuestions{1};
 
-// MPI sends so much at once: nobody waits for a receiver that may have ended.
+// The longest message. MPI sends such short messages at once, so that the sender never waits for a
+// receiver that may have ended.
 constexpr size_t kWords = 256;
 
-// How long a rank that has heard of all others waits for them to hear of it.
-constexpr std::chrono::seconds kUntilHeard{5};
+// How long a rank calls MPI for the delivery of its last messages.
+constexpr std::chrono::seconds kFlushTimeout{5};
 
-// How long threads have to come out of collectives once all ranks have left.
-constexpr std::chrono::seconds kPatience{2};
+// The time that threads have to leave collectives once all ranks have left.
+constexpr std::chrono::seconds kThreadTimeout{2};
 
 }  // namespace
 
@@ -41,24 +42,24 @@ size_t ExitProtocol::add_communicator() {
 
 uint64_t ExitProtocol::begin(size_t communicator) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (leaves_) {
+  if (is_leaving_) {
     throw Error(
-        "easyddl has ended on this rank, because MPI_Finalize has been called or the script is "
-        "over: no collective can follow. Call MPI.Finalize() after the last collective, or leave "
-        "it to easyddl.");
+        "easyddl has ended on this rank, because MPI_Finalize has been called or the script has "
+        "ended: no collective can follow. Call MPI.Finalize() after the last collective, or leave "
+        "the call to easyddl.");
   }
-  ++under_way_;
+  ++in_progress_;
   return ++counts_[communicator];
 }
 
-void ExitProtocol::forget(size_t communicator) {
+void ExitProtocol::end_wait(size_t communicator) {
   const std::lock_guard<std::mutex> lock(mutex_);
   waits_.erase(communicator);
 }
 
 void ExitProtocol::end(size_t communicator) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  --under_way_;
+  --in_progress_;
   if (!waits_.empty()) waits_.erase(communicator);
 }
 
@@ -77,9 +78,9 @@ void ExitProtocol::check(size_t communicator, uint64_t number, const std::string
                 ". Join the threads that call collectives.");
   }
   LongWait& wait = waits_[communicator];
-  if (wait.number != number) wait = {number, Clock::now() + kTogether, -1};
-  if (wait.gone < 0) return;
-  throw Error(topology.capitalized_name_of(wait.gone) + " has ended its script, while " +
+  if (wait.number != number) wait = {number, Clock::now() + kGracePeriod, -1};
+  if (wait.departed < 0) return;
+  throw Error(topology.capitalized_name_of(wait.departed) + " has ended its script, while " +
               topology.name_of(topology.rank) + " waits for it in " + what +
               ". All ranks must take the same number of steps and call the same collectives.");
 }
@@ -89,14 +90,14 @@ void ExitProtocol::serve() {
   }
   for (Words& counts : counts_if_due()) {
     if (comm_.rank() == kRoot) {
-      take_in_counts(kRoot, counts);
+      record_counts(kRoot, counts);
     } else {
       send(kRoot, kCounts, std::move(counts));
     }
   }
   for (Words& question : questions_due()) {
     if (comm_.rank() == kRoot) {
-      answer(question[0], question[1], gone_before(question[0], question[1]));
+      answer(question[0], question[1], find_departed(question[0], question[1]));
     } else {
       send(kRoot, kQuestion, std::move(question));
     }
@@ -109,11 +110,12 @@ void ExitProtocol::serve() {
   while (!outgoing_.empty() && is_sent(outgoing_.front())) outgoing_.pop_front();
 }
 
-// What this rank had begun, once it has waited for the others to leave. It begins nothing more.
+// Returns the messages with this rank's counts, once it has waited for the others to leave. The
+// counts are final, because this rank begins no more collectives.
 std::vector<ExitProtocol::Words> ExitProtocol::counts_if_due() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (!leaves_ || has_told_ || Clock::now() - leaves_since_ < kTogether) return {};
-  has_told_ = true;
+  if (!is_leaving_ || has_sent_counts_ || Clock::now() - leaving_since_ < kGracePeriod) return {};
+  has_sent_counts_ = true;
   std::vector<Words> messages{{next_}};
   for (const auto& [communicator, begun] : counts_) {
     if (messages.back().size() + 2 > kWords) messages.push_back({next_});
@@ -134,7 +136,7 @@ std::vector<ExitProtocol::Words> ExitProtocol::questions_due() {
   return questions;
 }
 
-// A deque moves none of its elements: MPI may still read their words.
+// A deque does not move its elements, so that MPI can still read their words.
 void ExitProtocol::send(int to, int tag, Words words) {
   outgoing_.push_back({std::move(words), MPI_REQUEST_NULL});
   Outgoing& sending = outgoing_.back();
@@ -142,7 +144,7 @@ void ExitProtocol::send(int to, int tag, Words words) {
               to, tag, comm_.get(), &sending.request);
 }
 
-// Takes in one message, if any has come.
+// Receives one message, if any has arrived.
 bool ExitProtocol::receive_one() {
   int arrived = 0, count = 0;
   MPI_Status status;
@@ -153,92 +155,103 @@ bool ExitProtocol::receive_one() {
   const int from = status.MPI_SOURCE, tag = status.MPI_TAG;
   EASYDDL_MPI(MPI_Recv, words.data(), count, MPI_UINT64_T, from, tag, comm_.get(),
               MPI_STATUS_IGNORE);
-  if (tag == kCounts) take_in_counts(from, words);
+  if (tag == kCounts) record_counts(from, words);
   if (tag == kAnswer) answer(words[0], words[1], static_cast<int>(words[2]));
   if (tag == kQuestion) {
-    const int gone = gone_before(words[0], words[1]);
-    // Else it asks again.
-    if (gone >= 0) send(from, kAnswer, {words[0], words[1], static_cast<uint64_t>(gone)});
+    const int departed = find_departed(words[0], words[1]);
+    // If no rank has left, no answer is sent, and the rank asks again.
+    if (departed >= 0) send(from, kAnswer, {words[0], words[1], static_cast<uint64_t>(departed)});
   }
   return true;
 }
 
-void ExitProtocol::Fewest::take_in(uint64_t other, int of) {
+void ExitProtocol::Fewest::update(uint64_t other, int of) {
   if (other > begun || (other == begun && of > rank)) return;
   begun = other;
   rank = of;
 }
 
-void ExitProtocol::take_in_counts(int from, const Words& words) {
-  fewest_communicators_.take_in(words[0], from);
-  for (size_t i = 1; i + 1 < words.size(); i += 2) fewest_[words[i]].take_in(words[i + 1], from);
+void ExitProtocol::record_counts(int from, const Words& words) {
+  fewest_communicators_.update(words[0], from);
+  for (size_t i = 1; i + 1 < words.size(); i += 2) fewest_[words[i]].update(words[i + 1], from);
 }
 
-// A rank that has left without having begun collective `number` of `communicator`, or -1. Not all
-// ranks need have used GPUs: those that have not do not count there.
-int ExitProtocol::gone_before(size_t communicator, uint64_t number) const {
+// Returns a rank that has left without having begun collective `number` of `communicator`, or -1.
+// For kGpus, ranks that never used a GPU do not count.
+int ExitProtocol::find_departed(size_t communicator, uint64_t number) const {
   if (communicator != kGpus && communicator >= fewest_communicators_.begun)
     return fewest_communicators_.rank;
   const auto found = fewest_.find(communicator);
   return found != fewest_.end() && found->second.begun < number ? found->second.rank : -1;
 }
 
-void ExitProtocol::answer(size_t communicator, uint64_t number, int gone) {
+void ExitProtocol::answer(size_t communicator, uint64_t number, int departed) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = waits_.find(communicator);
-  if (found != waits_.end() && found->second.number == number) found->second.gone = gone;
+  if (found != waits_.end() && found->second.number == number) found->second.departed = departed;
 }
 
-bool ExitProtocol::leave(bool flag, const std::function<void()>& others) {
+std::vector<bool> ExitProtocol::leave(const std::vector<int>& values,
+                                      const std::function<void()>& serve_others) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    leaves_ = true;
-    leaves_since_ = Clock::now();
-    flag_ = flag ? 1 : 0;
+    is_leaving_ = true;
+    leaving_since_ = Clock::now();
   }
+  // The minimum of the negated values gives the maximum. If minimum and maximum are equal, so are
+  // all values.
+  values_ = values;
+  for (const int value : values) values_.push_back(-value);
+  least_values_.resize(values_.size());
   MPI_Request request;
-  EASYDDL_MPI(MPI_Iallreduce, &flag_, &all_flags_, 1, MPI_INT, MPI_MIN, comm_.get(), &request);
-  complete(request, Clock::time_point::max(), others);
-  wait_for_others_to_hear(others);
+  EASYDDL_MPI(MPI_Iallreduce, values_.data(), least_values_.data(),
+              static_cast<int>(values_.size()), MPI_INT, MPI_MIN, comm_.get(), &request);
+  complete(request, Clock::time_point::max(), serve_others);
+  flush_messages(serve_others);
   wait_for_threads();
-  return all_flags_ == 1;
+  std::vector<bool> are_equal;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const int least = least_values_[i];
+    are_equal.push_back(least != 0 && least == -least_values_[values.size() + i]);
+  }
+  return are_equal;
 }
 
-// What this rank has sent last may still lie in its own memory: a send that MPI calls complete
-// travels on only when this rank calls MPI, and MPI_Finalize may wait for the others without. So
-// this rank goes on until they have come here too. That they tell may be held up likewise, but
-// nothing depends on it.
-void ExitProtocol::wait_for_others_to_hear(const std::function<void()>& others) {
-  // Static: where the limit is reached, MPI still has it.
+// The last messages of this rank may still be in its own memory: MPI may need further calls of this
+// rank to deliver a send that it reports as complete, and MPI_Finalize may wait for the others
+// without delivering it. So this rank calls MPI until the others have reached this point too. Their
+// messages may be delayed in the same way, but nothing depends on them.
+void ExitProtocol::flush_messages(const std::function<void()>& serve_others) {
+  // Static, because MPI still uses it if the limit is reached.
   static MPI_Request request;
   EASYDDL_MPI(MPI_Ibarrier, comm_.get(), &request);
-  complete(request, Clock::now() + kUntilHeard, others);
+  complete(request, Clock::now() + kFlushTimeout, serve_others);
 }
 
 // Waits for a request, but not beyond `limit`.
 void ExitProtocol::complete(MPI_Request& request, Clock::time_point limit,
-                            const std::function<void()>& others) {
-  // Nobody is woken by the others' end.
+                            const std::function<void()>& serve_others) {
+  // Polls, because no event wakes this rank when the others end.
   std::chrono::microseconds nap{20};
   for (;;) {
     int done = 0;
     EASYDDL_MPI(MPI_Test, &request, &done, MPI_STATUS_IGNORE);
     if (done != 0 || Clock::now() > limit) return;
-    others();
+    serve_others();
     std::this_thread::sleep_for(nap);
     nap = std::min(nap * 2, std::chrono::microseconds(5000));
   }
 }
 
-// A thread that is in a collective polls MPI, which must not be called after MPI_Finalize. Its next
-// `check` throws.
+// Waits until no thread is in a collective, because such a thread polls MPI, which must not be
+// called after MPI_Finalize. The next `check` of such a thread throws.
 void ExitProtocol::wait_for_threads() {
-  const Clock::time_point limit = Clock::now() + kPatience;
+  const Clock::time_point limit = Clock::now() + kThreadTimeout;
   for (;;) {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       all_have_left_ = true;
-      if (under_way_ == 0) return;
+      if (in_progress_ == 0) return;
     }
     if (Clock::now() > limit) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));

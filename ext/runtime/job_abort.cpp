@@ -19,7 +19,8 @@ std::atomic<void (*)()> g_before_end{nullptr};
 void end_job(int status) {
   if (Trace* trace = Trace::on()) trace->flush();
   if (auto* const before_end = g_before_end.load()) before_end();
-  // A launcher may drop what it has not yet passed on of this rank's output: the reason.
+  // Gives the launcher time to forward this rank's output, which holds the reason. It may drop
+  // output that it has not forwarded when the job ends.
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   mpi_functions().MPI_Abort(MPI_COMM_WORLD, status);
   _exit(status);

@@ -6,7 +6,7 @@ namespace easyddl {
 // Ends all ranks. Does not return.
 [[noreturn]] void end_job(int status);
 
-// From now on `end_job` calls this first. There is one such function in a process.
+// Sets the function that `end_job` calls first. A process has one such function.
 void set_before_end_of_job(void (*function)());
 
 }  // namespace easyddl

@@ -21,8 +21,8 @@
 namespace easyddl {
 namespace {
 
-struct Seat {
-  pthread_mutex_t held;  // by its process, for as long as that lives
+struct PeerState {
+  pthread_mutex_t held;  // locked by its process while that lives
   std::atomic<uint32_t> announced;
 };
 
@@ -35,7 +35,7 @@ void make_mutex(pthread_mutex_t* mutex) {
   pthread_mutexattr_destroy(&attributes);
 }
 
-// Everyone's value, by their place on the machine.
+// Returns the value of each rank of the machine.
 std::vector<int64_t> gather(const MpiComm& machine, int64_t mine) {
   std::vector<int64_t> all(static_cast<size_t>(machine.size()));
   EASYDDL_MPI(MPI_Allgather, &mine, 1, MPI_INT64_T, all.data(), 1, MPI_INT64_T, machine.get());
@@ -50,12 +50,13 @@ std::vector<int64_t> gather(const MpiComm& machine, int64_t mine) {
 
 struct LivenessMonitor::SharedState {
   std::atomic<uint32_t> reported;
-  Seat seats[1];  // one a process
+  PeerState peers[1];  // one for each process
 };
 
 LivenessMonitor::LivenessMonitor(const Topology& topology)
-    : segment_(topology.machine.get(),
-               sizeof(SharedState) + sizeof(Seat) * static_cast<size_t>(topology.machine.size())),
+    : segment_(
+          topology.machine.get(),
+          sizeof(SharedState) + sizeof(PeerState) * static_cast<size_t>(topology.machine.size())),
       shared_state_(static_cast<SharedState*>(segment_.data())),
       mine_(topology.machine.rank()),
       next_((mine_ + 1) % topology.machine.size()) {
@@ -69,14 +70,14 @@ LivenessMonitor::LivenessMonitor(const Topology& topology)
 
 void LivenessMonitor::start(const Topology& topology) {
   if (mine_ == 0) {
-    for (int i = 0; i < topology.machine.size(); ++i) make_mutex(&shared_state_->seats[i].held);
+    for (int i = 0; i < topology.machine.size(); ++i) make_mutex(&shared_state_->peers[i].held);
   }
-  all_or_none(topology.machine.get(), [] {});  // the mutexes are seen by all
+  all_or_none(topology.machine.get(), [] {});  // so that all ranks see the mutexes
   std::promise<void> holding;
   std::promise<bool> all_hold;
-  // Detached: it sleeps until the process ends, and then there is nothing left to wait for.
+  // Detached, because it sleeps until the process ends.
   const auto sleep = [this, &holding, go = all_hold.get_future().share()] {
-    pthread_mutex_lock(&shared_state_->seats[mine_].held);
+    pthread_mutex_lock(&shared_state_->peers[mine_].held);
     holding.set_value();
     if (go.get()) watch();
   };
@@ -94,25 +95,26 @@ void LivenessMonitor::start(const Topology& topology) {
 }
 
 void LivenessMonitor::watch() {
-  Seat& next = shared_state_->seats[next_];
-  // This thread holds its own mutex. If it ended, the kernel would take that mutex, and the process
-  // before this one would report this process, which lives, as dead.
+  PeerState& next = shared_state_->peers[next_];
+  // This thread must not end, because it holds its own mutex. The kernel would release that mutex,
+  // and the previous process of the ring would report this live process as dead.
   if (pthread_mutex_lock(&next.held) != EOWNERDEAD || next.announced.load() != 0) sleep_forever();
-  // The first to notice speaks for all: the launcher may be ending the others by now.
+  // Only the first rank to notice reports it, because the launcher may already be ending the
+  // others.
   if (shared_state_->reported.exchange(1) == 0) {
     write_line("easyddl: " + description_ +
                " died: it was killed, crashed, or called os._exit. Ending the job.");
   }
-  // A launcher that saw it too ends the job by itself, which gives the better exit status.
+  // Gives the launcher time to end the job by itself, which yields a better exit status.
   std::this_thread::sleep_for(std::chrono::seconds(2));
   end_job(1);
 }
 
-void LivenessMonitor::announce_end() {
-  if (shared_state_ != nullptr) shared_state_->seats[mine_].announced.store(1);
+void LivenessMonitor::announce_exit() {
+  if (shared_state_ != nullptr) shared_state_->peers[mine_].announced.store(1);
 }
 
-void LivenessMonitor::announce_end_of_all() {
+void LivenessMonitor::announce_job_end() {
   if (shared_state_ != nullptr) shared_state_->reported.store(1);
 }
 

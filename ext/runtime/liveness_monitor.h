@@ -1,4 +1,4 @@
-// Notices at once that a process of this machine has died.
+// Detects at once that a process of this machine has died.
 #pragma once
 
 #include <string>
@@ -8,21 +8,22 @@
 
 namespace easyddl {
 
-// A launcher ends a job when one of its processes dies, but not all of them say which rank
-// that was. The survivors do. The ranks of a machine stand in a ring: a thread of each holds
-// a robust mutex in shared memory and sleeps until it gets that of the next one, which is when
-// the kernel takes it from a dying process. The kernel does that before it frees the process's
-// memory and tells its parent, so that the survivors speak before the launcher ends them.
+// A launcher ends a job when one of its processes dies, but not all launchers name the rank. So the
+// surviving ranks do. The ranks of a machine form a ring. A thread of each rank holds a robust
+// mutex in shared memory, and waits for the mutex of the next rank. It gets that mutex when the
+// kernel releases it for a dying process. The kernel does so before it frees the process's memory
+// and notifies its parent, so that the survivors report before the launcher ends them.
 class LivenessMonitor {
  public:
   // Collective over topology.machine. Must live as long as the process.
   explicit LivenessMonitor(const Topology& topology);
 
-  // From now on the end of this process is no surprise to its peers.
-  void announce_end();
+  // Announces that this process is about to exit, so that its peers do not report its end.
+  void announce_exit();
 
-  // From now on no process's end is reported: this process has printed why the job ends.
-  void announce_end_of_all();
+  // Announces that the job ends, for a reason that this process has printed, so that no process's
+  // end is reported.
+  void announce_job_end();
 
  private:
   struct SharedState;

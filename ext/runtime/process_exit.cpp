@@ -2,43 +2,57 @@
 
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <exception>
+#include <functional>
 #include <utility>
+#include <vector>
 
 #include "common/check.h"
 #include "common/console.h"
 #include "mpi/mpi.h"
 #include "profiling/timeline.h"
 #include "runtime/job_abort.h"
-#include "runtime/mpich_shared_files.h"
 #include "runtime/world.h"
 
 namespace easyddl {
 namespace {
 
-// The thread that watches the peers may end the job while the main thread exits.
+// Atomic, because the liveness monitor's thread may end the job while the main thread exits.
 std::atomic<World*> g_world{nullptr};
 std::atomic<pid_t> g_pid{0};
-std::string g_warning;  // written by the interpreter's thread, read after it has ended
+// The warnings by subject. Written by the interpreter's threads, and read after the interpreter has
+// ended.
+std::array<std::string, kEndWarnings> g_warnings;
+
+// Returns a number by which ranks compare a text; 0 if it is empty.
+int hash_of(const std::string& text) {
+  constexpr size_t kMost = 1 << 30;
+  return text.empty() ? 0 : static_cast<int>(1 + std::hash<std::string>{}(text) % kMost);
+}
 
 void leave_job(World& world) {
   world.finish();
-  // MPI may call this in MPI_Finalize, where no other thread may call MPI: MPICH takes no lock
-  // there. So this thread does the work of the one that it stops.
+  // MPI may call this in MPI_Finalize, during which no other thread may call MPI, because MPICH
+  // takes no lock there. So this thread stops the stall inspector's thread, and does its work.
   StallInspector& stall_inspector = world.stall_inspector();
   stall_inspector.stop();
-  const bool all_warn =
-      world.exit_protocol().leave(!g_warning.empty(), [&] { stall_inspector.serve(); });
-  if (all_warn && world.topology().rank == 0) write_line(g_warning);
+  std::vector<int> hashes;
+  for (const std::string& warning : g_warnings) hashes.push_back(hash_of(warning));
+  const std::vector<bool> all_warn =
+      world.exit_protocol().leave(hashes, [&] { stall_inspector.serve(); });
+  for (size_t i = 0; i < all_warn.size(); ++i) {
+    if (all_warn[i] && world.topology().rank == 0) write_line(g_warnings[i]);
+  }
   end_timeline(world.comm(), world.topology().cores_are_shared);
-  world.liveness().announce_end();
+  world.liveness().announce_exit();
 }
 
-void part_from_the_others() {
-  static bool has_parted = false;
-  if (std::exchange(has_parted, true)) return;
+void leave_job_once() {
+  static bool has_left = false;
+  if (std::exchange(has_left, true)) return;
   try {
     leave_job(*g_world);
   } catch (const std::exception& error) {
@@ -47,14 +61,14 @@ void part_from_the_others() {
   }
 }
 
-// MPI_Finalize deletes the attributes of MPI_COMM_SELF first: where the script calls it, or mpi4py
-// that the script imported before easyddl.
+// Called by MPI_Finalize, which first deletes the attributes of MPI_COMM_SELF. The script may call
+// MPI_Finalize, or mpi4py if it was imported before easyddl.
 void at_finalize() {
-  if (getpid() == g_pid) part_from_the_others();
+  if (getpid() == g_pid) leave_job_once();
 }
 
-// glibc's on_exit tells the exit status, which neither Python's atexit nor its excepthook
-// knows after sys.exit(1): MPI_Finalize would then wait for ranks that never come.
+// glibc's on_exit passes the exit status. Neither Python's atexit nor its excepthook has it after
+// sys.exit(1), and then MPI_Finalize would wait forever for the other ranks.
 void at_exit(int status, void*) {
   int finalized = 0;
   mpi_functions().MPI_Finalized(&finalized);
@@ -65,21 +79,21 @@ void at_exit(int status, void*) {
                std::to_string(status) + ". Ending the job.");
     end_job(status);
   }
-  // Not in MPI_Finalize: threads of the script may still call MPI, which they may not do there.
-  part_from_the_others();
+  // Not within MPI_Finalize, because threads of the script may still call MPI, which is not
+  // permitted there.
+  leave_job_once();
   mpi_functions().MPI_Finalize();
 }
 
-// Before MPI_Abort: no end of a process is a surprise any more.
+// Called before MPI_Abort, so that no process's end is reported.
 void prepare_end_of_job() {
-  g_world.load()->liveness().announce_end_of_all();
-  g_pid = 0;  // MPI_Abort may call exit, which has nothing left to do
+  g_world.load()->liveness().announce_job_end();
+  g_pid = 0;  // MPI_Abort may call exit, whose handler must then do nothing
 }
 
 }  // namespace
 
-void watch_exit(World* world) {
-  delete_shared_files(world->topology().machine.get());
+void register_exit_handler(World* world) {
   g_world = world;
   g_pid = getpid();
   set_before_end_of_job(prepare_end_of_job);
@@ -87,6 +101,6 @@ void watch_exit(World* world) {
   on_exit(at_exit, nullptr);
 }
 
-void warn_at_end(const std::string& text) { g_warning = text; }
+void warn_at_end(size_t subject, const std::string& text) { g_warnings.at(subject) = text; }
 
 }  // namespace easyddl

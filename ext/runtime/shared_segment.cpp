@@ -41,8 +41,8 @@ class Descriptor {
   int fd_;
 };
 
-// How the others find member 0's memory. The nonce proves that what they opened under this
-// process id is that memory, not another container's.
+// The location of member 0's memory for the other members. The nonce proves that the file that they
+// opened under this process id is that memory, and not one in another container.
 struct Address {
   int64_t pid;
   int64_t fd;
@@ -70,7 +70,7 @@ void reserve(const Descriptor& memory, const std::vector<SharedSegment::Range>& 
   }
 }
 
-// True if `path` is a link to memory made by create_memory: nothing else is ever opened.
+// Returns whether `path` is a link to memory of create_memory. Nothing else is opened.
 bool is_our_memory(const std::string& path) {
   char target[64] = {};
   const ssize_t length = readlink(path.c_str(), target, sizeof target - 1);
@@ -91,7 +91,7 @@ int rank_in(MPI_Comm comm) {
   return rank;
 }
 
-std::vector<SharedSegment::Range> all_of_it(MPI_Comm comm, size_t bytes) {
+std::vector<SharedSegment::Range> whole_range(MPI_Comm comm, size_t bytes) {
   if (rank_in(comm) != 0) return {};
   return {{0, std::max(bytes, kLeastBytes)}};
 }
@@ -99,14 +99,15 @@ std::vector<SharedSegment::Range> all_of_it(MPI_Comm comm, size_t bytes) {
 }  // namespace
 
 SharedSegment::SharedSegment(MPI_Comm comm, size_t bytes)
-    : SharedSegment(comm, bytes, all_of_it(comm, bytes)) {}
+    : SharedSegment(comm, bytes, whole_range(comm, bytes)) {}
 
 SharedSegment::SharedSegment(MPI_Comm comm, size_t bytes, const std::vector<Range>& ranges)
     : bytes_(std::max(bytes, kLeastBytes)) {
   const bool creates = rank_in(comm) == 0;
   Address address{};
   Descriptor memory;
-  // Every exception from here on is thrown on all members: the destructor does not run then.
+  // Runs a step on all members. An exception is thrown on all of them; the memory is unmapped here,
+  // because a destructor does not run after an exception in the constructor.
   const auto together = [&](auto step) {
     try {
       all_or_none(comm, step);
@@ -134,7 +135,7 @@ SharedSegment::SharedSegment(MPI_Comm comm, size_t bytes, const std::vector<Rang
     if (memory.get() >= 0) data_ = map(memory, bytes_);
     if (data_ != nullptr && std::memcmp(data_, address.nonce, sizeof address.nonce) != 0) unmap();
   });
-  // All have compared the nonce, and opened the descriptor, before anyone goes on.
+  // No member continues until all have opened the descriptor and compared the nonce.
   int shared = data_ != nullptr ? 1 : 0;
   EASYDDL_MPI(MPI_Allreduce, MPI_IN_PLACE, &shared, 1, MPI_INT, MPI_MIN, comm);
   if (shared == 0) {

@@ -21,7 +21,7 @@ bool StallInquiry::all_have_answered(int rank) const {
   for (size_t other = 0; other < answers.size(); ++other) {
     if (other == static_cast<size_t>(rank)) continue;
     const std::optional<StallMessage>& answer = answers[other];
-    if (!answer || (answer->has_come == 0 && !stacks[other])) return false;
+    if (!answer || (answer->has_entered == 0 && !stacks[other])) return false;
   }
   return true;
 }
@@ -36,25 +36,25 @@ std::string StallInquiry::describe(const Topology& topology, const std::string& 
     if (!answer) {
       text += "\n  " + topology.name_of(other) +
               " does not answer: it is stopped, or cannot be reached.";
-    } else if (answer->has_come == 0) {
-      text += "\n  " + topology.name_of(other) + " has not come";
+    } else if (answer->has_entered == 0) {
+      text += "\n  " + topology.name_of(other) + " has not entered it";
       if (answer->activity[0] != '\0') text += ": it is busy with " + std::string(answer->activity);
-      if (answer->waits != 0) {
+      if (answer->is_waiting != 0) {
         text +=
             ": it has waited for " + rounded(answer->wait_seconds) + " s in " + answer->wait_what;
       }
       const std::optional<std::string>& stack = stacks[other];
-      if (!stack) text += ". Where its script stands is unknown: something holds Python's lock";
+      if (!stack) text += ". Its script's stack is unknown, because a thread holds Python's lock";
       if (stack && !stack->empty()) text += ". Its script is at" + indented(*stack);
     }
   }
   return text;
 }
 
-bool StallInquiry::has_parted(ExitProtocol& exit_protocol, double seconds) const {
+bool StallInquiry::is_deadlock(ExitProtocol& exit_protocol, double seconds) const {
   return std::any_of(answers.begin(), answers.end(),
                      [&](const std::optional<StallMessage>& answer) {
-                       return answer && answer->has_come == 0 && answer->waits != 0 &&
+                       return answer && answer->has_entered == 0 && answer->is_waiting != 0 &&
                               answer->wait_seconds >= seconds &&
                               exit_protocol.begun(answer->wait_communicator) < answer->wait_number;
                      });
@@ -64,23 +64,23 @@ bool StallInquiry::is_excused(int rank) const {
   for (size_t other = 0; other < answers.size(); ++other) {
     if (other == static_cast<size_t>(rank)) continue;
     const std::optional<StallMessage>& answer = answers[other];
-    if (!answer || (answer->has_come == 0 && answer->activity[0] == '\0')) return false;
+    if (!answer || (answer->has_entered == 0 && answer->activity[0] == '\0')) return false;
   }
   return true;
 }
 
-bool StallInquiry::have_all_come(int rank) const {
+bool StallInquiry::have_all_entered(int rank) const {
   for (size_t other = 0; other < answers.size(); ++other) {
     if (other == static_cast<size_t>(rank)) continue;
-    if (!answers[other] || answers[other]->has_come == 0) return false;
+    if (!answers[other] || answers[other]->has_entered == 0) return false;
   }
   return true;
 }
 
-bool StallInquiry::is_spokesman(int rank) const {
+bool StallInquiry::is_lowest_waiting(int rank) const {
   return std::none_of(
       answers.begin(), answers.begin() + rank,
-      [](const std::optional<StallMessage>& answer) { return answer && answer->has_come != 0; });
+      [](const std::optional<StallMessage>& answer) { return answer && answer->has_entered != 0; });
 }
 
 }  // namespace easyddl

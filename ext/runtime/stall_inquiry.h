@@ -1,4 +1,4 @@
-// What a rank that waits for long asks the others, and what their answers say.
+// The questions of a rank that has waited for long, and the answers of the other ranks.
 #pragma once
 
 #include <chrono>
@@ -14,20 +14,20 @@
 
 namespace easyddl {
 
-// Small enough to be sent at once: a rank that answers must not wait for the one that asks. Only as
-// much of the text travels as there is.
+// Small enough for MPI to send it at once, because a rank that answers must not wait for the rank
+// that asks. Only the used part of the text is sent.
 struct StallMessage {
   enum class Kind : uint32_t { question, answer, stack, failure };
 
   Kind kind;
-  uint32_t has_come;  // to the collective asked about
+  uint32_t has_entered;  // whether it has entered the collective in question
   uint64_t communicator, number;
-  uint32_t waits;  // in another collective, namely:
+  uint32_t is_waiting;  // whether it waits in another collective, which the next members describe
   uint64_t wait_communicator, wait_number;
   double wait_seconds;
   char wait_what[512];
   char activity[256];
-  char text[2400];  // where the script stands, or why the communicator failed
+  char text[2400];  // the script's stack, or why the communicator failed
 
   int bytes() const {
     return static_cast<int>(offsetof(StallMessage, text) + std::strlen(text) + 1);
@@ -41,23 +41,23 @@ struct StallInquiry {
   uint64_t number = 0;
   Clock::time_point since;  // when the wait began
   Clock::time_point asked;
-  Clock::time_point excused;  // until then the others had a reason to be late
+  Clock::time_point excused;  // the last time at which the others had an excuse
   bool is_sent = false, is_settled = false;
   std::vector<std::optional<StallMessage>> answers;  // by rank
   std::vector<std::optional<std::string>> stacks;
 
   // `rank` is this rank, which does not ask itself.
   bool all_have_answered(int rank) const;
-  bool have_all_come(int rank) const;
-  // Whether all who have not come do something that is known to take long.
+  bool have_all_entered(int rank) const;
+  // Whether all ranks that have not entered the collective have set an activity that may take long.
   bool is_excused(int rank) const;
-  // One rank of those that wait speaks for all: the lowest.
-  bool is_spokesman(int rank) const;
-  // True for a deadlock: a rank that has not come has waited for so long in a collective that this
-  // rank has not entered.
-  bool has_parted(ExitProtocol& exit_protocol, double seconds) const;
+  // Whether `rank` is the lowest of the waiting ranks, which prints the warning for all of them.
+  bool is_lowest_waiting(int rank) const;
+  // Whether this is a deadlock: a rank that has not entered the collective has waited for `seconds`
+  // in another one that this rank has not entered.
+  bool is_deadlock(ExitProtocol& exit_protocol, double seconds) const;
 
-  // What the answers say of the wait in `what`, in words.
+  // Returns a description of the wait in `what` and of the answers.
   std::string describe(const Topology& topology, const std::string& what, double seconds) const;
 };
 

@@ -15,22 +15,22 @@ namespace {
 
 constexpr int kTag = 3;
 constexpr std::chrono::milliseconds kPeriod{100};
-// How long the others have to answer.
-constexpr std::chrono::seconds kPatience{2};
+// The seconds in which the others must answer.
+constexpr double kAnswerTimeout = 2;
 
-// Whom a rank that fails tells, who tells the others: so P ranks that fail at once send 2 P
-// messages.
-constexpr int kHerald = 0;
+// A rank that fails sends an announcement to this rank, which sends it to all others. So P ranks
+// that fail at once send 2 P messages.
+constexpr int kAnnouncingRank = 0;
 
 constexpr size_t kFailureBytes = 1200;
 
-// Copies as much of a text as there is room for, the end of it if `tail`.
+// Copies as much of a text as fits: its beginning, or its end if `tail`.
 template <size_t N>
-void store(char (&room)[N], const std::string& text, bool tail = false) {
+void store(char (&destination)[N], const std::string& text, bool tail = false) {
   const std::string part = tail && text.size() >= N ? text.substr(text.size() - N + 1) : text;
   const size_t length = std::min(part.size(), N - 1);
-  std::memcpy(room, part.data(), length);
-  room[length] = '\0';
+  std::memcpy(destination, part.data(), length);
+  destination[length] = '\0';
 }
 
 }  // namespace
@@ -42,7 +42,7 @@ struct StallInspector::Wait {
 };
 
 struct StallInspector::Outgoing {
-  std::shared_ptr<const StallMessage> message;  // may be on its way to several ranks
+  std::shared_ptr<const StallMessage> message;  // may be sent to several ranks at once
   MPI_Request request;
 };
 
@@ -53,15 +53,18 @@ StallInspector::StallInspector(MPI_Comm world, const Topology& topology,
       exit_protocol_(exit_protocol),
       deadlines_(deadlines) {
   if (topology_.size == 1) return;
-  // Detached: it serves the others for as long as the process lives.
+  // Detached, because it answers the others for as long as the process lives.
   const auto watch = [this] {
     try {
       run();
     } catch (const std::exception& error) {
-      write_line(std::string("easyddl: the watch over stalls has ended: ") + error.what());
+      write_line(
+          std::string("easyddl: the stall inspector has failed, and no longer checks waits: ") +
+          error.what());
     }
   };
-  start_thread("easyddl stalls", "that tells other ranks where this one stands", watch).detach();
+  start_thread("easyddl stalls", "that answers other ranks about this rank's progress", watch)
+      .detach();
 }
 
 StallInspector::~StallInspector() = default;
@@ -79,7 +82,7 @@ void StallInspector::set_activity(std::string activity) {
 void StallInspector::stop() {
   const std::lock_guard<std::mutex> lock(mutex_);
   stopped_ = true;
-  stack_ = nullptr;  // the script is over, and the interpreter may be too
+  stack_ = nullptr;  // the script has ended, and the interpreter may have too
 }
 
 void StallInspector::serve() {
@@ -87,7 +90,7 @@ void StallInspector::serve() {
   serve(lock);
 }
 
-void StallInspector::forget(size_t communicator) {
+void StallInspector::end_wait(size_t communicator) {
   const std::lock_guard<std::mutex> lock(mutex_);
   waits_.erase(communicator);
   inquiries_.erase(communicator);
@@ -102,9 +105,10 @@ void StallInspector::run() {
 }
 
 void StallInspector::serve(std::unique_lock<std::mutex>& lock) {
+  time_.tick();
   receive_all();
   exit_protocol_.serve();
-  spread_failures();
+  send_failures();
   ask_all();
   free_sent();
   send_stacks(lock);
@@ -125,16 +129,16 @@ void StallInspector::receive_all() {
 
 void StallInspector::take(int from, const StallMessage& message) {
   if (message.kind == StallMessage::Kind::failure) {
-    if (note_failure(message.communicator, message.text) && topology_.rank == kHerald) {
+    if (record_failure(message.communicator, message.text) && topology_.rank == kAnnouncingRank) {
       const std::lock_guard<std::mutex> lock(failures_mutex_);
-      to_spread_.push_back(message.communicator);
+      unsent_failures_.push_back(message.communicator);
     }
     return;
   }
   if (message.kind == StallMessage::Kind::question) {
     const StallMessage answer = answer_to(message);
     send(from, std::make_shared<const StallMessage>(answer));
-    if (answer.has_come == 0) want_stack_.emplace_back(from, answer);
+    if (answer.has_entered == 0) stack_requests_.emplace_back(from, answer);
     return;
   }
   const auto found = inquiries_.find(message.communicator);
@@ -152,12 +156,12 @@ StallMessage StallInspector::answer_to(const StallMessage& question) {
   answer.kind = StallMessage::Kind::answer;
   answer.communicator = question.communicator;
   answer.number = question.number;
-  answer.has_come = exit_protocol_.begun(question.communicator) >= question.number ? 1 : 0;
+  answer.has_entered = exit_protocol_.begun(question.communicator) >= question.number ? 1 : 0;
   store(answer.activity, activity_);
   for (const auto& [communicator, wait] : waits_) {
-    const double seconds = std::chrono::duration<double>(Clock::now() - wait.since).count();
+    const double seconds = time_.seconds_since(wait.since);
     if (communicator == question.communicator || seconds < answer.wait_seconds) continue;
-    answer.waits = 1;
+    answer.is_waiting = 1;
     answer.wait_communicator = communicator;
     answer.wait_number = wait.number;
     answer.wait_seconds = seconds;
@@ -189,8 +193,8 @@ void StallInspector::free_sent() {
   outgoing_.erase(std::remove_if(outgoing_.begin(), outgoing_.end(), is_sent), outgoing_.end());
 }
 
-// Whether it is the communicator's first.
-bool StallInspector::note_failure(size_t communicator, const std::string& text) {
+// Records a failure. Returns whether it is the first one of the communicator.
+bool StallInspector::record_failure(size_t communicator, const std::string& text) {
   const std::lock_guard<std::mutex> lock(failures_mutex_);
   any_failure_.store(true, std::memory_order_release);
   return failures_.emplace(communicator, text.substr(0, kFailureBytes)).second;
@@ -200,29 +204,41 @@ void StallInspector::announce_failure(size_t communicator, const std::string& re
   if (topology_.size == 1) return;
   try {
     const std::string text =
-        "A collective failed half-way on " + topology_.name_of(topology_.rank) + ": " + reason;
-    if (!note_failure(communicator, text)) return;
+        "A collective failed part-way on " + topology_.name_of(topology_.rank) + ": " + reason;
+    if (!record_failure(communicator, text)) return;
     const std::lock_guard<std::mutex> lock(failures_mutex_);
-    to_spread_.push_back(communicator);
+    unsent_failures_.push_back(communicator);
   } catch (const std::exception&) {
-    return;  // no memory is left even for that: this rank's own error says so
+    return;  // no memory is left for the text: this rank's own error reports that
   }
   wake_.notify_one();
+}
+
+void StallInspector::add_child(size_t child, size_t parent) {
+  const std::lock_guard<std::mutex> lock(failures_mutex_);
+  parents_.emplace(child, parent);
+}
+
+void StallInspector::remove_child(size_t child) {
+  const std::lock_guard<std::mutex> lock(failures_mutex_);
+  parents_.erase(child);
 }
 
 std::string StallInspector::failure_of(size_t communicator) const {
   if (!any_failure_.load(std::memory_order_acquire)) return "";
   const std::lock_guard<std::mutex> lock(failures_mutex_);
-  const auto found = failures_.find(communicator);
+  auto found = failures_.find(communicator);
+  const auto parent = parents_.find(communicator);
+  if (found == failures_.end() && parent != parents_.end()) found = failures_.find(parent->second);
   return found == failures_.end() ? "" : found->second;
 }
 
-void StallInspector::spread_failures() {
+void StallInspector::send_failures() {
   if (!any_failure_.load(std::memory_order_acquire)) return;
   std::vector<StallMessage> messages;
   {
     const std::lock_guard<std::mutex> lock(failures_mutex_);
-    for (size_t communicator : std::exchange(to_spread_, {})) {
+    for (size_t communicator : std::exchange(unsent_failures_, {})) {
       StallMessage& message = messages.emplace_back();
       message.kind = StallMessage::Kind::failure;
       message.communicator = communicator;
@@ -230,10 +246,10 @@ void StallInspector::spread_failures() {
     }
   }
   for (const StallMessage& message : messages) {
-    if (topology_.rank == kHerald) {
+    if (topology_.rank == kAnnouncingRank) {
       send_to_all(message);
     } else {
-      send(kHerald, std::make_shared<const StallMessage>(message));
+      send(kAnnouncingRank, std::make_shared<const StallMessage>(message));
     }
   }
 }
@@ -249,25 +265,26 @@ void StallInspector::ask_all() {
   }
 }
 
-// Apart from the answers, because whoever holds Python's lock may do so for long.
+// The stacks are sent separately from the answers, because a thread may hold Python's lock for
+// long.
 void StallInspector::send_stacks(std::unique_lock<std::mutex>& lock) {
-  if (want_stack_.empty()) return;
+  if (stack_requests_.empty()) return;
   std::string text;
   if (const auto stack = stack_) {
     lock.unlock();
     text = stack();
     lock.lock();
-    if (stopped_) return;  // whoever serves now sends the rest
+    if (stopped_) return;  // the thread that calls `serve` now sends the rest
   }
-  for (auto [rank, message] : std::exchange(want_stack_, {})) {
+  for (auto [rank, message] : std::exchange(stack_requests_, {})) {
     message.kind = StallMessage::Kind::stack;
     store(message.text, text, true);
     send(rank, std::make_shared<const StallMessage>(message));
   }
 }
 
-bool StallInspector::is_time_to_ask(const StallInquiry& inquiry, double seconds) const {
-  const double ago = std::chrono::duration<double>(Clock::now() - inquiry.asked).count();
+bool StallInspector::is_time_to_ask(const StallInquiry& inquiry, double seconds) {
+  const double ago = time_.seconds_since(inquiry.asked);
   const auto passed = [&](double deadline) {
     return deadline > 0 && seconds >= deadline && seconds - ago < deadline;
   };
@@ -275,13 +292,13 @@ bool StallInspector::is_time_to_ask(const StallInquiry& inquiry, double seconds)
   return passed(deadlines_.warn) || passed(deadlines_.abort) || again;
 }
 
-// The shorter of the deadlines: whoever had a reason to be late may have none later.
+// The shorter of the deadlines: a rank's excuse may have ended since it was last asked.
 double StallInspector::period() const {
   if (deadlines_.warn <= 0 || deadlines_.abort <= 0) return deadlines_.warn + deadlines_.abort;
   return std::min(deadlines_.warn, deadlines_.abort);
 }
 
-// The inquiry of a wait: the one that has begun, or a new one if it is time to ask.
+// Returns the inquiry of a wait. Begins a new inquiry if it is time to ask.
 StallInquiry& StallInspector::inquire(size_t communicator, uint64_t number, Clock::time_point since,
                                       double seconds) {
   StallInquiry& inquiry = inquiries_[communicator];
@@ -303,38 +320,44 @@ StallInquiry& StallInspector::inquire(size_t communicator, uint64_t number, Cloc
 }
 
 void StallInspector::check(size_t communicator, uint64_t number, const std::string& what,
-                           Clock::time_point since, bool if_all_have_come) {
+                           Clock::time_point since, bool if_all_have_entered) {
   const std::string failure = failure_of(communicator);
   if (!failure.empty()) throw Error(failure);
   std::unique_lock<std::mutex> lock(mutex_);
   waits_[communicator] = {number, what, since};
-  const double seconds = std::chrono::duration<double>(Clock::now() - since).count();
+  const double seconds = time_.seconds_since(since);
   StallInquiry& inquiry = inquire(communicator, number, since, seconds);
   if (inquiry.is_settled) return;
-  if (Clock::now() - inquiry.asked < kPatience && !inquiry.all_have_answered(topology_.rank))
+  if (time_.seconds_since(inquiry.asked) < kAnswerTimeout &&
+      !inquiry.all_have_answered(topology_.rank)) {
     return;
+  }
   inquiry.is_settled = true;
   std::string text = inquiry.describe(topology_, what, seconds);
-  const bool hangs = if_all_have_come && inquiry.have_all_come(topology_.rank);
-  if (hangs) text += "\n  All ranks have come: it is the GPUs, or what connects them.";
-  // A rank that waits for this one is not busy, whatever it says that it does.
-  const bool parted = inquiry.has_parted(exit_protocol_, deadlines_.abort);
-  if (!hangs && !parted && inquiry.is_excused(topology_.rank)) inquiry.excused = Clock::now();
-  const std::chrono::duration<double> late = Clock::now() - inquiry.excused;
-  if (deadlines_.abort > 0 && late.count() >= deadlines_.abort) {
-    if (parted) text += "\nThe ranks have parted ways: none can go on.";
+  const bool is_hung = if_all_have_entered && inquiry.have_all_entered(topology_.rank);
+  if (is_hung)
+    text += "\n  All ranks have entered it, so a GPU or a connection between GPUs hangs.";
+  // A rank that waits for this rank is not busy, even if it has set an activity.
+  const bool deadlock = inquiry.is_deadlock(exit_protocol_, deadlines_.abort);
+  if (!is_hung && !deadlock && inquiry.is_excused(topology_.rank)) inquiry.excused = Clock::now();
+  const double late = time_.seconds_since(inquiry.excused);
+  if (deadlines_.abort > 0 && late >= deadlines_.abort) {
+    if (deadlock)
+      text += "\nThis is a deadlock: the ranks wait for each other in different collectives.";
     throw Error(text + "\nThat is too long: EASYDDL_STALL_ABORT is " + rounded(deadlines_.abort) +
                 " s.");
   }
-  // No more than that can be known: a thread of either may still be on its way.
-  if (inquiry.has_parted(exit_protocol_, 0)) {
+  // Each rank waits in a collective that the other has not entered. Unless another thread enters
+  // it, this is a deadlock.
+  if (inquiry.is_deadlock(exit_protocol_, 0)) {
     text +=
-        "\n  Each waits where the other has not come: unless another thread of theirs does, "
-        "the ranks have parted ways.";
+        "\n  These ranks wait for each other in different collectives. Unless another thread "
+        "enters "
+        "the missing collective, this is a deadlock.";
   }
-  const bool speaks = deadlines_.warn > 0 && inquiry.is_spokesman(topology_.rank);
+  const bool prints = deadlines_.warn > 0 && inquiry.is_lowest_waiting(topology_.rank);
   lock.unlock();
-  if (speaks) write_line("easyddl: warning: " + text);
+  if (prints) write_line("easyddl: warning: " + text);
 }
 
 }  // namespace easyddl

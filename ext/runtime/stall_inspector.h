@@ -1,4 +1,5 @@
-// Deadlines for waits: names the ranks that are late, and says where they stand.
+// Enforces deadlines for waits, and names the late ranks and the lines that their scripts have
+// reached.
 #pragma once
 
 #include <atomic>
@@ -13,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/running_time.h"
 #include "runtime/deadlines.h"
 #include "runtime/exit_protocol.h"
 #include "runtime/stall_inquiry.h"
@@ -20,9 +22,10 @@
 
 namespace easyddl {
 
-// A rank that has waited for long asks all other ranks. On each rank a thread answers, whatever the
-// other threads do: whether the rank has begun the collective, what it does, in what it waits
-// itself, and where its script stands. A rank that does not answer is stopped or cannot be reached.
+// A rank that has waited for long asks all other ranks. A thread of each rank answers, whatever its
+// other threads do: whether the rank has begun the collective, its current activity, the collective
+// in which it waits itself, and the stack of its script. A rank that does not answer is stopped or
+// cannot be reached.
 class StallInspector {
  public:
   // Collective over `world`.
@@ -30,36 +33,42 @@ class StallInspector {
                  Deadlines deadlines);
   ~StallInspector();
 
-  // What says where this rank's script stands. It may take long.
+  // Sets the function that returns the stack of this rank's script. It may take long.
   void set_stack(std::function<std::string()> stack);
 
-  // What this rank does that may take long, and is no reason to call it late; empty for nothing.
+  // Sets this rank's current activity, which may take long and excuses it for being late; empty for
+  // none.
   void set_activity(std::string activity);
 
-  // Called now and then by a thread that has waited since `since` in collective `number` of
+  // Called from time to time by a thread that has waited since `since` in collective `number` of
   // `communicator`, which `what` describes. Throws an Error if
   //   - a collective on the communicator has failed on any rank,
   //   - other ranks have not begun the collective within the deadline, or,
-  //   - `if_all_have_come`, all ranks have begun it and it has not ended within the deadline.
+  //   - `if_all_have_entered`, all ranks have begun it and it has not ended within the deadline.
   void check(size_t communicator, uint64_t number, const std::string& what,
-             std::chrono::steady_clock::time_point since, bool if_all_have_come);
+             std::chrono::steady_clock::time_point since, bool if_all_have_entered);
 
-  // The wait in `communicator` is over.
-  void forget(size_t communicator);
+  // Ends the wait in `communicator`.
+  void end_wait(size_t communicator);
 
-  // Tells all ranks that a collective on `communicator` has failed part-way, for this reason, so
-  // that no other can follow it. Neither waits nor throws. The first failure of a communicator
-  // counts.
+  // Reports to all ranks that a collective on `communicator` has failed part-way, which breaks the
+  // communicator. Neither waits nor throws. Only the first failure of a communicator is reported.
   void announce_failure(size_t communicator, const std::string& reason) noexcept;
 
-  // The first failure of `communicator` that this rank knows of, with the rank's name; empty for
-  // none. Without any it costs nothing.
+  // Makes failures of `parent` also failures of `child`, until `remove_child`.
+  void add_child(size_t child, size_t parent);
+  void remove_child(size_t child);
+
+  // Returns the first known failure of `communicator` or of its parent, with the name of the rank;
+  // empty for none. Costs one atomic load while there are no failures.
   std::string failure_of(size_t communicator) const;
 
-  // The inspector's thread makes no call of MPI after this. Whoever calls it serves the others.
+  // Stops the inspector's thread, which then no longer calls MPI. The caller must call `serve`
+  // instead.
   void stop();
 
-  // Answers the other ranks, and passes on what is due. To be called now and then after `stop`.
+  // Answers the other ranks, and sends this rank's messages. Must be called from time to time after
+  // `stop`.
   void serve();
 
  private:
@@ -74,12 +83,12 @@ class StallInspector {
   void send(int to, std::shared_ptr<const StallMessage> message);
   void send_to_all(const StallMessage& message);
   void ask_all();
-  bool note_failure(size_t communicator, const std::string& text);
-  void spread_failures();
+  bool record_failure(size_t communicator, const std::string& text);
+  void send_failures();
   StallMessage answer_to(const StallMessage& question);
   void send_stacks(std::unique_lock<std::mutex>& lock);
   void free_sent();
-  bool is_time_to_ask(const StallInquiry& inquiry, double seconds) const;
+  bool is_time_to_ask(const StallInquiry& inquiry, double seconds);
   double period() const;
   StallInquiry& inquire(size_t communicator, uint64_t number, Clock::time_point since,
                         double seconds);
@@ -88,6 +97,7 @@ class StallInspector {
   const Topology& topology_;
   ExitProtocol& exit_protocol_;
   const Deadlines deadlines_;
+  RunningTime time_;  // deadlines count only the time in which this process runs
   std::mutex mutex_;
   std::condition_variable wake_;
   bool stopped_ = false;
@@ -95,13 +105,15 @@ class StallInspector {
   std::function<std::string()> stack_;
   std::map<size_t, Wait> waits_;              // by communicator
   std::map<size_t, StallInquiry> inquiries_;  // by communicator
-  std::vector<std::pair<int, StallMessage>> want_stack_;
+  std::vector<std::pair<int, StallMessage>> stack_requests_;
   std::vector<std::unique_ptr<Outgoing>> outgoing_;
-  // Apart from the rest, so that nobody who announces or asks waits for a call of MPI.
+  // A separate mutex, so that a thread that announces a failure, or asks for one, never waits for
+  // an MPI call.
   mutable std::mutex failures_mutex_;
   std::atomic<bool> any_failure_{false};
   std::map<size_t, std::string> failures_;  // by communicator
-  std::vector<size_t> to_spread_;           // communicators whose failure others do not know
+  std::map<size_t, size_t> parents_;        // by communicator
+  std::vector<size_t> unsent_failures_;     // communicators whose failure was not sent yet
 };
 
 }  // namespace easyddl

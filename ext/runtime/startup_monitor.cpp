@@ -16,14 +16,14 @@ namespace easyddl {
 namespace {
 
 constexpr std::chrono::milliseconds kPeriod{50};
-// After Ctrl-C: for Python to raise its KeyboardInterrupt where it still runs, which ends more
+// The time that Python has to raise KeyboardInterrupt after Ctrl-C, which ends the process more
 // orderly.
-constexpr std::chrono::seconds kForPython{1};
-// For MPI_Abort to end the job.
-constexpr std::chrono::seconds kForAbort{10};
+constexpr std::chrono::seconds kInterpreterTimeout{1};
+// The time that MPI_Abort has to end the job.
+constexpr std::chrono::seconds kAbortTimeout{10};
 
-// Set by the handler of SIGINT. Python's own handler only makes a note for the interpreter, which
-// does not run inside of MPI_Init.
+// Set by the handler of SIGINT. Python's own handler only sets a flag for the interpreter, which
+// does not run during MPI_Init.
 std::atomic<bool> g_interrupted{false};
 struct sigaction g_previous{};
 
@@ -36,13 +36,13 @@ void on_interrupt(int signal, siginfo_t* info, void* context) {
   }
 }
 
-// By default SIGINT ends the process, and one that is ignored is not to end it.
+// The default action already ends the process, and an ignored signal must stay ignored.
 bool has_handler(const struct sigaction& action) {
   return (action.sa_flags & SA_SIGINFO) != 0 ||
          (action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN);
 }
 
-void watch_interrupt() {
+void install_interrupt_handler() {
   if (sigaction(SIGINT, nullptr, &g_previous) != 0 || !has_handler(g_previous)) return;
   struct sigaction ours = g_previous;
   ours.sa_sigaction = on_interrupt;
@@ -50,15 +50,15 @@ void watch_interrupt() {
   sigaction(SIGINT, &ours, nullptr);
 }
 
-void forget_interrupt() {
+void restore_interrupt_handler() {
   struct sigaction current{};
   if (sigaction(SIGINT, nullptr, &current) != 0) return;
   const bool ours = (current.sa_flags & SA_SIGINFO) != 0 && current.sa_sigaction == on_interrupt;
   if (ours) sigaction(SIGINT, &g_previous, nullptr);
 }
 
-// Ends this process by a signal, which every launcher takes for a failure of the job: MPICH's
-// waits for ever where a process exits by itself before it has initialised MPI.
+// Ends this process by a signal, which every launcher treats as a failure of the job. MPICH's
+// launcher waits forever if a process exits by itself before it has initialised MPI.
 [[noreturn]] void end_by_signal(int status, int signal) {
   struct sigaction action{};
   action.sa_handler = SIG_DFL;
@@ -74,9 +74,9 @@ void forget_interrupt() {
 }  // namespace
 
 StartupMonitor::StartupMonitor(int rank, const std::string& host, Deadlines deadlines)
-    : who_(rank_on_host(rank, host)), deadlines_(deadlines) {
-  thread_ = start_thread("easyddl start", "that watches over the start", [this] { run(); });
-  watch_interrupt();
+    : name_(rank_on_host(rank, host)), deadlines_(deadlines) {
+  thread_ = start_thread("easyddl start", "that monitors the start", [this] { run(); });
+  install_interrupt_handler();
 }
 
 StartupMonitor::~StartupMonitor() { stop(); }
@@ -95,15 +95,13 @@ void StartupMonitor::stop() {
   }
   wake_.notify_one();
   thread_.join();
-  forget_interrupt();
+  restore_interrupt_handler();
 }
 
-double StartupMonitor::seconds() const {
-  return std::chrono::duration<double>(Clock::now() - since_).count();
-}
+double StartupMonitor::seconds() { return time_.seconds_since(since_); }
 
-std::string StartupMonitor::waits_in() const {
-  return who_ + " has waited for " + rounded(seconds()) + " s in the start of easyddl, in " +
+std::string StartupMonitor::describe_wait() {
+  return name_ + " has waited for " + rounded(seconds()) + " s in the start of easyddl, in " +
          step_ + ".";
 }
 
@@ -114,21 +112,24 @@ void StartupMonitor::run() {
   while (!stopped_) {
     wake_.wait_for(lock, kPeriod);
     if (stopped_) return;
+    time_.tick();
     if (g_interrupted && !interrupted) interrupted = Clock::now();
-    if (interrupted && Clock::now() - *interrupted >= kForPython) {
-      end(who_ + " was interrupted in the start of easyddl, in " + step_ + ".", 130, SIGINT);
+    if (interrupted && Clock::now() - *interrupted >= kInterpreterTimeout) {
+      end(name_ + " was interrupted in the start of easyddl, in " + step_ + ".", 130, SIGINT);
     }
     if (deadlines_.abort > 0 && seconds() >= deadlines_.abort) {
-      end(waits_in() + " That is too long: EASYDDL_STALL_ABORT is " + rounded(deadlines_.abort) +
-              " s. Ending the job.",
+      end(describe_wait() + " That is too long: EASYDDL_STALL_ABORT is " +
+              rounded(deadlines_.abort) + " s. Ending the job.",
           1, SIGTERM);
     }
     if (!has_warned && deadlines_.warn > 0 && seconds() >= deadlines_.warn) {
       has_warned = true;
-      write_line("easyddl: warning: " + waits_in() +
-                 "\n  All ranks must come to it. Those that write no such line have not: one has "
-                 "failed, which its own output tells, has ended, or has not yet come to its first "
-                 "use of easyddl.");
+      write_line(
+          "easyddl: warning: " + describe_wait() +
+          "\n  All ranks must reach this step. A rank that prints no such line has not reached it: "
+          "it has failed (see its output), has ended, or has not yet reached its first use of "
+          "easyddl. A rank that reads standard input, as input() does, never reaches it, because "
+          "launchers pass standard input to rank 0 alone.");
     }
   }
 }
@@ -139,12 +140,12 @@ void StartupMonitor::end(const std::string& reason, int status, int signal) cons
   if (has_mpi_) {
     // MPI_Abort may wait for a lock that the waiting thread holds.
     std::thread([status, signal] {
-      std::this_thread::sleep_for(kForAbort);
+      std::this_thread::sleep_for(kAbortTimeout);
       end_by_signal(status, signal);
     }).detach();
     end_job(status);
   }
-  // A launcher may drop what it has not yet passed on of this rank's output: the reason.
+  // Gives the launcher time to forward this rank's output, which holds the reason.
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   end_by_signal(status, signal);
 }

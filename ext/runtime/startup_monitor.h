@@ -1,4 +1,5 @@
-// Deadlines and Ctrl-C for the start, in which no rank can ask another one anything.
+// Deadlines and Ctrl-C for the start of easyddl, in which ranks cannot send each other messages
+// yet.
 #pragma once
 
 #include <chrono>
@@ -7,26 +8,28 @@
 #include <string>
 #include <thread>
 
+#include "common/running_time.h"
 #include "runtime/deadlines.h"
 
 namespace easyddl {
 
-// While easyddl starts, a rank waits inside of MPI_Init and of collectives of MPI. They return to
-// nobody, hold Python's lock or not as they like, and wait for ever if another rank has failed
-// before it came to them. A thread without Python and without MPI watches them: it says where the
-// rank waits, and ends the process, and the job with it, when that takes too long or after Ctrl-C.
+// While easyddl starts, a rank waits in MPI_Init and in collectives of MPI. These cannot be
+// interrupted, may hold Python's lock, and wait forever if another rank fails before it enters
+// them. A thread that uses neither Python nor MPI monitors them: it prints where the rank waits,
+// and ends the process, and so the job, if the wait takes too long or after Ctrl-C.
 class StartupMonitor {
  public:
-  // `rank` and `host` are those that the launcher and the system tell: MPI may not have started.
+  // `rank` is from the launcher, and `host` from the system, because MPI may not have started.
   StartupMonitor(int rank, const std::string& host, Deadlines deadlines);
   ~StartupMonitor();
   StartupMonitor(const StartupMonitor&) = delete;
   StartupMonitor& operator=(const StartupMonitor&) = delete;
 
-  // This rank enters a step of the start, such as "MPI_Init". `has_mpi`: MPI has started.
+  // Records that this rank enters a step of the start, such as "MPI_Init". `has_mpi` says whether
+  // MPI has started.
   void enter(const std::string& step, bool has_mpi);
 
-  // The start has ended, well or not.
+  // Records that the start has ended, with success or not.
   void stop();
 
  private:
@@ -34,12 +37,13 @@ class StartupMonitor {
 
   void run();
   [[noreturn]] void end(const std::string& reason, int status, int signal) const;
-  std::string waits_in() const;
-  double seconds() const;
+  std::string describe_wait();
+  double seconds();
 
-  const std::string who_;
+  const std::string name_;
   const Deadlines deadlines_;
   const Clock::time_point since_ = Clock::now();
+  RunningTime time_;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::string step_ = "its first lines";

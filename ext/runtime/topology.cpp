@@ -41,13 +41,13 @@ std::vector<Name> gather_names(MPI_Comm comm, const std::string& text) {
   return all;
 }
 
-// The lowest index that holds the same name as `index` does: equal for equal names.
+// Returns the lowest index that holds the same name as `index`. It is the same for equal names.
 int first_equal(const std::vector<Name>& names, int index) {
   const auto found = std::find(names.begin(), names.end(), names[static_cast<size_t>(index)]);
   return static_cast<int>(found - names.begin());
 }
 
-// The names between commas, without the spaces around them.
+// Splits a text at commas, and strips spaces.
 std::vector<std::string> split(const std::string& text) {
   std::vector<std::string> names;
   std::istringstream stream(text + ',');
@@ -58,22 +58,22 @@ std::vector<std::string> split(const std::string& text) {
   return names;
 }
 
-// The same for all processes under one kernel, whatever containers they are in.
+// Returns an id that is the same for all processes of one kernel, whatever containers they are in.
 std::string kernel_id() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
   return boot;
 }
 
-// Two processes with the same text run under one kernel, see each other's process ids, and
-// belong to one user.
+// Returns an id that is the same for processes that run on one kernel, see each other's process
+// ids, and belong to one user.
 std::string machine_id() {
   char space[64] = {};
   if (readlink("/proc/self/ns/pid", space, sizeof space - 1) < 0) space[0] = '\0';
   return kernel_id() + ' ' + space + ' ' + std::to_string(geteuid());
 }
 
-// The lowest rank of each group of ranks, by rank, if `lowest` is that of this rank's group.
+// Returns the lowest rank of each rank's group. `lowest` is that of this rank's group.
 std::vector<int> gather_lowest(MPI_Comm world, int lowest) {
   int size = 0;
   EASYDDL_MPI(MPI_Comm_size, world, &size);
@@ -82,7 +82,7 @@ std::vector<int> gather_lowest(MPI_Comm world, int lowest) {
   return lowest_of;
 }
 
-// The number of each rank's group, where groups count in the order of their lowest rank.
+// Returns the number of each rank's group. Groups are numbered in the order of their lowest rank.
 std::vector<int> number_groups(const std::vector<int>& lowest_of) {
   std::vector<int> groups = lowest_of;
   std::sort(groups.begin(), groups.end());
@@ -95,8 +95,8 @@ std::vector<int> number_groups(const std::vector<int>& lowest_of) {
   return numbers;
 }
 
-// A bit for each core that this process may use, in as many bytes as the kernel asks for: a
-// cpu_set_t holds 1024 cores, and machines may have more.
+// Returns a bit for each core that this process may use. The size is found by trying, because a
+// cpu_set_t holds only 1024 cores, and machines may have more.
 std::vector<uint8_t> own_cores() {
   constexpr size_t kMostBytes = 1 << 20;
   std::vector<uint8_t> cores(sizeof(cpu_set_t));
@@ -133,7 +133,8 @@ void Topology::name_hosts(MPI_Comm world, const std::string& name) {
   machine = MpiComm::split(world, first_equal(machines, rank), rank);
   const std::vector<Name> hosts = gather_names(world, name + ' ' + machine_id());
   host = MpiComm::split(world, first_equal(hosts, rank), rank);
-  // A name proves nothing: where the members cannot open each other's memory, each is alone.
+  // Equal names are not enough: if the members cannot open each other's memory, each is a host of
+  // its own.
   bool shares = false;
   all_or_none(world, [&] { shares = SharedSegment(host.get(), 1).data() != nullptr; });
   if (!shares) host = MpiComm::split(host.get(), rank, 0);
@@ -143,18 +144,18 @@ void Topology::name_hosts(MPI_Comm world, const std::string& name) {
 
 void Topology::find_place(MPI_Comm world, const std::string& name) {
   const std::vector<Name> names = gather_names(world, name + ' ' + kernel_id());
-  const MpiComm mates = MpiComm::split(world, first_equal(names, rank), rank);
+  const MpiComm on_machine = MpiComm::split(world, first_equal(names, rank), rank);
   int lowest = rank;
-  EASYDDL_MPI(MPI_Bcast, &lowest, 1, MPI_INT, 0, mates.get());
+  EASYDDL_MPI(MPI_Bcast, &lowest, 1, MPI_INT, 0, on_machine.get());
   const std::vector<int> machine_of = number_groups(gather_lowest(world, lowest));
-  place = {mates.rank(), mates.size(), machine_of[static_cast<size_t>(rank)],
+  place = {on_machine.rank(), on_machine.size(), machine_of[static_cast<size_t>(rank)],
            *std::max_element(machine_of.begin(), machine_of.end()) + 1};
   int least = local_size;
-  EASYDDL_MPI(MPI_Allreduce, MPI_IN_PLACE, &least, 1, MPI_INT, MPI_MIN, mates.get());
+  EASYDDL_MPI(MPI_Allreduce, MPI_IN_PLACE, &least, 1, MPI_INT, MPI_MIN, on_machine.get());
   if (place.local_rank != 0 || least == place.local_size) return;
   write_line(
       "easyddl: warning: the " + std::to_string(place.local_size) + " ranks on host " + name +
-      " run on one machine, but not all of them can open each other's memory. They exchange "
+      " run on one machine, but not all of them can open each other's memory. They reduce "
       "gradients by messages, as if they were on several hosts, which is slower.\n  Likely causes: "
       "containers that do not share their process ids (start them with --pid=host, or in one pod "
       "with shareProcessNamespace), ranks of different users, or a /proc that hides processes.");

@@ -1,4 +1,4 @@
-// Where the ranks are: who shares a host with whom.
+// Which ranks share a host, and which hosts share a rack.
 #pragma once
 
 #include <string>
@@ -11,22 +11,23 @@
 namespace easyddl {
 
 // A rank's position as the public API reports it (`local_rank` and so on), by which users divide
-// GPUs, cores and files. The ranks that one kernel runs under one host name are on one machine,
-// even if they cannot open each other's memory and so are several hosts for the engine. Machines
-// are numbered in the order of their lowest rank.
+// GPUs, cores and files. Ranks that run on one kernel with one host name are on one machine. They
+// may be on several hosts for the engine, if they cannot open each other's memory. Machines are
+// numbered in the order of their lowest rank.
 struct Place {
   int local_rank, local_size, node_rank, num_nodes;
 };
 
-// The ranks of one host are its members, in the order of their ranks; hosts are numbered in
-// the order of their lowest rank. Every host has the same number of leaders, the members
-// that take a shard of the data across hosts: as many as the host with the fewest ranks has.
-// Likewise every rack has as many leaders, hosts whose shards go across racks, as the rack with
-// the fewest hosts has.
+// The ranks of a host are its members, in the order of their ranks. Hosts are numbered in the order
+// of their lowest rank. The leaders of a host are the members that reduce a shard of the data
+// across hosts. Every host has the same number of leaders: as many as the host with the fewest
+// ranks has members. Likewise the leaders of a rack are the hosts whose shards are reduced across
+// racks. Every rack has as many as the rack with the fewest hosts has hosts.
 struct Topology {
-  // Collective over `world`. `host` is this rank's host, as the user or the system names it.
-  // Ranks share a host if the names are equal and they can open each other's memory. `racks`
-  // names the rack of each host, by its number, with commas between; without them there is one.
+  // Collective over `world`. `host` is the name of this rank's host, from the user or the system.
+  // Ranks share a host if the names are equal and they can open each other's memory. `racks` names
+  // the rack of each host, in the order of the hosts, separated by commas; if it is empty, there is
+  // one rack.
   Topology(MPI_Comm world, const std::string& host, const std::string& racks);
 
   int rank, size, local_rank, local_size, node_rank, num_nodes, num_leaders;
@@ -36,14 +37,20 @@ struct Topology {
   std::vector<int> node_of;          // by rank
   std::vector<std::string> host_of;  // by rank
   std::vector<int> rack_of;          // by host
-  MpiComm machine;                   // all ranks on this machine, also where it plays several hosts
-  MpiComm host;                      // the ranks of this host
-  MpiComm across;        // the leaders with this local rank on all hosts; null if this rank is none
-  MpiComm in_rack;       // those of them in this rack
-  MpiComm across_racks;  // those of them that have this one's place in their racks; null if this
-                         // has none among a rack's leaders
+  MpiComm machine;  // all ranks on this machine, even if it simulates several hosts
+  MpiComm host;     // the ranks of this host
+  MpiComm across;   // the leaders with this local rank on all hosts; null if this rank is no leader
+  MpiComm in_rack;  // the part of `across` in this rack
+  // The part of `across` whose hosts have the same position in their racks; null if this host is no
+  // leader of its rack.
+  MpiComm across_racks;
 
-  // A rank in words, such as "rank 3 on host node7"; and at the beginning of a sentence.
+  bool has_several_hosts() const { return num_nodes > 1; }
+
+  // Returns how many ranks of this host own a shard each in a reduction.
+  int num_owners() const { return has_several_hosts() ? num_leaders : local_size; }
+
+  // Returns a rank's name, such as "rank 3 on host node7". The second function capitalizes it.
   template <class Integer>
   std::string name_of(Integer of) const {
     return rank_on_host(static_cast<int>(of), host_of[static_cast<size_t>(of)]);

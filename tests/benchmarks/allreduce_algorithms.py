@@ -43,7 +43,7 @@ def parse():
 
 def start(options):
     """Makes the hosts, and starts this script on them."""
-    sys.path[:0] = [str(TESTS), str(TESTS / "hosts")]
+    sys.path[:0] = [str(TESTS / "support"), str(TESTS / "hosts")]
     import mpi
     import network
 
@@ -54,9 +54,8 @@ def start(options):
     with network.Network(options.hosts, mbit=options.mbit) as net:
         limit_bursts(net, options.mbit)
         env = net.environment()
-        env["PYTHONPATH"] = os.pathsep.join(
-            [str(TESTS.parent), str(TESTS / "parallel"), env["PYTHONPATH"]]
-        )
+        path = [str(TESTS.parent), str(TESTS / "support"), env["PYTHONPATH"]]
+        env["PYTHONPATH"] = os.pathsep.join(path)
         line = net.mpirun(options.ranks, [__file__, "--on-a-host", *sys.argv[1:]])
         subprocess.run(line, env=env, stdin=subprocess.DEVNULL, check=True)
 

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 
-sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1])]
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / "support")]
 import mpi  # noqa: E402 - after where it lies has been told
 
 EPOCHS = 3  # and one before, which does not count

@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 
-sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1])]
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / "support")]
 import mpi  # noqa: E402 - after where it lies has been told
 
 LAYOUTS = ("a,a", "a,b")

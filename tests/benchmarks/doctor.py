@@ -16,7 +16,7 @@ import sys
 import time
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TESTS), str(TESTS / "hosts")]
+sys.path[:0] = [str(TESTS / "support"), str(TESTS / "hosts")]
 
 import bad_network  # noqa: E402
 import network  # noqa: E402

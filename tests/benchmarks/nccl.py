@@ -18,7 +18,8 @@ import pathlib
 import sys
 import time
 
-sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / "parallel")]
+TESTS = pathlib.Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTS / "support"), str(TESTS / "gpu_stand_in")]
 import engine_only  # noqa: F401  (before easyddl)
 import numpy as np
 from gpu_arrays import Array, Stream, take_gpu
@@ -100,7 +101,7 @@ def main():
     for size in options.sizes:
         array = Array(np.ones(int(size * 2**18), np.float32))
         buckets = [("float32", [array.nbytes])]
-        model = core.Reducer(world.engine().world, "a benchmark", buckets)
+        model = core.Reducer(world.engine().reducer_group, "a benchmark", buckets)
         pieces = [(array.address, array.address, array.nbytes)]
 
         def exchange(model=model, pieces=pieces):

@@ -30,7 +30,7 @@ TRIAL_BATCH = 256
 
 def start(rate, rounds):
     """Makes the hosts, and starts this script on them."""
-    sys.path[:0] = [str(TESTS), str(TESTS / "hosts")]
+    sys.path[:0] = [str(TESTS / "support"), str(TESTS / "hosts")]
     import mpi
     import network
 

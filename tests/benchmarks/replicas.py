@@ -1,4 +1,4 @@
-"""What `DDLCallback(check_replicas=N)` costs each time: mpirun -np 4 python replica_check.py"""
+"""What `DDLCallback(check_replicas=N)` costs each time: mpirun -np 4 python replicas.py"""
 
 import time
 

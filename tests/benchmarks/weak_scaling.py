@@ -28,7 +28,7 @@ import subprocess
 import sys
 import time
 
-sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1])]
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / "support")]
 import mpi  # noqa: E402 - after where it lies has been told
 
 BATCH = 64

@@ -2,11 +2,12 @@
 
     python four_lines.py plain.py > parallel.py
 
-The script is a module without a main function, which trains by `fit` at its top level:
+The script is a module without a main function, which trains by `fit` at its top level, or in a loop
+that calls `train_on_batch` or a function of its own named `train_step`:
 
 - its batch size is a constant, `BATCH`, of which each rank takes its share;
-- what it passes to `fit` are names that it has assigned at its top level, or dicts, lists and
-  tuples of them. They are split before the first statement that has such a call.
+- what it passes to these are names that it has assigned at its top level, slices of them, or dicts,
+  lists and tuples of them. They are split before the first statement that has such a call.
 
 The learning rate stays: the ranks are compared with one process that takes all of their batches.
 
@@ -16,7 +17,8 @@ Comments in the first lines, `# key: value`, tell what is particular about a scr
 - `compare`: `replicas` where ranks differ from one process by design;
 - `rtol`: the relative tolerance, if not that of float64;
 - `ddl_callback`: the arguments of `DDLCallback`;
-- `before_fit`: a statement that a user of easyddl would add before `fit`;
+- `before_fit`: a statement that a user of easyddl would add before `fit`, or before the loop;
+- `optimizer`: `distributed` has `ddl.DistributedOptimizer` around each optimizer of a loop;
 - `batch_norm`: `sync` has `ddl.SyncBatchNormalization` stand for Keras's layer.
 """
 
@@ -47,7 +49,7 @@ def with_four_lines(source):
     lines, split = [], set()
     before_fit = ast.parse(told.get("before_fit", "")).body
     for statement in tree.body:
-        calls = [node for node in ast.walk(statement) if _is_fit(node)]
+        calls = [node for node in ast.walk(statement) if _trains(node)]
         data = [name for call in calls for name in _data_of(call) if name in names - split]
         data = list(dict.fromkeys(data))
         if calls:
@@ -71,6 +73,14 @@ def _is_fit(node):
     )
 
 
+def _trains(node):
+    """Whether a node is a call that trains on what it is passed."""
+    if not isinstance(node, ast.Call):
+        return False
+    name = ast.unparse(node.func)
+    return _is_fit(node) or name == "train_step" or name.endswith(".train_on_batch")
+
+
 def _assigned(tree):
     """The variables of a script's top level; constants are in capitals."""
     targets = [t for node in tree.body if isinstance(node, ast.Assign) for t in node.targets]
@@ -79,8 +89,8 @@ def _assigned(tree):
 
 
 def _data_of(call):
-    """The names in the arguments of `fit` that hold what is trained on."""
-    arguments = call.args[:2]
+    """The names in the arguments of a call that hold what is trained on."""
+    arguments = call.args[:3]
     arguments += [k.value for k in call.keywords if k.arg in ("x", "y", "sample_weight")]
     return [n.id for a in arguments for n in ast.walk(a) if isinstance(n, ast.Name)]
 
@@ -89,6 +99,7 @@ class _Rewriter(ast.NodeTransformer):
     def __init__(self, told):
         self.arguments = told.get("ddl_callback", "")
         self.sync = told.get("batch_norm") == "sync"
+        self.distributed = told.get("optimizer") == "distributed"
 
     def visit_Assign(self, node):
         self.generic_visit(node)
@@ -102,6 +113,8 @@ class _Rewriter(ast.NodeTransformer):
             self._add_callbacks(node)
         if self.sync and ast.unparse(node.func) == "keras.layers.BatchNormalization":
             node.func = _expression("ddl.SyncBatchNormalization")
+        if self.distributed and re.fullmatch(r"keras\.optimizers\.\w+", ast.unparse(node.func)):
+            return ast.Call(_expression("ddl.DistributedOptimizer"), [node], [])
         return node
 
     def _add_callbacks(self, call):

@@ -51,6 +51,11 @@ def state_of(model):
     return state
 
 
+def logs_of(history):
+    """The numbers by name of what `fit` has returned, or of a dict of a script's own."""
+    return history if isinstance(history, dict) else history.history
+
+
 def run(script, rank):
     """Runs a script; returns what it left."""
     keras.config.set_floatx("float32")
@@ -70,7 +75,7 @@ def run(script, rank):
             for name, value in state_of(model).items()
         }
         logs = [
-            {name: np.asarray(value, "float64").tolist() for name, value in each.history.items()}
+            {name: np.asarray(value, "float64").tolist() for name, value in logs_of(each).items()}
             for each in histories
         ]
     finally:

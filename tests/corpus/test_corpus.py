@@ -31,11 +31,12 @@ ALL = os.environ.get("EASYDDL_CORPUS") == "all"
 # On PyTorch Keras divides float64 losses as float32.
 RTOL = {"tensorflow": 1e-6, "jax": 1e-6, "torch": 2e-5}
 
-# Those of every run, on TensorFlow. Of the others the soak has those on PyTorch, where training
+# Those of the gate, on TensorFlow. Of the others the soak has those on PyTorch, where training
 # takes least, and `.ci/run longest` the rest.
 QUICK = (
     "convnet",
     "embedding_pooling",
+    "transformer_adam",
     "wide_deep",
     "class_weight",
     "dense_adjacency",
@@ -56,7 +57,7 @@ def is_chosen(backend, script, number):
     """Whether a script is trained on a backend: all on PyTorch, and a third on one more.
 
     PyTorch compiles nothing, and takes a fifth of the others' time. JAX and TensorFlow take a sixth
-    of the scripts each, and TensorFlow those of every run besides.
+    of the scripts each, and TensorFlow those of `QUICK` besides.
     """
     if backend not in backends_of(script) or len(backends_of(script)) < len(BACKENDS) or ALL:
         return backend in backends_of(script)
@@ -65,14 +66,20 @@ def is_chosen(backend, script, number):
     return backend == "torch" or number % 6 == ("jax", "tensorflow").index(backend)
 
 
+def marks_of(backend, script):
+    """The marks of a script on a backend."""
+    if backend == "tensorflow" and script in QUICK:
+        return pytest.mark.gate
+    return pytest.mark.soak if backend == "torch" else pytest.mark.longest
+
+
 def cases():
     for backend in BACKENDS:
         for number, script in enumerate(SCRIPTS):
             if is_chosen(backend, script, number):
-                marks = pytest.mark.soak if backend == "torch" else pytest.mark.longest
-                if backend == "tensorflow" and script in QUICK:
-                    marks = pytest.mark.gate
-                yield pytest.param(backend, script, marks=marks, id=f"{backend}-{script}")
+                yield pytest.param(
+                    backend, script, marks=marks_of(backend, script), id=f"{backend}-{script}"
+                )
 
 
 def read(folder, script, rank):
@@ -96,6 +103,7 @@ def run_job(ranks, backend, where, folder, paths):
             *(ranks, RUNNER, where, folder, *paths),
             env=env,
             timeout=limit,
+            cwd=folder,  # where scripts save their models
             ranks_by_mpirun=many,
         ).stdout
     except TimeoutError as error:
@@ -214,5 +222,6 @@ def test_the_four_lines_are_put_in(script):
     assert parallel.count(" // ddl.size()\n") == 1
     assert parallel.count(" = ddl.split_data(") >= 1
     fits = plain.count(".fit(")
-    assert parallel.count("callbacks=[ddl.DDLCallback(") == fits > 0
+    assert parallel.count("callbacks=[ddl.DDLCallback(") == fits
+    assert fits or parallel.count("ddl.DistributedOptimizer(")
     assert parallel.count("ddl.DDLGlobalVariablesCallback()])") == fits

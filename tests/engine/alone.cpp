@@ -1,4 +1,4 @@
-// The tests of what needs no other rank and no MPI.
+// The tests that need neither other ranks nor MPI.
 #include "trial.h"
 
 int main() { return trial::run("", true); }

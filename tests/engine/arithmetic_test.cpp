@@ -19,7 +19,7 @@ namespace {
 using namespace easyddl;
 
 constexpr Op kOps[]{Op::sum, Op::mean, Op::min, Op::max, Op::prod};
-// Around a block of the reduction, and of what fits in one vector of the processor.
+// Numbers of elements around a block of the reduction, and around a vector of the processor.
 constexpr size_t kCounts[]{0, 1, 7, 16, 1023, 1024, 1025, 3001};
 
 template <class T>
@@ -33,7 +33,7 @@ T random_element(std::mt19937_64& random) {
   if constexpr (std::is_same_v<T, bool>) {
     return random() % 2 == 0;
   } else if constexpr (is_half<T>) {
-    // Every pattern, NaN and infinity among them.
+    // Every bit pattern, including NaN and infinity.
     return T{static_cast<uint16_t>(random())};
   } else if constexpr (std::is_integral_v<T>) {
     return static_cast<T>(random());
@@ -45,13 +45,13 @@ T random_element(std::mt19937_64& random) {
   }
 }
 
-// One step of the reduction, by what the operator means.
+// Computes one step of the reduction by the definition of the operator.
 template <class W>
 W combined(W a, W b, Op op) {
   if constexpr (std::is_same_v<W, bool>) {
     return op == Op::sum || op == Op::mean || op == Op::max ? a || b : a && b;
   } else if constexpr (std::is_integral_v<W>) {
-    // Modulo 2^64, and so modulo any smaller power.
+    // Modulo 2^64, and so modulo any smaller power of two.
     const uint64_t x = static_cast<uint64_t>(a), y = static_cast<uint64_t>(b);
     if (op == Op::prod) return static_cast<W>(x * y);
     if (op == Op::min) return std::min(a, b);
@@ -70,7 +70,7 @@ wide_t<T> widened(T value) {
   return static_cast<wide_t<T>>(value);
 }
 
-// Whole numbers have no mean: theirs is left a sum.
+// The mean of integers is left as a sum.
 template <class T>
 T rounded(wide_t<T> value, Op op, int divisor) {
   if constexpr (std::is_floating_point_v<wide_t<T>>) {
@@ -94,7 +94,7 @@ bool same(T a, T b) {
   }
 }
 
-// std::vector<bool> has no array inside.
+// std::vector<bool> does not store an array of bool.
 template <class T>
 class Array {
  public:
@@ -129,7 +129,7 @@ void check_reduction(DType dtype, Op op, size_t num_sources, size_t count,
     EXPECT(same(in_two[i], expected));
     EXPECT(same(in_one[i], expected));
   }
-  // The result may take the place of any source.
+  // The result may be the same memory as any source.
   for (size_t s = 0; s < num_sources; ++s) {
     Array<T> replaced = inputs[s];
     sources[s] = replaced.data();
@@ -143,7 +143,7 @@ template <class T>
 void check_dtype(DType dtype) {
   EXPECT_EQUAL(size_of(dtype), sizeof(T));
   EXPECT_EQUAL(size_of(accumulator_of(dtype)), sizeof(wide_t<T>));
-  // The same inputs for all, so that all sets of kernels give the bits of one plain loop.
+  // All sets of kernels get the same inputs, and must give the bits of one plain loop.
   for (const Kernels* each : usable_kernels()) {
     use_kernels(*each);
     std::mt19937_64 random(static_cast<uint64_t>(dtype));
@@ -195,8 +195,8 @@ TEST(floats_are_scaled_as_by_a_loop) {
   EXPECT_CONTAINS(error, "Only floating-point gradients");
 }
 
-// A sum inside of a step is computed in a thread of the framework on some ranks, and in one of
-// easyddl's on others.
+// A sum within a step is computed on a thread of the framework on some ranks, and on a thread of
+// easyddl on others.
 TEST(subnormal_floats_are_reduced_alike_in_all_threads) {
   constexpr float kSmallest = std::numeric_limits<float>::denorm_min();
   const std::vector<float> first(19, 3 * kSmallest), second(19, 4 * kSmallest);
@@ -209,7 +209,7 @@ TEST(subnormal_floats_are_reduced_alike_in_all_threads) {
       accumulate_and_finish(sum.data(), sources, 2, count, DType::float32, Op::sum, 1);
       scale(scaled.data(), sum.data(), count, DType::float32, 2.0);
       for (size_t i = 0; i < count; ++i) {
-        // As bits, because a comparison in this thread takes all of them as zero.
+        // Compared as bits, because this thread treats subnormal floats as zero.
         EXPECT_EQUAL(bits_of(sum[i]), uint32_t{7});
         EXPECT_EQUAL(bits_of(scaled[i]), uint32_t{14});
       }
@@ -226,5 +226,5 @@ TEST(names_of_dtypes_and_operators_are_known) {
   EXPECT(parse_dtype("bfloat16") == DType::bfloat16 && parse_dtype("bool") == DType::boolean);
   EXPECT(parse_op("mean") == Op::mean && parse_op("prod") == Op::prod);
   EXPECT_CONTAINS(trial::error_of([] { parse_dtype("complex64"); }), "dtype complex64");
-  EXPECT_CONTAINS(trial::error_of([] { parse_op("xor"); }), "operator is called xor");
+  EXPECT_CONTAINS(trial::error_of([] { parse_op("xor"); }), "do not support the operator xor");
 }

@@ -1,4 +1,4 @@
-// What fails is named: by ranks, since it takes MPI.
+// Errors name the call that fails. These tests need MPI.
 #include "common/check.h"
 
 #include <unistd.h>

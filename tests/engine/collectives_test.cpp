@@ -1,5 +1,5 @@
-// The collectives on any number of ranks and hosts. Each rank has numbers of its own, small and
-// whole, so that a sum is exact in every dtype and in whatever order it is taken.
+// The collectives on any number of ranks and hosts. Each rank has different numbers, small
+// integers, so that a sum is exact in every dtype and in any order.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -10,7 +10,13 @@
 #include <vector>
 
 #include "arrays/half.h"
+#include "collectives/all_gather.h"
+#include "collectives/all_to_all.h"
+#include "collectives/allreduce.h"
+#include "collectives/barrier.h"
+#include "collectives/broadcast.h"
 #include "collectives/communicator.h"
+#include "collectives/reduce_scatter.h"
 #include "ranks.h"
 #include "trial.h"
 
@@ -18,7 +24,8 @@ namespace {
 
 using namespace easyddl;
 
-// 256 KiB are a chunk on one host, 1 MiB on several: around both, and beyond.
+// A chunk has 256 KiB on one host and 1 MiB on several. These numbers are around both sizes, and
+// larger.
 constexpr size_t kCounts[]{0, 1, 2, 3, 31, 127, 2039, 2053, 65537, 200003, 524309, 1100009};
 constexpr size_t kFew[]{1, 1031, 140009};
 constexpr Op kOps[]{Op::sum, Op::mean, Op::min, Op::max, Op::prod};
@@ -39,8 +46,8 @@ T element(double number) {
   }
 }
 
-// What a reduction of the ranks' numbers gives, before it is rounded to the dtype. Numbers of
-// bools are all true.
+// Returns the reduction of the ranks' numbers before it is rounded to the dtype. As bools all
+// numbers are true.
 template <class T>
 T expected(Op op, size_t i) {
   const int size = ranks::size();
@@ -63,7 +70,8 @@ T expected(Op op, size_t i) {
   return element<T>(sum);
 }
 
-// A rank's arrays of one dtype: the numbers, cut at odd places, some of no length.
+// A rank's arrays of one dtype. The numbers are divided at odd positions, and some arrays are
+// empty.
 template <class T>
 struct Arrays {
   Arrays(int rank, size_t count) : in(count * sizeof(T)), out(in.size(), 0xee) {
@@ -106,7 +114,7 @@ void check_allreduce(Communicator& communicator, DType dtype, Op op, size_t coun
                      bool in_place = false) {
   Arrays<T> arrays(ranks::rank(), count);
   const std::string what = "allreduce of " + std::to_string(count);
-  communicator.allreduce(arrays.segments(in_place), dtype, op, Fingerprint(what));
+  allreduce(communicator, arrays.segments(in_place), dtype, op, Fingerprint(what));
   for (size_t i = 0; i < count; ++i) EXPECT(equal(arrays.result(i), expected<T>(op, i)));
 }
 
@@ -150,7 +158,7 @@ TEST(many_arrays_are_reduced_as_one) {
     auto* bytes = reinterpret_cast<uint8_t*>(array.data());
     segments.push_back({bytes, bytes, array.size() * sizeof(float)});
   }
-  communicator.allreduce(SegmentList(segments), DType::float32, Op::max, Fingerprint("many"));
+  allreduce(communicator, SegmentList(segments), DType::float32, Op::max, Fingerprint("many"));
   for (const std::vector<float>& array : arrays) {
     for (float each : array) EXPECT_EQUAL(each, static_cast<float>(ranks::size() - 1));
   }
@@ -161,7 +169,7 @@ TEST(every_rank_can_broadcast) {
   for (int root = 0; root < ranks::size(); ++root) {
     for (size_t count : kCounts) {
       Arrays<uint8_t> arrays(ranks::rank(), count), of_root(root, count);
-      communicator.broadcast(arrays.segments(), root, Fingerprint("broadcast"));
+      broadcast(communicator, arrays.segments(), root, Fingerprint("broadcast"));
       EXPECT(ranks::rank() == root || arrays.out == of_root.in);
     }
   }
@@ -170,7 +178,7 @@ TEST(every_rank_can_broadcast) {
 TEST(values_are_gathered) {
   Communicator communicator(ranks::world());
   const std::vector<int64_t> all =
-      communicator.gather_values(-3 * ranks::rank(), Fingerprint("values"));
+      gather_values(communicator, -3 * ranks::rank(), Fingerprint("values"));
   EXPECT_EQUAL(all.size(), static_cast<size_t>(ranks::size()));
   for (size_t rank = 0; rank < all.size(); ++rank) {
     EXPECT_EQUAL(all[rank], -3 * static_cast<int64_t>(rank));
@@ -192,14 +200,14 @@ TEST(ranks_gather_different_lengths) {
     const size_t length = static_cast<size_t>(counts[static_cast<size_t>(ranks::rank())]);
     const Arrays<uint8_t> mine(ranks::rank(), length * 3);
     std::vector<uint8_t> all(expected.size());
-    communicator.all_gather(mine.in.data(), all.data(), counts, 3, Fingerprint("all_gather"));
+    all_gather(communicator, mine.in.data(), all.data(), counts, 3, Fingerprint("all_gather"));
     EXPECT(all == expected);
     std::vector<uint8_t> again(expected.size());
-    communicator.all_gather(mine.in.data(), static_cast<int64_t>(length), 3, Fingerprint("rows"),
-                            [&](const std::vector<int64_t>& found) {
-                              EXPECT(found == counts);
-                              return again.data();
-                            });
+    all_gather(communicator, mine.in.data(), static_cast<int64_t>(length), 3, Fingerprint("rows"),
+               [&](const std::vector<int64_t>& found) {
+                 EXPECT(found == counts);
+                 return again.data();
+               });
     EXPECT(again == expected);
   }
 }
@@ -218,11 +226,11 @@ TEST(ranks_send_different_lengths_to_each_other) {
     for (int i = 0; i < length(other, me); ++i) expected.push_back(value(other, me, i));
   }
   std::vector<int32_t> out(expected.size());
-  communicator.all_to_all(in.data(), sends, sizeof(int32_t), Fingerprint("to all"),
-                          [&](const std::vector<int64_t>& found) {
-                            EXPECT(found == receives);
-                            return out.data();
-                          });
+  all_to_all(communicator, in.data(), sends, sizeof(int32_t), Fingerprint("to all"),
+             [&](const std::vector<int64_t>& found) {
+               EXPECT(found == receives);
+               return out.data();
+             });
   EXPECT(out == expected);
 }
 
@@ -232,8 +240,8 @@ TEST(parts_are_reduced_for_their_ranks) {
   for (size_t count : {0, 1, 13, 70001}) {
     Arrays<Half> arrays(ranks::rank(), count * size);
     std::vector<Half> out(count);
-    communicator.reduce_scatter(arrays.in.data(), out.data(), count, DType::float16, Op::mean,
-                                Fingerprint("reduce_scatter"));
+    reduce_scatter(communicator, arrays.in.data(), out.data(), count, DType::float16, Op::mean,
+                   Fingerprint("reduce_scatter"));
     for (size_t i = 0; i < count; ++i) {
       EXPECT(equal(out[i], expected<Half>(Op::mean, me * count + i)));
     }
@@ -242,17 +250,17 @@ TEST(parts_are_reduced_for_their_ranks) {
 
 TEST(ranks_meet_at_barriers) {
   Communicator communicator(ranks::world());
-  for (int i = 0; i < 200; ++i) communicator.barrier(Fingerprint("barrier " + std::to_string(i)));
+  for (int i = 0; i < 200; ++i) barrier(communicator, Fingerprint("barrier " + std::to_string(i)));
 }
 
 TEST(collectives_of_all_kinds_follow_each_other) {
   Communicator communicator(ranks::world());
   for (int round = 0; round < 50; ++round) {
     check_allreduce<float>(communicator, DType::float32, Op::sum, round % 2 == 0 ? 5 : 70001);
-    communicator.barrier(Fingerprint("barrier"));
+    barrier(communicator, Fingerprint("barrier"));
     Arrays<uint8_t> arrays(ranks::rank(), 1009), of_root(0, 1009);
-    communicator.broadcast(arrays.segments(), 0, Fingerprint("broadcast"));
+    broadcast(communicator, arrays.segments(), 0, Fingerprint("broadcast"));
     EXPECT(ranks::rank() == 0 || arrays.out == of_root.in);
-    communicator.gather_values(round, Fingerprint("values"));
+    gather_values(communicator, round, Fingerprint("values"));
   }
 }

@@ -1,5 +1,5 @@
-// Reductions in the others' memory, on one host; with several hosts they go another way, and the
-// results are the same.
+// Reductions in the memory of other ranks, on one host. With several hosts another algorithm gives
+// the same results.
 #include <chrono>
 #include <cstdint>
 #include <fstream>
@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "collectives/allreduce.h"
 #include "collectives/communicator.h"
 #include "ranks.h"
 #include "trial.h"
@@ -22,8 +23,8 @@ constexpr size_t kCount = 300007;  // more than some blocks, between two ranks
 constexpr size_t kCount = 2200013;  // 8 MiB, from which on any number of ranks goes this way
 #endif
 
-// A page that the kernel maps into every process and that only the processor can read, as it is
-// with a device's memory. Null where there is none.
+// Returns a page that the kernel maps into every process and that only the processor can read, as
+// with a device's memory. Null if there is none.
 const uint8_t* unreachable_page() {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
@@ -42,7 +43,8 @@ std::vector<float> numbers(int rank) {
   return all;
 }
 
-// What all ranks' numbers sum up to in their order, to the bit, if they are on one host.
+// Returns the exact bits of the sum of all ranks' numbers in the order of the ranks, if they are on
+// one host.
 std::vector<float> expected() {
   std::vector<float> sum = numbers(0);
   for (int rank = 1; rank < ranks::size(); ++rank) {
@@ -59,19 +61,19 @@ Segment segment(std::vector<float>& in, std::vector<float>& out) {
 
 }  // namespace
 
-// The second time some arrays cannot be reached, and all ranks take the shared memory; the bits
-// stay.
+// At the second time some arrays cannot be reached, so that all ranks use shared memory. The bits
+// are the same.
 TEST(arrays_in_reach_and_out_of_it_are_reduced_to_the_same_bits) {
   Communicator communicator(ranks::world());
   std::vector<float> in = numbers(ranks::rank()), out(kCount), again(kCount), clock(64), rest(64);
-  communicator.allreduce(SegmentList({segment(in, out), segment(clock, rest)}), DType::float32,
-                         Op::sum, Fingerprint("in reach"));
+  allreduce(communicator, SegmentList({segment(in, out), segment(clock, rest)}), DType::float32,
+            Op::sum, Fingerprint("in reach"));
   if (ranks::world().topology().num_nodes == 1) EXPECT(out == expected());
   Segment page = segment(clock, rest);
   const uint8_t* const unreachable = unreachable_page();
   if (ranks::rank() == ranks::size() - 1 && unreachable != nullptr) page.in = unreachable;
-  communicator.allreduce(SegmentList({segment(in, again), page}), DType::float32, Op::sum,
-                         Fingerprint("out of reach"));
+  allreduce(communicator, SegmentList({segment(in, again), page}), DType::float32, Op::sum,
+            Fingerprint("out of reach"));
   EXPECT(again == out);
 }
 
@@ -85,18 +87,18 @@ TEST(more_arrays_than_can_be_announced_are_reduced) {
                           reinterpret_cast<uint8_t*>(out.data() + at), length * sizeof(float)});
     }
     if (length == 8) segments.resize(9000);
-    communicator.allreduce(SegmentList(segments), DType::float32, Op::sum, Fingerprint("many"));
+    allreduce(communicator, SegmentList(segments), DType::float32, Op::sum, Fingerprint("many"));
     for (size_t i = 0; i < segments.size() * length; ++i) {
       EXPECT_EQUAL(out[i], static_cast<float>(ranks::size()));
     }
   }
 }
 
-// Rank 0 waits in vain for a while, and fails. The others come later, and learn of it: nobody
-// writes to arrays that rank 0 may have freed.
+// Rank 0 waits in vain for some time, and fails. The others enter the collective later, and get an
+// error. No rank writes to arrays that rank 0 may have freed.
 TEST(arrays_of_a_rank_that_has_failed_are_left_alone) {
   if (ranks::size() == 1 || ranks::world().topology().num_nodes > 1) return;
-  // Kept until the process has ended, as in late_test.cpp: all ranks fail on it.
+  // Never destroyed, as in late_test.cpp, because all ranks fail on it.
   static Communicator& communicator = *new Communicator(ranks::world());
   const auto start = std::chrono::steady_clock::now();
   communicator.set_idle([start] {
@@ -108,8 +110,8 @@ TEST(arrays_of_a_rank_that_has_failed_are_left_alone) {
   std::vector<float> in = numbers(ranks::rank()), out(kCount, -1);
   if (ranks::rank() != 0) std::this_thread::sleep_for(std::chrono::milliseconds(300));
   const std::string error = trial::error_of([&] {
-    communicator.allreduce(SegmentList({segment(in, out)}), DType::float32, Op::sum,
-                           Fingerprint("in vain"));
+    allreduce(communicator, SegmentList({segment(in, out)}), DType::float32, Op::sum,
+              Fingerprint("in vain"));
   });
   EXPECT(!error.empty());
   if (ranks::rank() == 0) EXPECT_EQUAL(error, "Rank 0 has failed.");

@@ -1,4 +1,4 @@
-// Ranks as threads, and as processes, that meet at a gate.
+// Threads and processes that wait for each other by a FutexCounter.
 #include "common/futex_counter.h"
 
 #include <sys/mman.h>
@@ -26,41 +26,45 @@ constexpr uint32_t kSlots = 4;
 
 void nothing() {}
 
-// What a level inside a host is made of: a gate, and slots that are written in rotation. As
-// there, memory of zeros is a gate at its beginning; other memory begins elsewhere.
-struct Board {
+// The state of a level within a host: a counter, and slots that are written in rotation. As there,
+// zeroed memory is a counter in its initial state. Other initial values test that the counter may
+// begin anywhere.
+struct LevelState {
   FutexCounter counter;
   uint32_t slots[kSlots][kMembers];
 };
 
-Board* board_at(void* memory, uint32_t first) {
-  std::memset(memory, 0, sizeof(Board));
+LevelState* board_at(void* memory, uint32_t first) {
+  std::memset(memory, 0, sizeof(LevelState));
   std::memcpy(memory, &first, sizeof first);
-  return static_cast<Board*>(memory);
+  return static_cast<LevelState*>(memory);
 }
 
-// In phase t each member writes in its slot, waits until all have ended phase t - 1, and reads
-// what they wrote then. The slots are plain memory: only the gate keeps the members apart.
-bool play(Board& board, uint32_t first, uint32_t member, uint32_t phases, bool cores_are_shared) {
+// In phase t each member writes its slot, waits until all members have ended phase t - 1, and reads
+// what they wrote in that phase. The slots are plain memory, so only the counter synchronizes the
+// members.
+bool play(LevelState& level_state, uint32_t first, uint32_t member, uint32_t phases,
+          bool cores_are_shared) {
   for (uint32_t phase = 1; phase <= phases; ++phase) {
-    board.slots[phase % kSlots][member] = phase * kMembers + member;
-    board.counter.wait(first + (phase - 1) * kMembers, cores_are_shared, nothing);
+    level_state.slots[phase % kSlots][member] = phase * kMembers + member;
+    level_state.counter.wait(first + (phase - 1) * kMembers, cores_are_shared, nothing);
     for (uint32_t other = 0; phase > 1 && other < kMembers; ++other) {
-      if (board.slots[(phase - 1) % kSlots][other] != (phase - 1) * kMembers + other) return false;
+      if (level_state.slots[(phase - 1) % kSlots][other] != (phase - 1) * kMembers + other)
+        return false;
     }
-    board.counter.advance(first + phase * kMembers);
+    level_state.counter.advance(first + phase * kMembers);
   }
   return true;
 }
 
 void play_with_threads(uint32_t first, bool cores_are_shared) {
-  alignas(Board) unsigned char memory[sizeof(Board)];
-  Board* const board = board_at(memory, first);
+  alignas(LevelState) unsigned char memory[sizeof(LevelState)];
+  LevelState* const level_state = board_at(memory, first);
   std::atomic<int> wins{0};
   std::vector<std::thread> members;
   for (uint32_t member = 0; member < kMembers; ++member) {
     members.emplace_back(
-        [&, member] { wins += play(*board, first, member, 2000, cores_are_shared); });
+        [&, member] { wins += play(*level_state, first, member, 2000, cores_are_shared); });
   }
   for (std::thread& member : members) member.join();
   EXPECT_EQUAL(wins.load(), static_cast<int>(kMembers));
@@ -68,27 +72,27 @@ void play_with_threads(uint32_t first, bool cores_are_shared) {
 
 void play_with_processes(uint32_t first, bool cores_are_shared) {
   void* const memory =
-      mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+      mmap(nullptr, sizeof(LevelState), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   EXPECT(memory != MAP_FAILED);
-  Board* const board = board_at(memory, first);
+  LevelState* const level_state = board_at(memory, first);
   std::vector<pid_t> children;
   for (uint32_t member = 1; member < kMembers; ++member) {
     const pid_t child = fork();
-    if (child == 0) _exit(play(*board, first, member, 2000, cores_are_shared) ? 0 : 1);
+    if (child == 0) _exit(play(*level_state, first, member, 2000, cores_are_shared) ? 0 : 1);
     EXPECT(child > 0);
     children.push_back(child);
   }
-  const bool won = play(*board, first, 0, 2000, cores_are_shared);
+  const bool won = play(*level_state, first, 0, 2000, cores_are_shared);
   for (pid_t child : children) {
     int status = -1;
     EXPECT_EQUAL(waitpid(child, &status, 0), child);
     EXPECT_EQUAL(status, 0);
   }
-  munmap(memory, sizeof(Board));
+  munmap(memory, sizeof(LevelState));
   EXPECT(won);
 }
 
-// So that the counter wraps around half-way.
+// Begins so that the counter wraps around during the test.
 constexpr uint32_t kNearTheEnd = 0u - 1000 * kMembers - 1;
 
 }  // namespace
@@ -114,7 +118,7 @@ TEST(processes_meet_while_the_counter_wraps_around) {
 }
 
 TEST(a_sleeper_is_woken_across_the_end_of_the_counter) {
-  alignas(Board) unsigned char memory[sizeof(Board)];
+  alignas(LevelState) unsigned char memory[sizeof(LevelState)];
   const uint32_t first = 0u - 1;
   FutexCounter& counter = board_at(memory, first)->counter;
   int idled = 0;
@@ -133,8 +137,8 @@ TEST(a_sleeper_is_woken_across_the_end_of_the_counter) {
   EXPECT(woken >= advanced);
 }
 
-TEST(a_wait_that_is_given_up_leaves_the_gate_whole) {
-  alignas(Board) unsigned char memory[sizeof(Board)];
+TEST(a_wait_that_is_given_up_leaves_the_counter_usable) {
+  alignas(LevelState) unsigned char memory[sizeof(LevelState)];
   FutexCounter& counter = board_at(memory, 0)->counter;
   bool given_up = false;
   try {

@@ -1,4 +1,4 @@
-// What each way of arrays on GPUs costs decides which is taken.
+// The choice of the algorithm for arrays in GPU memory, by its cost.
 #include "algorithms/gpu_algorithm.h"
 
 #include <string>
@@ -12,7 +12,7 @@ using namespace easyddl;
 
 constexpr size_t kKi = size_t{1} << 10, kMi = size_t{1} << 20;
 
-// So many hosts of so many ranks each.
+// Returns whether `algorithm` is chosen for `hosts` hosts with `ranks` ranks each.
 bool is(GpuAlgorithm algorithm, size_t bytes, int hosts, int ranks) {
   return cheapest_gpu_algorithm(bytes, {hosts * ranks, hosts, ranks, ranks}) == algorithm;
 }
@@ -27,14 +27,15 @@ TEST(on_one_host_all_goes_by_nccl) {
   }
 }
 
-// NCCL sends no more from a host of one rank than the hierarchy does, and copies nothing.
+// With one rank on each host, NCCL sends no more than the hierarchy, and copies nothing.
 TEST(hosts_of_one_gpu_go_by_nccl) {
   for (int hosts : {2, 3, 16}) {
     for (size_t bytes : {4 * kKi, kMi, 256 * kMi}) EXPECT(is(GpuAlgorithm::nccl, bytes, hosts, 1));
   }
 }
 
-// From two hosts of four a ring sends 1.75 times the data, the hierarchy once.
+// With two hosts of four ranks each, a ring sends 1.75 times the data from a host, and the
+// hierarchy sends it once.
 TEST(much_data_of_hosts_of_several_gpus_goes_by_the_hierarchy) {
   EXPECT(is(GpuAlgorithm::hierarchical, 32 * kMi, 2, 4));
   EXPECT(is(GpuAlgorithm::hierarchical, 32 * kMi, 2, 8));
@@ -42,7 +43,7 @@ TEST(much_data_of_hosts_of_several_gpus_goes_by_the_hierarchy) {
   EXPECT(is(GpuAlgorithm::nccl, 4 * kKi, 2, 8));
 }
 
-// The more hosts there are, the less is to be gained.
+// The more hosts there are, the smaller is the gain.
 TEST(many_hosts_go_by_nccl) { EXPECT(is(GpuAlgorithm::nccl, 32 * kMi, 64, 2)); }
 
 TEST(ways_have_names) {

@@ -16,7 +16,8 @@ using easyddl::SubnormalMode;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// What a pattern means, by the definition of a format with this many bits of each kind.
+// Returns the value of a bit pattern, by the definition of a format with this many exponent and
+// mantissa bits.
 double meaning(uint32_t bits, int exponent_bits, int fraction_bits) {
   const int bias = (1 << (exponent_bits - 1)) - 1;
   const int top = (1 << exponent_bits) - 1;
@@ -46,8 +47,8 @@ void expect_meaning(uint32_t bits, int exponent_bits, int fraction_bits) {
   EXPECT_EQUAL(T::from(value).bits, bits);
 }
 
-// Between each pattern and the next one up: what is nearer to one becomes that, and the middle
-// becomes the even one. The one beyond the largest number is infinity.
+// Between two neighbouring values, a float rounds to the nearer one, and the middle rounds to the
+// even one. The value after the largest number is infinity.
 template <class T>
 void expect_rounding(uint32_t infinity, int exponent_bits, int fraction_bits) {
   for (uint32_t bits = 0; bits < infinity; ++bits) {
@@ -87,7 +88,7 @@ TEST(floats_beyond_the_range_become_infinite_or_zero) {
   EXPECT_EQUAL(BFloat16::from(float_of(0x7f7fffff)).bits, 0x7f80);
 }
 
-// A NaN whose set bits all lie below those that are kept must not become infinite.
+// A NaN whose mantissa bits are all lost by the conversion must not become infinity.
 TEST(a_nan_stays_one) {
   for (const uint32_t bits : {0x7f800001u, 0xff800001u, 0x7fffffffu, 0xffffffffu}) {
     EXPECT(std::isnan(static_cast<float>(Half::from(float_of(bits)))));
@@ -107,7 +108,7 @@ Conversions converted(Half half, SubnormalMode::Mode mode) {
   return {wide, Half::from(float_of(wide)).bits};
 }
 
-// As TensorFlow's threads do: subnormal floats are taken, and given, as zero.
+// As on TensorFlow's threads, which treat subnormal operands and results as zero.
 TEST(float16_does_not_depend_on_subnormal_floats) {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     const Half half{static_cast<uint16_t>(bits)};

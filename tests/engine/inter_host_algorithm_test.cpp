@@ -1,4 +1,4 @@
-// What each way across hosts costs decides which is taken.
+// The choice of the algorithm across hosts, by its cost.
 #include "algorithms/inter_host_algorithm.h"
 
 #include <string>
@@ -64,6 +64,6 @@ TEST(an_unknown_route_is_refused) {
   } catch (const Error& error) {
     said = error.what();
   }
-  EXPECT(said.find("EASYDDL_ROUTE must be one of whole, direct, halving and ring") == 0);
+  EXPECT(said.find("EASYDDL_ALGORITHM must be one of whole, direct, halving and ring") == 0);
   EXPECT(said.find("'tree'") != std::string::npos);
 }

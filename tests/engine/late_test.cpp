@@ -1,11 +1,12 @@
-// Ranks that come late, not at all, or elsewhere. The job's deadlines must be a second (to
-// warn) and two (to fail).
+// Ranks that enter a collective late, never, or enter another one. The job's deadlines must be one
+// second (to warn) and two (to fail).
 #include <chrono>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "collectives/barrier.h"
 #include "collectives/communicator.h"
 #include "ranks.h"
 #include "trial.h"
@@ -14,9 +15,9 @@ namespace {
 
 using namespace easyddl;
 
-// Communicators on which a collective fails half-way are kept until the process has ended, as the
-// extension keeps all: to free a communicator takes all ranks.
-Communicator& lasting_channel() {
+// Returns a communicator on which a collective may fail part-way. It is never destroyed, as in the
+// extension, because all ranks must free a communicator together.
+Communicator& lasting_communicator() {
   static std::vector<std::unique_ptr<Communicator>>& all =
       *new std::vector<std::unique_ptr<Communicator>>;
   all.push_back(std::make_unique<Communicator>(ranks::world()));
@@ -24,7 +25,7 @@ Communicator& lasting_channel() {
 }
 
 std::string error_of_barrier(Communicator& communicator, const std::string& what) {
-  return trial::error_of([&] { communicator.barrier(Fingerprint(what)); });
+  return trial::error_of([&] { barrier(communicator, Fingerprint(what)); });
 }
 
 }  // namespace
@@ -36,23 +37,24 @@ TEST(a_rank_that_is_late_is_waited_for) {
   if (ranks::rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2600));
   EXPECT_EQUAL(error_of_barrier(communicator, "an excused wait"), "");
   ranks::world().stall_inspector().set_activity("");
-  for (int i = 0; i < 100; ++i) communicator.barrier(Fingerprint("what follows"));
+  for (int i = 0; i < 100; ++i) barrier(communicator, Fingerprint("what follows"));
 }
 
 TEST(a_rank_that_does_not_come_is_given_up) {
-  Communicator& communicator = lasting_channel();
+  Communicator& communicator = lasting_communicator();
   if (ranks::rank() != 0) {
     const std::string error = error_of_barrier(communicator, "a vain wait");
     EXPECT_CONTAINS(error, " s in a vain wait.\n  rank 0 on host ");
-    EXPECT_CONTAINS(error, " has not come. Its script is at\n    a line of its script");
+    EXPECT_CONTAINS(error, " has not entered it. Its script is at\n    a line of its script");
     EXPECT_CONTAINS(error, "EASYDDL_STALL_ABORT is 2 s");
-    EXPECT_CONTAINS(error_of_barrier(communicator, "another"), "no other can follow it");
+    EXPECT_CONTAINS(error_of_barrier(communicator, "another"),
+                    "this communicator cannot be used any more");
   }
   ranks::meet();
 }
 
-TEST(ranks_that_wait_in_two_places_are_told) {
-  Communicator &one = lasting_channel(), &other = lasting_channel();
+TEST(ranks_that_wait_in_two_collectives_get_an_error) {
+  Communicator &one = lasting_communicator(), &other = lasting_communicator();
   std::string error;
   std::thread waiting([&] {
     error = error_of_barrier(ranks::rank() == 0 ? one : other,
@@ -60,42 +62,44 @@ TEST(ranks_that_wait_in_two_places_are_told) {
   });
   waiting.join();
   EXPECT_CONTAINS(error, ranks::rank() == 0 ? "another place" : "one place");
-  EXPECT_CONTAINS(error, "The ranks have parted ways: none can go on.");
+  EXPECT_CONTAINS(error,
+                  "This is a deadlock: the ranks wait for each other in different collectives.");
   ranks::meet();
 }
 
 TEST(a_failure_is_known_to_all_who_wait) {
-  Communicator& communicator = lasting_channel();
+  Communicator& communicator = lasting_communicator();
   StallInspector& stall_inspector = ranks::world().stall_inspector();
-  const size_t line = ranks::world().exit_protocol().add_communicator() - 1;
-  EXPECT_EQUAL(stall_inspector.failure_of(line), "");
+  const size_t id = ranks::world().exit_protocol().add_communicator() - 1;
+  EXPECT_EQUAL(stall_inspector.failure_of(id), "");
   if (ranks::rank() == 1) {
-    stall_inspector.announce_failure(line, "no memory is left");
-    stall_inspector.announce_failure(line, "a later one");
+    stall_inspector.announce_failure(id, "no memory is left");
+    stall_inspector.announce_failure(id, "a later one");
   } else {
-    // It ends the wait long before any deadline.
+    // The failure ends the wait long before any deadline.
     EXPECT_CONTAINS(error_of_barrier(communicator, "a vain wait"), "rank 1 on host ");
   }
-  EXPECT_CONTAINS(stall_inspector.failure_of(line),
-                  "A collective failed half-way on rank 1 on host ");
-  EXPECT_CONTAINS(stall_inspector.failure_of(line), ": no memory is left");
-  EXPECT_EQUAL(stall_inspector.failure_of(line + 1), "");
+  EXPECT_CONTAINS(stall_inspector.failure_of(id),
+                  "A collective failed part-way on rank 1 on host ");
+  EXPECT_CONTAINS(stall_inspector.failure_of(id), ": no memory is left");
+  EXPECT_EQUAL(stall_inspector.failure_of(id + 1), "");
   ranks::meet();
 }
 
 TEST(ranks_that_fail_at_once_know_of_one_failure_each) {
-  const size_t line = ranks::world().exit_protocol().add_communicator();
+  const size_t id = ranks::world().exit_protocol().add_communicator();
   StallInspector& stall_inspector = ranks::world().stall_inspector();
   ranks::meet();
-  stall_inspector.announce_failure(line, std::string(5000, 'x'));
-  const std::string failure = stall_inspector.failure_of(line);
-  EXPECT_CONTAINS(failure, "rank " + std::to_string(ranks::rank()));
+  stall_inspector.announce_failure(id, std::string(5000, 'x'));
+  // It is the failure of another rank where that was heard of first.
+  const std::string failure = stall_inspector.failure_of(id);
+  EXPECT_CONTAINS(failure, "A collective failed part-way on rank ");
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
-  EXPECT_EQUAL(stall_inspector.failure_of(line), failure);
+  EXPECT_EQUAL(stall_inspector.failure_of(id), failure);
   ranks::meet();
 }
 
-TEST(channels_are_not_limited) {
+TEST(communicators_are_not_limited) {
   ExitProtocol& exit_protocol = ranks::world().exit_protocol();
   const size_t first = exit_protocol.add_communicator();
   for (size_t i = 0; i < 5000; ++i) {
@@ -108,48 +112,49 @@ TEST(channels_are_not_limited) {
   EXPECT_EQUAL(exit_protocol.begun(first + 5001), uint64_t{0});
 }
 
-// Never destroyed: its thread serves the other ranks' inquiries.
+// Never destroyed, because its thread answers the other ranks.
 StallInspector& watch_with(Deadlines deadlines) {
   World& world = ranks::world();
   return *new StallInspector(world.comm(), world.topology(), world.exit_protocol(), deadlines);
 }
 
-// What ends a wait in the next collective of `line`; empty if nothing does within so many seconds.
-std::string error_of_wait(StallInspector& stall_inspector, ExitProtocol& exit_protocol, size_t line,
+// Returns the error that ends a wait in the next collective of communicator `id`; empty if there is
+// none within `seconds`.
+std::string error_of_wait(StallInspector& stall_inspector, ExitProtocol& exit_protocol, size_t id,
                           double seconds) {
   const auto since = std::chrono::steady_clock::now();
-  const uint64_t number = exit_protocol.begin(line);
+  const uint64_t number = exit_protocol.begin(id);
   const std::string error = trial::error_of([&] {
     while (std::chrono::steady_clock::now() - since < std::chrono::duration<double>(seconds)) {
-      stall_inspector.check(line, number, "a wait in " + std::to_string(line), since, false);
+      stall_inspector.check(id, number, "a wait in " + std::to_string(id), since, false);
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
   });
-  exit_protocol.end(line);
-  stall_inspector.forget(line);
+  exit_protocol.end(id);
+  stall_inspector.end_wait(id);
   return error;
 }
 
 TEST(a_rank_that_was_excused_is_asked_again) {
   StallInspector& stall_inspector = watch_with({0, 1});
   ExitProtocol& exit_protocol = ranks::world().exit_protocol();
-  const size_t line = exit_protocol.add_communicator();
+  const size_t id = exit_protocol.add_communicator();
   stall_inspector.set_activity(ranks::rank() == 0 ? "a long sleep" : "");
   const auto since = std::chrono::steady_clock::now();
   if (ranks::rank() == 0) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1400));
     stall_inspector.set_activity("");
   } else {
-    EXPECT_CONTAINS(error_of_wait(stall_inspector, exit_protocol, line, 8),
+    EXPECT_CONTAINS(error_of_wait(stall_inspector, exit_protocol, id, 8),
                     "EASYDDL_STALL_ABORT is 1 s");
-    // It had the whole deadline again from when it was last excused.
+    // The whole deadline began again when the rank was last excused.
     EXPECT(std::chrono::steady_clock::now() - since > std::chrono::milliseconds(1900));
   }
   ranks::meet();
   stall_inspector.stop();
 }
 
-TEST(two_threads_that_are_late_in_two_channels_are_no_deadlock) {
+TEST(two_threads_that_are_late_in_two_communicators_are_no_deadlock) {
   StallInspector& stall_inspector = watch_with({0.3, 30});
   ExitProtocol& exit_protocol = ranks::world().exit_protocol();
   const size_t first = exit_protocol.add_communicator(), second = exit_protocol.add_communicator();
@@ -167,20 +172,25 @@ TEST(a_rank_that_is_about_to_end_answers) {
   auto& exit_protocol = *new ExitProtocol(world.comm());
   auto& stall_inspector =
       *new StallInspector(world.comm(), world.topology(), exit_protocol, {0.5, 1});
-  const size_t line = exit_protocol.add_communicator();
+  const size_t id = exit_protocol.add_communicator();
   if (ranks::rank() == 0) {
-    exit_protocol.begin(line);
-    exit_protocol.end(line);
+    exit_protocol.begin(id);
+    exit_protocol.end(id);
   } else if (ranks::rank() == 1) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1600));
   } else {
-    // Rank 0 has come, and has left since: only rank 1 is missing.
-    const std::string error = error_of_wait(stall_inspector, exit_protocol, line, 8);
-    EXPECT_CONTAINS(error, "rank 1 on host b has not come");
+    // Rank 0 has entered the collective and left since, so only rank 1 is missing.
+    const std::string error = error_of_wait(stall_inspector, exit_protocol, id, 8);
+    EXPECT_CONTAINS(error, "rank 1 on host b has not entered it");
     EXPECT(error.find("rank 0") == std::string::npos);
   }
   stall_inspector.stop();
-  EXPECT(!exit_protocol.leave(ranks::rank() != 1, [&] { stall_inspector.serve(); }));
+  // The first value is the same on all ranks; the second differs; the third is 0 on one rank, and
+  // the last on all ranks.
+  const int mine = ranks::rank() != 1 ? 5 : 0;
+  const std::vector<bool> are_equal =
+      exit_protocol.leave({7, 1 + ranks::rank(), mine, 0}, [&] { stall_inspector.serve(); });
+  EXPECT((are_equal == std::vector<bool>{true, false, false, false}));
   ranks::meet();
 }
 
@@ -189,31 +199,31 @@ TEST(no_thread_stays_in_a_collective_when_all_have_left) {
   auto& exit_protocol = *new ExitProtocol(world.comm());
   auto& stall_inspector =
       *new StallInspector(world.comm(), world.topology(), exit_protocol, {0, 0});
-  const size_t line = exit_protocol.add_communicator();
+  const size_t id = exit_protocol.add_communicator();
   std::string error;
-  const uint64_t number = exit_protocol.begin(line);
+  const uint64_t number = exit_protocol.begin(id);
   std::thread waiting([&] {
     error = trial::error_of([&] {
       for (;;) {
-        exit_protocol.check(line, number, "a thread's wait", world.topology());
+        exit_protocol.check(id, number, "a thread's wait", world.topology());
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
       }
     });
-    exit_protocol.end(line);
+    exit_protocol.end(id);
   });
   stall_inspector.stop();
-  EXPECT(exit_protocol.leave(true, [&] { stall_inspector.serve(); }));
+  exit_protocol.leave({}, [&] { stall_inspector.serve(); });
   EXPECT_CONTAINS(error, "All ranks have ended their scripts, while a thread of rank ");
   waiting.join();
-  EXPECT_CONTAINS(trial::error_of([&] { exit_protocol.begin(line); }),
+  EXPECT_CONTAINS(trial::error_of([&] { exit_protocol.begin(id); }),
                   "easyddl has ended on this rank, because MPI_Finalize has been called");
   ranks::meet();
 }
 
-// The last one: rank 0 goes on to the end of its program.
+// The last test, because rank 0 ends its program.
 TEST(a_rank_that_has_left_is_not_waited_for) {
-  Communicator& communicator = lasting_channel();
-  communicator.barrier(Fingerprint("together"));
+  Communicator& communicator = lasting_communicator();
+  barrier(communicator, Fingerprint("together"));
   if (ranks::rank() == 0) return;
   const std::string error = error_of_barrier(communicator, "alone");
   EXPECT_CONTAINS(error, "Rank 0 on host ");

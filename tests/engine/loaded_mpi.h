@@ -1,4 +1,4 @@
-// The MPI of these programs.
+// Loads the MPI library of these programs.
 #pragma once
 
 #include <dlfcn.h>

@@ -1,4 +1,4 @@
-// Tags tell the messages of all communicators apart.
+// The tags of all communicators differ.
 #include "collectives/message_tags.h"
 
 #include <limits>
@@ -10,7 +10,7 @@ using namespace easyddl;
 
 TEST(communicators_have_tags_of_their_own) {
   const MpiComm comm = MpiComm::duplicate(MPI_COMM_WORLD);
-  // As many as every MPI has tags for.
+  // Every MPI has tags for this many communicators.
   for (size_t number = 1; number < 2046; ++number) {
     EXPECT(first_tag(comm.get(), number) == first_tag(comm.get(), number - 1) + kTagsOfEach);
   }

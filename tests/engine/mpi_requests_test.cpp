@@ -1,4 +1,4 @@
-// What MPI says of messages that fail.
+// The errors of messages that fail.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -9,7 +9,7 @@
 
 using namespace easyddl;
 
-// MPI_Testall would end the job here, and only refer to a status.
+// MPI_Testall would end the job here, with a text that only refers to a status.
 TEST(the_cause_of_a_failed_message_is_given) {
   const MpiComm comm = MpiComm::duplicate(MPI_COMM_WORLD);
   const int next = (ranks::rank() + 1) % ranks::size();

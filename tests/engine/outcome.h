@@ -1,4 +1,4 @@
-// How requests have ended.
+// The outcomes of requests.
 #pragma once
 
 #include <condition_variable>
@@ -11,25 +11,25 @@
 
 using easyddl::Done;
 
-// Waits until so many requests are done, and keeps what they said.
+// Collects the errors of requests, and waits for a number of them.
 class Outcome {
  public:
   Done done() {
     return [this](const std::string& error) {
       const std::lock_guard<std::mutex> lock(mutex_);
       errors_.push_back(error);
-      came_.notify_all();
+      arrived_.notify_all();
     };
   }
 
   std::vector<std::string> wait(size_t count) {
     std::unique_lock<std::mutex> lock(mutex_);
-    came_.wait(lock, [&] { return errors_.size() >= count; });
+    arrived_.wait(lock, [&] { return errors_.size() >= count; });
     return errors_;
   }
 
  private:
   std::mutex mutex_;
-  std::condition_variable came_;
+  std::condition_variable arrived_;
   std::vector<std::string> errors_;
 };

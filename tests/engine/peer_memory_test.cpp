@@ -16,7 +16,8 @@ namespace {
 
 using namespace easyddl;
 
-// More arrays than the kernel takes in one call, of three bytes, with one between any two.
+// More arrays than the kernel accepts in one call, of three bytes each, with a gap of one byte
+// between them.
 constexpr size_t kArrays = 3000, kBytes = 3, kStep = 4;
 
 struct Memory {
@@ -33,7 +34,7 @@ struct Memory {
   std::vector<uint8_t> in, out;
 };
 
-// A copy of this process that does nothing; ended with the scope.
+// A fork of this process that does nothing, and is killed at the end of the scope.
 class Child {
  public:
   Child() : process_(fork()) {
@@ -63,7 +64,8 @@ TEST(arrays_of_another_process_are_read_and_written) {
   Child child;
   if (!PeerMemory::holds(child.process(), &word, 42)) return;  // forbidden here
   EXPECT(!PeerMemory::holds(child.process(), &word, 43));
-  const PeerMemory peer(child.process(), memory.segments());
+  const PeerProcess process{child.process(), "the child"};
+  const PeerMemory peer(process, memory.segments());
   const std::vector<uint8_t> in = memory.in;
   std::fill(memory.in.begin(), memory.in.end(), uint8_t{0});  // the child's stay
   const size_t begin = 2, end = kArrays * kBytes - 1;
@@ -73,8 +75,7 @@ TEST(arrays_of_another_process_are_read_and_written) {
 
   for (size_t i = 0; i < memory.out.size(); ++i) memory.out[i] = static_cast<uint8_t>(i * 5);
   EXPECT(peer.write(begin, end, memory.segments()));
-  const PeerMemory theirs(child.process(),
-                          SegmentList({{memory.out.data(), nullptr, kArrays * kStep}}));
+  const PeerMemory theirs(process, SegmentList({{memory.out.data(), nullptr, kArrays * kStep}}));
   std::vector<uint8_t> written(kArrays * kStep);
   EXPECT(theirs.read(0, written.size(), written.data()));
   for (size_t i = 0; i < written.size(); ++i) {
@@ -84,18 +85,19 @@ TEST(arrays_of_another_process_are_read_and_written) {
   }
 }
 
-TEST(a_process_that_is_gone_is_told_from_an_error) {
+TEST(a_process_that_has_ended_is_distinguished_from_an_error) {
   Memory memory;
   uint64_t word = 42;
   void* const page = mmap(nullptr, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   Child child;
   if (!PeerMemory::holds(child.process(), &word, 42)) return;
   std::vector<uint8_t> copy(4096);
-  const PeerMemory unreadable(child.process(),
+  const PeerProcess process{child.process(), "the child"};
+  const PeerMemory unreadable(process,
                               SegmentList({{static_cast<uint8_t*>(page), nullptr, copy.size()}}));
   EXPECT_CONTAINS(trial::error_of([&] { unreadable.read(0, copy.size(), copy.data()); }),
-                  "process_vm_readv of process " + std::to_string(child.process()) + " failed");
-  const PeerMemory peer(child.process(), memory.segments());
+                  "Reading the memory of the child (process_vm_readv) failed");
+  const PeerMemory peer(process, memory.segments());
   child.end();
   EXPECT(!peer.read(0, kBytes, copy.data()));
   EXPECT(!peer.write(0, kBytes, memory.segments()));

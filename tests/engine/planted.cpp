@@ -1,7 +1,7 @@
 // Programs with one error each, which a sanitizer must report:  mpirun -np 2 PROGRAM ERROR
 //
-// They prove that a run without a report means something: that what is built here is watched,
-// and that what is suppressed, for MPI's sake, hides nothing of our own.
+// They prove that the sanitizers work in this build, and that the suppressions for MPI do not hide
+// errors of easyddl.
 #include <cstdio>
 #include <cstring>
 #include <limits>
@@ -20,7 +20,7 @@ volatile int g_sink = 0;
 
 void read_too_far() {
   std::vector<uint8_t> in(7), out(8);
-  // In the engine's own code, which is watched only if it was built to be.
+  // An error in the engine's code, which is reported only if that was built with the sanitizer.
   easyddl::SegmentList({{in.data(), nullptr, 8}}).copy_in(0, 8, out.data());
   g_sink = out[7];
 }
@@ -43,7 +43,7 @@ void race() {
   other.join();
 }
 
-// Two locks taken in two orders, by one thread after the other.
+// Two threads, one after the other, that lock two mutexes in different orders.
 void lock_order() {
   std::mutex one, two;
   const auto lock = [](std::mutex& first, std::mutex& second) {

@@ -1,7 +1,7 @@
-// The tests of what takes several ranks:  mpirun -np 3 PROGRAM a,b,a [WARN ABORT]
+// The tests that need several ranks: mpirun -np 3 PROGRAM a,b,a [WARN ABORT]
 //
-// The first argument names each rank's host, so that one machine can play several; the others
-// are the deadlines in seconds.
+// The first argument names the host of each rank, so that one machine can simulate several hosts.
+// The others are the deadlines in seconds.
 #include "ranks.h"
 
 #include <array>
@@ -18,7 +18,7 @@
 namespace ranks {
 namespace {
 
-// Never destroyed, as in the extension: the exit of the process needs it.
+// Never destroyed, as in the extension, because the exit handler needs it.
 easyddl::World* g_world = nullptr;
 
 std::vector<std::string> split(const std::string& text) {
@@ -31,6 +31,14 @@ std::vector<std::string> split(const std::string& text) {
 }  // namespace
 
 easyddl::World& world() { return *g_world; }
+easyddl::Communicator& communicator() {
+  static easyddl::Communicator& made = *new easyddl::Communicator(world());
+  return made;
+}
+easyddl::ReducerGroup& reducer_group() {
+  static easyddl::ReducerGroup& made = *new easyddl::ReducerGroup(communicator());
+  return made;
+}
 int rank() { return g_world->topology().rank; }
 int size() { return g_world->topology().size; }
 
@@ -66,6 +74,6 @@ int main(int argc, char** argv) {
   const Deadlines deadlines{argc > 2 ? std::atof(argv[2]) : 0, argc > 3 ? std::atof(argv[3]) : 0};
   ranks::g_world = new World(hosts[static_cast<size_t>(rank)], deadlines,
                              {argc > 4 ? argv[4] : "", argc > 5 ? argv[5] : ""});
-  watch_exit(ranks::g_world);
+  register_exit_handler(ranks::g_world);
   return trial::run("rank " + std::to_string(rank) + ": ", rank == 0);
 }

@@ -1,4 +1,4 @@
-// Gradients that several threads hand in, in any order.
+// Gradients that several threads submit in any order.
 #include "reducer/reducer.h"
 
 #include <algorithm>
@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "arrays/half.h"
+#include "collectives/allreduce.h"
 #include "outcome.h"
 #include "ranks.h"
 #include "trial.h"
@@ -24,7 +25,7 @@ namespace {
 
 using namespace easyddl;
 
-// Of each bucket's arrays, in elements.
+// The number of elements of each array of each bucket.
 using Lengths = std::vector<std::vector<size_t>>;
 
 std::vector<Bucket> buckets_of(const Lengths& counts) {
@@ -36,8 +37,8 @@ std::vector<Bucket> buckets_of(const Lengths& counts) {
   return buckets;
 }
 
-// The gradients of one optimizer, in buckets of float32 arrays. In each step every rank has
-// others, whose mean is known.
+// The gradients of one optimizer, in buckets of float32 arrays. They differ by rank and step, and
+// their mean is known.
 class Gradients {
  public:
   explicit Gradients(Lengths counts) : counts_(std::move(counts)) {
@@ -59,7 +60,7 @@ class Gradients {
     }
   }
 
-  // In place.
+  // The results replace the gradients.
   std::vector<Segment> segments(size_t bucket) {
     std::vector<Segment> list;
     for (std::vector<float>& array : arrays_[bucket]) {
@@ -89,8 +90,8 @@ class Gradients {
 
 const Lengths kModel{{3, 0, 5}, {2053}, {1, 1, 1, 0}, {70001, 7}, {0}, {300007, 2}, {11}};
 
-// One step: some threads compute the buckets, in an order that differs by rank and step, and
-// hand in each as soon as it is there.
+// Runs one step: several threads compute the buckets, in an order that differs by rank and step,
+// and submit each bucket at once.
 void take_step(Reducer& reducer, Gradients& gradients, int step, int num_threads) {
   std::vector<size_t> order(gradients.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -117,7 +118,7 @@ void take_step(Reducer& reducer, Gradients& gradients, int step, int num_threads
 
 TEST(gradients_come_in_any_order_from_several_threads) {
   Gradients gradients(kModel);
-  Reducer reducer(ranks::world(), "a model", gradients.buckets());
+  Reducer reducer(ranks::reducer_group(), "a model", gradients.buckets());
   const uint64_t before = reduced_steps();
   for (int step = 0; step < 100; ++step) take_step(reducer, gradients, step, 3);
   EXPECT_EQUAL(reduced_steps(), before + 100);
@@ -126,7 +127,7 @@ TEST(gradients_come_in_any_order_from_several_threads) {
 
 TEST(a_request_may_hold_several_buckets) {
   Gradients gradients(Lengths{{3}, {0}, {5, 5}, {9001}});
-  Reducer reducer(ranks::world(), "a model", gradients.buckets());
+  Reducer reducer(ranks::reducer_group(), "a model", gradients.buckets());
   for (int step = 0; step < 10; ++step) {
     std::vector<Segment> first, second;
     for (size_t bucket = 0; bucket < gradients.size(); ++bucket) {
@@ -142,9 +143,9 @@ TEST(a_request_may_hold_several_buckets) {
   }
 }
 
-TEST(steps_may_be_handed_in_ahead) {
+TEST(steps_may_be_submitted_ahead) {
   std::vector<Gradients> steps(5, Gradients(Lengths{{3}, {70001}, {5}}));
-  Reducer reducer(ranks::world(), "a model", steps[0].buckets());
+  Reducer reducer(ranks::reducer_group(), "a model", steps[0].buckets());
   Outcome outcome;
   for (size_t bucket : {2, 0, 1}) {
     for (size_t step = 0; step < steps.size(); ++step) {
@@ -158,11 +159,11 @@ TEST(steps_may_be_handed_in_ahead) {
   }
 }
 
-TEST(two_exchanges_and_collectives_run_at_once) {
+TEST(two_reducers_and_collectives_run_at_once) {
   Communicator third(ranks::world());
   Gradients one(kModel), other(kModel);
-  Reducer generator(ranks::world(), "a generator", one.buckets());
-  Reducer discriminator(ranks::world(), "a discriminator", other.buckets());
+  Reducer generator(ranks::reducer_group(), "a generator", one.buckets());
+  Reducer discriminator(ranks::reducer_group(), "a discriminator", other.buckets());
   const auto train = [](Reducer& reducer, Gradients& gradients, std::string* failure) {
     try {
       for (int step = 0; step < 20; ++step) take_step(reducer, gradients, step, 2);
@@ -176,8 +177,8 @@ TEST(two_exchanges_and_collectives_run_at_once) {
   for (int i = 0; i < 50; ++i) {
     std::vector<int32_t> data(static_cast<size_t>(1 + i * 3001), 1 + ranks::rank());
     auto* bytes = reinterpret_cast<uint8_t*>(data.data());
-    third.allreduce(SegmentList({{bytes, bytes, data.size() * sizeof(int32_t)}}), DType::int32,
-                    Op::max, Fingerprint("meanwhile " + std::to_string(i)));
+    allreduce(third, SegmentList({{bytes, bytes, data.size() * sizeof(int32_t)}}), DType::int32,
+              Op::max, Fingerprint("meanwhile " + std::to_string(i)));
     for (int32_t each : data) EXPECT_EQUAL(each, ranks::size());
   }
   first.join();
@@ -185,10 +186,10 @@ TEST(two_exchanges_and_collectives_run_at_once) {
   EXPECT_EQUAL(failures[0] + failures[1], "");
 }
 
-TEST(an_exchange_is_closed_while_it_has_nothing_to_do) {
+TEST(a_reducer_is_closed_while_it_is_idle) {
   for (int i = 0; i < 20; ++i) {
     Gradients gradients(Lengths{{3}, {4}});
-    Reducer reducer(ranks::world(), "a model", gradients.buckets());
+    Reducer reducer(ranks::reducer_group(), "a model", gradients.buckets());
     if (i % 2 == 0) take_step(reducer, gradients, i, 2);
     reducer.close();
     reducer.close();
@@ -197,16 +198,16 @@ TEST(an_exchange_is_closed_while_it_has_nothing_to_do) {
     reducer.submit(0, gradients.segments(0), 1, outcome.done());
     const std::vector<std::string> errors = outcome.wait(2);
     EXPECT_CONTAINS(errors[0], "for a fit that has ended");
-    EXPECT_CONTAINS(errors[1], "This is the end of a model");
+    EXPECT_CONTAINS(errors[1], "A model has been closed");
   }
 }
 
-// Bucket 0 never comes, so that none of the others travels: they come while the reducer is
-// closed, before or after, and each is told once.
-TEST(requests_that_come_while_an_exchange_closes_are_told_so) {
+// Bucket 0 is never submitted, so that no other bucket is reduced. The others are submitted before,
+// during or after the close of the reducer, and `done` is called once for each.
+TEST(requests_during_the_close_of_a_reducer_get_an_error) {
   for (int i = 0; i < 20; ++i) {
     Gradients gradients(Lengths{{1}, {3}, {4}});
-    Reducer reducer(ranks::world(), "a model", gradients.buckets());
+    Reducer reducer(ranks::reducer_group(), "a model", gradients.buckets());
     Outcome outcome;
     std::vector<std::thread> threads;
     for (size_t bucket : {1, 2, 1}) {
@@ -229,37 +230,36 @@ TEST(requests_that_come_while_an_exchange_closes_are_told_so) {
 TEST(arrays_that_were_not_registered_are_refused) {
   const auto refusal = [](size_t first, std::vector<size_t> counts) {
     Gradients registered(Lengths{{3}, {4, 5}}), other(Lengths{std::move(counts)});
-    Reducer reducer(ranks::world(), "a model", registered.buckets());
+    Reducer reducer(ranks::reducer_group(), "a model", registered.buckets());
     Outcome outcome;
     reducer.submit(first, other.segments(0), 1, outcome.done());
     const std::string error = outcome.wait(1)[0];
-    // Nothing follows a failure.
+    // After a failure no request can succeed.
     reducer.submit(0, registered.segments(0), 1, outcome.done());
     EXPECT_EQUAL(outcome.wait(2).size(), size_t{2});
     return error;
   };
   EXPECT_CONTAINS(refusal(0, {9}),
-                  "Array 0 of bucket 0 of a model has 36 bytes where 12 were registered.");
+                  "Array 0 of bucket 0 of a model has 36 bytes, but 12 were registered.");
   EXPECT_CONTAINS(refusal(0, {3, 4}), "Too few arrays for bucket 1 of a model.");
   EXPECT_CONTAINS(refusal(2, {3}), "There is no bucket 2 in a model.");
 }
 
-TEST(ranks_whose_exchanges_differ_are_told_so) {
+TEST(ranks_whose_reducers_differ_get_an_error) {
   if (ranks::size() == 1) return;
   Gradients gradients(Lengths{{3}});
   const std::string what = ranks::rank() == 0 ? "one model" : "another";
-  Reducer reducer(ranks::world(), what, gradients.buckets());
-  Outcome outcome;
-  reducer.submit(0, gradients.segments(0), 1, outcome.done());
-  const std::string error = outcome.wait(1)[0];
-  EXPECT_CONTAINS(error, "Rank 0 called the first step of one model.");
+  const std::string error =
+      trial::error_of([&] { Reducer reducer(ranks::reducer_group(), what, gradients.buckets()); });
+  EXPECT_CONTAINS(error, "Rank 0 called the creation of one model.");
   for (const std::string& theirs : ranks::gather(error)) EXPECT_EQUAL(theirs, error);
-  reducer.close();
+  Reducer same(ranks::reducer_group(), "a model", gradients.buckets());  // all agree again
+  same.close();
 }
 
 namespace {
 
-// Hands in one step of one bucket, in which this rank's gradient is `mine` in every element.
+// Submits one step of one bucket, in which every element of this rank's gradient is `mine`.
 std::vector<float> take(Reducer& reducer, float mine, double weight, size_t count) {
   std::vector<float> data(count, mine);
   auto* bytes = reinterpret_cast<uint8_t*>(data.data());
@@ -274,7 +274,8 @@ void wait_for_all(Reducer& reducer) {
   }
 }
 
-// Of all ranks: the sum of weight * value over that of the weights.
+// Returns the weighted mean over all ranks: the sum of weight * value divided by the sum of the
+// weights.
 template <class Weight, class Value>
 double weighted_mean(Weight weight, Value value) {
   double total = 0, weights = 0;
@@ -293,9 +294,9 @@ void expect_near(float actual, double expected) {
 
 TEST(a_mean_is_weighted) {
   const size_t count = 2053;
-  Reducer reducer(ranks::world(), "a model", buckets_of({{count}}));
+  Reducer reducer(ranks::reducer_group(), "a model", buckets_of({{count}}));
   const auto value = [](int rank) { return 1. + 3 * rank; };
-  // As the last batches of two epochs: alike, unequal, one of no weight, and alike again.
+  // Weights as of the last batches of epochs: equal, different, one of 0, and equal again.
   for (int step = 0; step < 8; ++step) {
     const auto weight = [&](int rank) {
       if (step % 4 == 1) return 4. + rank;
@@ -309,13 +310,13 @@ TEST(a_mean_is_weighted) {
 }
 
 TEST(gradients_of_no_weight_at_all_are_zero) {
-  Reducer reducer(ranks::world(), "a model", buckets_of({{3}}));
+  Reducer reducer(ranks::reducer_group(), "a model", buckets_of({{3}}));
   for (int step = 0; step < 2; ++step) EXPECT_EQUAL(take(reducer, 5, 0, 3)[0], 0.f);
   expect_near(take(reducer, 5, 2, 3)[0], 5);
 }
 
 TEST(gradients_of_sums_are_averaged_as_they_are) {
-  Reducer reducer(ranks::world(), "a model", buckets_of({{3}}));
+  Reducer reducer(ranks::reducer_group(), "a model", buckets_of({{3}}));
   const auto one = [](int) { return 1.; };
   const auto value = [](int rank) { return 2. * rank; };
   const float mine = static_cast<float>(2 * ranks::rank());
@@ -325,7 +326,7 @@ TEST(gradients_of_sums_are_averaged_as_they_are) {
 }
 
 TEST(half_precision_is_weighted_too) {
-  Reducer reducer(ranks::world(), "a model",
+  Reducer reducer(ranks::reducer_group(), "a model",
                   {{DType::float16, {2 * 4}}, {DType::bfloat16, {2 * 4}}});
   const auto weight = [](int rank) { return rank + 1.; };
   const auto value = [](int rank) { return 1. + rank; };
@@ -346,9 +347,10 @@ TEST(half_precision_is_weighted_too) {
 TEST(ranks_without_batches_join_until_all_have) {
   const int size = ranks::size(), me = ranks::rank();
   for (Op op : {Op::mean, Op::sum}) {
-    Reducer reducer(ranks::world(), "a model", buckets_of({{3}, {9001}}), op);
+    Reducer reducer(ranks::reducer_group(), "a model", buckets_of({{3}, {9001}}), op);
     for (int epoch = 0; epoch < 3; ++epoch) {
-      // Rank r has r batches in the first and last epochs; in the second all have as many.
+      // Rank r has r batches in the first and last epochs. In the second epoch all ranks have the
+      // same number.
       const int batches = epoch == 1 ? 2 : me;
       const auto has = [&](int rank, int step) { return (epoch == 1 ? 2 : rank) > step; };
       for (int step = 0; step < batches; ++step) {
@@ -378,14 +380,14 @@ TEST(ranks_without_batches_join_until_all_have) {
       EXPECT_EQUAL(join_summary.missed, static_cast<uint64_t>(steps - batches));
       EXPECT_EQUAL(join_summary.uneven > 0, epoch != 1 && size > 1);
       EXPECT_EQUAL(join_summary.stop, 0u);
-      reducer.forget();
+      reducer.reset_join_state();
     }
     reducer.close();
   }
 }
 
 TEST(all_learn_that_one_asks_to_stop) {
-  Reducer reducer(ranks::world(), "a model", buckets_of({{3}}));
+  Reducer reducer(ranks::reducer_group(), "a model", buckets_of({{3}}));
   for (int asking = 0; asking < ranks::size(); ++asking) {
     take(reducer, 1, 1, 3);
     EXPECT_EQUAL(reducer.join_summary().stop, 0u);
@@ -398,12 +400,12 @@ TEST(all_learn_that_one_asks_to_stop) {
     reducer.join();
     wait_for_all(reducer);
     EXPECT_EQUAL(reducer.join_summary().stop, 2u);
-    reducer.forget();
+    reducer.reset_join_state();
   }
 }
 
 TEST(nobody_need_have_a_batch) {
-  Reducer reducer(ranks::world(), "a model", buckets_of({{3}}));
+  Reducer reducer(ranks::reducer_group(), "a model", buckets_of({{3}}));
   reducer.join();
   wait_for_all(reducer);
   EXPECT_EQUAL(reducer.join_summary().uneven, 0u);

@@ -1,4 +1,4 @@
-// Rows of sparse gradients, behind the buckets of a reducer and without any.
+// Rows of sparse gradients, after the buckets of a reducer, and in a reducer without buckets.
 #include "collectives/row_gather.h"
 
 #include <chrono>
@@ -19,7 +19,7 @@ using namespace easyddl;
 const std::vector<Table> kTables{{"words", DType::float64, 1000, 2 * sizeof(double)},
                                  {"letters", DType::float32, 30, sizeof(float)}};
 
-// A rank has others in each step, now and then none.
+// The number of rows differs by rank and step, and is sometimes 0.
 size_t count_of(int rank, int step) { return static_cast<size_t>((7 * rank + 3 * step) % 5); }
 int64_t index_of(int rank, size_t i) { return (11 * rank + static_cast<int64_t>(i)) % 30; }
 double value_of(int rank, size_t i) { return 4. * rank + static_cast<double>(i); }
@@ -28,7 +28,7 @@ void expect_near(double actual, double expected, double relative) {
   EXPECT(std::abs(actual - expected) <= relative * std::abs(expected));
 }
 
-// One rank's rows of both tables, and where those of all go.
+// One rank's rows of both tables, and the memory for the rows of all ranks.
 struct Step {
   explicit Step(int rank, int step) {
     for (size_t i = 0; i < count_of(rank, step); ++i) {
@@ -47,8 +47,8 @@ struct Step {
             {indices.data(), count, bytes(letters), count * sizeof(float)}};
   }
 
-  MakeRoom room() {
-    return [this](const std::vector<size_t>& counts) -> std::vector<RowRoom> {
+  AllocateRows room() {
+    return [this](const std::vector<size_t>& counts) -> std::vector<RowOutput> {
       for (std::vector<int64_t>& each : all_indices) each.resize(counts[0]);
       all_words.resize(2 * counts[0]);
       all_letters.resize(counts[1]);
@@ -57,7 +57,7 @@ struct Step {
     };
   }
 
-  // `share`: by what each rank's values have been multiplied.
+  // `share` is the factor by which each rank's values have been multiplied.
   template <class Share>
   void expect_all(int step, Share share) const {
     size_t at = 0;
@@ -80,8 +80,8 @@ struct Step {
   std::vector<float> all_letters;
 };
 
-std::string hand_in(Reducer& reducer, const std::vector<Rows>& rows, double weight,
-                    const MakeRoom& room) {
+std::string submit_rows(Reducer& reducer, const std::vector<Rows>& rows, double weight,
+                        const AllocateRows& room) {
   Outcome outcome;
   reducer_entry_points().submit_rows(reducer.number(), rows, weight, room, outcome.done());
   return outcome.wait(1)[0];
@@ -93,7 +93,7 @@ TEST(rows_of_all_ranks_come_in_their_order) {
   for (bool behind_a_bucket : {false, true}) {
     std::vector<Bucket> buckets;
     if (behind_a_bucket) buckets.push_back({DType::float64, {3 * sizeof(double)}});
-    Reducer reducer(ranks::world(), "a model", buckets, Op::mean, kTables);
+    Reducer reducer(ranks::reducer_group(), "a model", buckets, Op::mean, kTables);
     for (int step = 0; step < 20; ++step) {
       Step mine(ranks::rank(), step);
       std::vector<double> dense(3, 1);
@@ -102,7 +102,7 @@ TEST(rows_of_all_ranks_come_in_their_order) {
       if (behind_a_bucket) {
         reducer.submit(0, {{bytes, bytes, 3 * sizeof(double)}}, 4, outcome.done());
       }
-      EXPECT_EQUAL(hand_in(reducer, mine.rows(), 4, mine.room()), "");
+      EXPECT_EQUAL(submit_rows(reducer, mine.rows(), 4, mine.room()), "");
       if (behind_a_bucket) EXPECT_EQUAL(outcome.wait(1)[0], "");
       mine.expect_all(step, [](int) { return 1. / ranks::size(); });
     }
@@ -111,11 +111,11 @@ TEST(rows_of_all_ranks_come_in_their_order) {
 }
 
 TEST(a_rank_that_has_joined_has_no_rows) {
-  Reducer reducer(ranks::world(), "a model", {}, Op::mean, kTables);
+  Reducer reducer(ranks::reducer_group(), "a model", {}, Op::mean, kTables);
   for (int step = 0; step < ranks::size(); ++step) {
     if (step > ranks::rank()) break;  // rank 0 takes one step, and each other one more
     Step mine(ranks::rank(), step);
-    EXPECT_EQUAL(hand_in(reducer, mine.rows(), 1, mine.room()), "");
+    EXPECT_EQUAL(submit_rows(reducer, mine.rows(), 1, mine.room()), "");
     mine.expect_all(step, [&](int rank) { return rank < step ? -1 : 1. / (ranks::size() - step); });
   }
   reducer.join();
@@ -131,16 +131,17 @@ TEST(rows_that_are_no_rows_of_their_table_fail_on_all_ranks) {
   const double values[2]{};
   const auto* bytes = reinterpret_cast<const uint8_t*>(values);
   const auto error_of = [&](std::vector<Rows> bad) {
-    Reducer reducer(ranks::world(), "a model", {}, Op::mean, kTables);
+    Reducer reducer(ranks::reducer_group(), "a model", {}, Op::mean, kTables);
     Step mine(ranks::rank(), 1);
     const bool is_bad = ranks::rank() == last;
-    const std::string error = hand_in(reducer, is_bad ? bad : mine.rows(), 1, mine.room());
+    const std::string error = submit_rows(reducer, is_bad ? bad : mine.rows(), 1, mine.room());
     for (const std::string& theirs : ranks::gather(error)) EXPECT(!theirs.empty());
     reducer.close();
     return ranks::gather(error)[static_cast<size_t>(last)];
   };
-  EXPECT_CONTAINS(error_of({{&outside, 1, bytes, 16}, {}}),
-                  "The sparse gradient of words has the index 1000, and its variable 1000 rows.");
+  EXPECT_CONTAINS(
+      error_of({{&outside, 1, bytes, 16}, {}}),
+      "The sparse gradient of words has the index 1000, but its variable has only 1000 rows.");
   EXPECT_CONTAINS(error_of({{&outside, 1, bytes, 8}, {}}), "values of 8 bytes");
-  EXPECT_CONTAINS(error_of({{}}), "Rows of 1 sparse gradients were handed in where 2");
+  EXPECT_CONTAINS(error_of({{}}), "Rows of 1 sparse gradients were submitted, but 2");
 }

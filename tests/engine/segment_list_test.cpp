@@ -11,7 +11,8 @@ namespace {
 using easyddl::Segment;
 using easyddl::SegmentList;
 
-// Arrays of these lengths, each in memory of its own, so that one byte too far is out of it.
+// Arrays of these lengths, each in separate memory, so that sanitizers report an access beyond its
+// end.
 struct Arrays {
   explicit Arrays(const std::vector<size_t>& lengths) {
     uint8_t next = 0;

@@ -19,21 +19,21 @@ std::vector<Test>& tests() {
 
 }  // namespace
 
-bool enlist(const char* name, void (*test)()) {
+bool add_test(const char* name, void (*test)()) {
   tests().push_back({name, test});
   return true;
 }
 
-int run(const std::string& who, bool speaks) {
+int run(const std::string& who, bool is_verbose) {
   for (const Test& test : tests()) {
     try {
       test.run();
     } catch (const std::exception& error) {
-      // The ranks have parted ways: there is no next test.
+      // The ranks may wait for each other: no further test can run.
       std::fprintf(stderr, "FAILED %s%s: %s\n", who.c_str(), test.name, error.what());
       return 1;
     }
-    if (speaks) std::printf("passed %s\n", test.name);
+    if (is_verbose) std::printf("passed %s\n", test.name);
     std::fflush(stdout);
   }
   return 0;

@@ -1,4 +1,4 @@
-// Tests without a framework: a test is a function that throws where it fails.
+// Tests without a framework. A test is a function that throws if it fails.
 #pragma once
 
 #include <sstream>
@@ -14,14 +14,14 @@ class Failure : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Puts a test on the list. All ranks run one program, so all have the same list.
-bool enlist(const char* name, void (*test)());
+// Adds a test to the list. All ranks run the same program, so all have the same list.
+bool add_test(const char* name, void (*test)());
 
-// Runs those of the tests that are named, or all. `who` is this process in what it says; it
-// tells of tests that passed only if `speaks`. Returns the exit status: 0 if all passed.
-int run(const std::string& who, bool speaks);
+// Runs the named tests, or all. `who` is the name of this process in its output. It prints the
+// names of passed tests only if `is_verbose`. Returns the exit status: 0 if all tests passed.
+int run(const std::string& who, bool is_verbose);
 
-// What an Error says that `call` throws; empty if it throws none.
+// Returns the text of the Error that `call` throws; empty if it throws none.
 template <class Call>
 std::string error_of(Call call) {
   try {
@@ -49,9 +49,9 @@ void expect_contains(const std::string& text, const std::string& part, const cha
 #define TRIAL_LINE_(line) TRIAL_TEXT_(line)
 #define TRIAL_WHERE_ __FILE__ ":" TRIAL_LINE_(__LINE__)
 
-#define TEST(name)                                                                  \
-  static void name();                                                               \
-  [[maybe_unused]] static const bool name##_is_listed = trial::enlist(#name, name); \
+#define TEST(name)                                                                   \
+  static void name();                                                                \
+  [[maybe_unused]] static const bool name##_is_added = trial::add_test(#name, name); \
   static void name()
 
 #define EXPECT(condition) trial::expect(condition, #condition, TRIAL_WHERE_)

@@ -16,7 +16,7 @@ import pytest
 
 TESTS = pathlib.Path(__file__).parents[1]
 FIT = TESTS / "gpu" / "fit_job.py"
-CHECKS = TESTS / "parallel" / "gpu_path_checks.py"
+CHECKS = TESTS / "gpu_stand_in" / "gpu_path_checks.py"
 BENCHMARKS = TESTS / "benchmarks"
 
 # They need no work on the GPU but copies.
@@ -56,6 +56,7 @@ def gpus():
 
 
 pytestmark = [
+    pytest.mark.mpirun,
     pytest.mark.gpu,
     pytest.mark.skipif(gpus() == 0, reason="nvidia-smi lists no GPU on this machine"),
 ]

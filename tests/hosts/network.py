@@ -189,6 +189,34 @@ class Network(SetUp):
         """Takes down a host's connection to the network."""
         _run("ip", "-n", self._namespace(host), "link", "set", "eth0", "down")
 
+    def set_names(self, host, names):
+        """Replaces the names that a host knows.
+
+        Args:
+            host: String.
+            names: Dictionary from names to the host whose address each has.
+        """
+        lines = [f"{self.address(named)} {name}" for name, named in names.items()]
+        text = "\n".join(["127.0.0.1 localhost", *lines, ""])
+        pathlib.Path("/etc/netns", self._namespace(host), "hosts").write_text(text)
+
+    def drop_connections(self, host, but):
+        """Makes a host drop what others send to it by TCP, as a firewall does, but answers to it.
+
+        Args:
+            host: String.
+            but: Range of ports of that host that stay open, such as `20000-20010`.
+        """
+        rule = ("ip", "-n", self._namespace(host), "rule", "add", "pref")
+        incoming = ("iif", "eth0", "ipproto", "tcp")
+        _run(*rule, "13", "lookup", "local")
+        _run("ip", "-n", self._namespace(host), "rule", "del", "pref", "0")
+        _run(*rule, "10", *incoming, "sport", "22", "lookup", "local")  # its own logins on others
+        _run(*rule, "11", *incoming, "dport", but, "lookup", "local")
+        _run(*rule, "12", *incoming, "lookup", "100")
+        _run("ip", "-n", self._namespace(host), "route", "add", "blackhole", "default",
+             "table", "100")  # fmt: skip
+
     def listens(self, host, port):
         """Whether a process listens on a TCP port of a host."""
         table = _run("ip", "netns", "exec", self._namespace(host), "cat", "/proc/net/tcp")

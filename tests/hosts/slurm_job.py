@@ -11,7 +11,8 @@ import time
 import engine_only  # noqa: F401  (first)
 import numpy as np
 
-from easyddl.runtime import launcher, world
+from easyddl.hosts import launched_process
+from easyddl.runtime import world
 
 
 def layout():
@@ -25,7 +26,10 @@ def layout():
         "nodes": world.num_nodes(),
         "host": world.host(),
         "hostname": os.uname().nodename,
-        "told": [launcher.rank(), launcher.size(), launcher.local_rank(), launcher.local_size()],
+        "told": [
+            *(launched_process.rank(), launched_process.size()),
+            *(launched_process.local_rank(), launched_process.local_size()),
+        ],
     }
     sys.stdout.write("\n" + json.dumps(place) + "\n")
 

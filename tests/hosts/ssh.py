@@ -68,14 +68,19 @@ class Servers(network.SetUp):
         self._cleanup.callback(shutil.rmtree, self.folder)
         self._make_keys()
         self._make_client()
-        started = [self._start(host) for host in self._net.hosts]
-        for host, process in zip(self._net.hosts, started, strict=True):
+        self._servers = {host: self._start(host) for host in self._net.hosts}
+        for host, process in self._servers.items():
             self._wait_for(host, process)
 
     def environment(self, extra=None):
         """The environment of a job on the hosts, which finds this `ssh` first."""
         path = os.pathsep.join([str(self.program.parent), os.environ.get("PATH", "")])
         return self._net.environment({"PATH": path, **(extra or {})})
+
+    def hide(self, host, folder):
+        """Shows an empty folder in place of another one to those who log in to a host."""
+        mount = ["mount", "-t", "tmpfs", "tmpfs", str(folder)]
+        subprocess.run(["nsenter", "-m", "-t", str(self._servers[host].pid), *mount], check=True)
 
     def _make_keys(self):
         for name in ("user", "host", "other"):

@@ -11,16 +11,11 @@ import network
 import pytest
 
 SCRIPT = pathlib.Path(__file__).with_name("hosts_checks.py")
-FAULTY = SCRIPT.parents[1] / "parallel" / "faulty_job.py"
+FAULTY = mpi.TESTS / "runtime" / "faulty_job.py"
 TIMEOUT = 240
 
 REASON = network.missing() or ("needs MPICH's mpirun" if mpi.is_open_mpi() else None)
 pytestmark = [pytest.mark.mpirun, pytest.mark.skipif(REASON is not None, reason=str(REASON))]
-
-
-def path_of_tests():
-    tests = SCRIPT.parents[1]
-    return ":".join([str(tests), str(tests / "parallel"), str(SCRIPT.parent)])
 
 
 @pytest.mark.parametrize(
@@ -33,11 +28,10 @@ def path_of_tests():
     ],
 )
 def test_on_hosts(hosts, local_size, racks, tmp_path):
-    path = f"{path_of_tests()}:{mpi.environment()['PYTHONPATH']}"
     with network.Network(hosts, mbit=1000, racks=racks) as net:
         env = net.environment(
             {
-                "PYTHONPATH": path,
+                "PYTHONPATH": mpi.environment()["PYTHONPATH"],
                 "EASYDDL_RACKS": racks,
                 "EASYDDL_TEST_RESULTS": str(tmp_path),
                 "EASYDDL_TEST_LOCAL_SIZE": str(local_size),

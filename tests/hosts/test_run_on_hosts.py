@@ -1,20 +1,26 @@
 """`easyddl run` on several hosts: network namespaces, which it reaches by a real sshd on each."""
 
+import hashlib
 import json
 import os
 import pathlib
+import random
 import re
 import subprocess
 import sys
 import time
 
 import mpi
+import mpi4py
 import network
+import own_mpirun
 import pytest
+import run_job
 import ssh
 
-PARALLEL = pathlib.Path(__file__).parents[1] / "parallel"
-JOB = PARALLEL / "run_job.py"
+import easyddl
+
+JOB = run_job.__file__
 TIMEOUT = 100
 
 REASON = ssh.missing()
@@ -27,21 +33,22 @@ def four_hosts():
         yield net, servers
 
 
-def command(net, *arguments):
-    line = [sys.executable, "-m", "easyddl", "run", *map(str, arguments)]
+def command(net, *arguments, python=sys.executable):
+    line = [str(python), "-m", "easyddl", "run", *map(str, arguments)]
     return net.on("h1", line)
 
 
-def easyddl_run(hosts, *arguments, env=None, cwd=None):
+def easyddl_run(hosts, *arguments, env=None, cwd=None, python=sys.executable):
     net, servers = hosts
     environment = servers.environment({"PYTHONPATH": path(), **(env or {})})
-    done = mpi.run_command(command(net, *arguments), environment, TIMEOUT, cwd)
+    line = command(net, *arguments, python=python)
+    done = mpi.run_command(line, environment, TIMEOUT, cwd)
     assert_nothing_is_left(net)
     return done
 
 
 def path():
-    return ":".join([str(PARALLEL), mpi.environment()["PYTHONPATH"]])
+    return mpi.environment()["PYTHONPATH"]
 
 
 def job(*arguments):
@@ -57,7 +64,7 @@ def left_on(net):
                 line = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
             except OSError:
                 continue
-            if re.search(rb"run_job|launch\.rank|hydra|ssh -|easyddl run", line):
+            if re.search(rb"run_job|launch\.supervise|hydra|ssh -|easyddl run", line):
                 found.append(f"{host}: {line.decode()}")
     return found
 
@@ -122,6 +129,19 @@ def test_a_network_interface_and_tcp(four_hosts):
     done = easyddl_run(four_hosts, "-H", "h1:1,h2:1", "--nic", "eth0", "--tcp", *job("add_up"))
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("size 2 sum 3") == 2
+
+
+@pytest.mark.parametrize("hosts", ["h1:1,h2:1", "h2:1,h3:1"])
+def test_standard_input_of_rank_0(hosts, four_hosts, tmp_path):
+    net, servers = four_hosts
+    data = random.Random(hosts).randbytes(3_000_000)
+    (tmp_path / "input").write_bytes(data)
+    pipe = ["sh", "-c", 'cat "$0" | "$@"', str(tmp_path / "input")]
+    line = command(net, "-H", hosts, *job("digest"))
+    done = mpi.run_command([*pipe, *line], servers.environment({"PYTHONPATH": path()}), TIMEOUT)
+    assert done.returncode == 0, done.stdout
+    assert f"[0] read {len(data)} bytes {hashlib.sha256(data).hexdigest()}\n" in done.stdout
+    assert "[1] read 0 bytes" in done.stdout
 
 
 @pytest.mark.gate
@@ -220,6 +240,102 @@ def test_a_login_that_fails(fault, words):
     assert "`easyddl doctor`" in done.stdout
 
 
+def test_names_that_lead_elsewhere():
+    """On h1, where the job is started, h2 is the name of h3, and `half` an alias of h2."""
+    with network.Network(3) as net, ssh.Servers(net) as servers:
+        net.set_names("h1", {"h1": "h1", "h2": "h3", "h3": "h3", "half": "h2"})
+        for asked, status, words in (
+            ("h1:1,h2:1", 0, "the name h2 leads to host h3, but on h3 it is the name of 10.99.0.2"),
+            ("h1:1,h2:1,h3:1", 1, "The names h2, h3 lead to one host"),
+            ("h1:1,half:1", 0, None),
+            ("h1:1,10.99.0.2:1", 0, None),
+        ):
+            done = easyddl_run((net, servers), "-H", asked, *job("tell"))
+            assert done.returncode == status, done.stdout
+            assert len(facts(done.stdout)) == (0 if status else 2)
+            assert (words or "easyddl: ") in done.stdout
+            if words is None:
+                assert "warning" not in done.stdout
+
+
+@pytest.mark.parametrize("end", ["kill -ABRT $$", "exit 213"])
+def test_a_launcher_that_fails_by_names_of_one_host(end, tmp_path):
+    """Two helpers of Open MPI's mpirun on one host may end it before any rank has reported."""
+    python = own_mpirun.environment(tmp_path, own_mpirun.VERSION + end)
+    with network.Network(3) as net, ssh.Servers(net) as servers:
+        net.set_names("h1", {"h1": "h1", "h2": "h3", "h3": "h3"})
+        hosts = (net, servers)
+        done = easyddl_run(hosts, "-H", "h1:1,h2:1,h3:1", *job("tell"), python=python)
+        assert done.returncode == 1, done.stdout
+        assert "The names h2, h3 lead to one host" in done.stdout, done.stdout
+        done = easyddl_run(hosts, "-H", "h1:1,h3:1", *job("tell"), python=python)
+        assert done.returncode == 1 and "lead to one host" not in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("ports_of_mpirun", [True, False])
+def test_a_firewall(ports_of_mpirun):
+    """The ranks start on a host from which `easyddl run` cannot be reached, or not even that."""
+    ports = "20000-20010" if ports_of_mpirun else "1-2"
+    env = {"MPIEXEC_PORT_RANGE": "20000:20010"}
+    if mpi.is_open_mpi():
+        env = {"PRTE_MCA_oob_tcp_dynamic_ipv4_ports": "20000-20010"}
+    with network.Network(2) as net, ssh.Servers(net) as servers:
+        net.drop_connections("h1", ports)
+        line = command(net, "-H", "h1:1,h2:1", "--start-timeout", 15, *job("tell"))
+        # MPICH's process on h2 goes on trying to connect, until the servers end.
+        done = mpi.run_command(line, servers.environment({"PYTHONPATH": path(), **env}), TIMEOUT)
+    assert done.returncode == 1, done.stdout
+    *before, last = done.stdout.splitlines()
+    # Open MPI's mpirun ends by itself when its own connection fails.
+    assert mpi.is_open_mpi() or "rank 1 on host h2 did not report. Host h2 cannot" in last
+    assert "Host h2 cannot reach `easyddl run`" in last
+    assert "does not answer). A firewall may be between them" in last
+    if ports_of_mpirun:
+        assert "easyddl: host h2 cannot reach `easyddl run`" in "\n".join(before), done.stdout
+
+
+@pytest.fixture
+def other_python(tmp_path):
+    """A Python like this one, in a folder of its own."""
+    folder = tmp_path / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    paths = (pathlib.Path(module.__file__).parents[1] for module in (mpi4py, easyddl))
+    (site / "all.pth").write_text("".join(f"{path}\n" for path in paths))
+    return folder / "bin" / "python"
+
+
+@pytest.mark.skipif(mpi.is_open_mpi(), reason="it starts a rank without what its host lacks")
+def test_what_a_host_lacks(other_python, tmp_path):
+    """It ends the job at once, whatever the launcher makes of it."""
+    directory, package = tmp_path / "folder" / "of_the_job", pathlib.Path(easyddl.__file__).parent
+    directory.mkdir(parents=True)
+    arguments = ["-H", "h1:1,h2:2", "--start-timeout", TIMEOUT, *job("tell")]
+    python = {"python": other_python}
+    for hidden, options, words in (
+        (directory.parent, {"cwd": directory}, f"Host h2 cannot use the directory {directory}"),
+        (other_python.parents[1], python, f"Host h2 has no Python at {other_python}"),
+        (package, {}, f"Host h2 cannot load easyddl by {sys.executable} ("),
+    ):
+        with network.Network(2) as net, ssh.Servers(net) as servers:
+            servers.hide("h2", hidden)
+            done = easyddl_run((net, servers), *arguments, **options)
+        assert done.returncode == 1, done.stdout
+        assert words in done.stdout.splitlines()[-1], done.stdout
+        assert not facts(done.stdout)
+
+
+def test_hosts_that_lack_nothing(four_hosts):
+    """A launcher that fails for another reason does not put the blame on the hosts."""
+    wrong = ["--mpi-arg=-nonsense", "--mpi-arg=1"]
+    done = easyddl_run(four_hosts, "-H", "h1:1,h2:1", *wrong, *job("tell"))
+    assert done.returncode == 1, done.stdout
+    last = done.stdout.splitlines()[-1]
+    assert last.endswith(
+        "before all ranks had reported. What it printed, if anything, is above."
+    ), done.stdout
+
+
 def test_another_version_of_easyddl(four_hosts, tmp_path):
     metadata = tmp_path / "h3" / "easyddl-9.9.dist-info"
     metadata.mkdir(parents=True)
@@ -240,9 +356,20 @@ def test_another_version_of_easyddl(four_hosts, tmp_path):
     assert not facts(done.stdout)
 
 
-def test_a_full_disk_on_another_host(four_hosts, tmp_path):
-    (tmp_path / "1.log").symlink_to("/dev/full")
-    done = easyddl_run(four_hosts, "-H", "h1:1,h2:1", "--output", tmp_path, *job("talk", 100))
+@pytest.fixture
+def full_disk(tmp_path):
+    """A folder that has room for some kilobytes."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", folder], check=True)
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_a_full_disk_on_another_host(full_disk):
+    with network.Network(2) as net, ssh.Servers(net) as servers:  # which see the folder
+        output = ["-H", "h2:1", "--output", full_disk]
+        done = easyddl_run((net, servers), *output, *job("talk", 5000))
     assert done.returncode == 1
-    assert "rank 1 on host h2 failed: its output file" in done.stdout, done.stdout
+    assert "rank 0 on host h2 failed: its output file" in done.stdout, done.stdout
     assert "No space left on device" in done.stdout

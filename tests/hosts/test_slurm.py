@@ -17,7 +17,7 @@ JOB = HERE / "slurm_job.py"
 ROOT = HERE.parents[1]
 DIGITS = ROOT / "tutorials" / "digits.py"
 SBATCH = ROOT / "tutorials" / "clusters" / "slurm.sbatch"
-PREEMPTED = HERE.parent / "parallel" / "preemption_job.py"
+PREEMPTED = mpi.TESTS / "callbacks" / "preemption_job.py"
 EASYDDL_RUN = [sys.executable, "-m", "easyddl", "run", "--no-prefix"]
 MPI = "--mpi=pmix" if mpi.is_open_mpi() else "--mpi=pmi2"
 BY_MPIRUN = "openmpi" if mpi.is_open_mpi() else "hydra"
@@ -43,9 +43,7 @@ def nothing_is_left(cluster):
 
 
 def environment(shown=()):
-    env = mpi.environment(mpi.ANY_BACKEND, shown)
-    path = [str(HERE), str(HERE.parent / "parallel"), env["PYTHONPATH"]]
-    return {**env, "PYTHONPATH": ":".join(path)}
+    return mpi.environment(mpi.ANY_BACKEND, shown)
 
 
 def python(cluster, launcher, *arguments, shown=(), timeout=TIMEOUT):
@@ -133,6 +131,7 @@ def places(done):
         (["srun", MPI, "-N2", "-n3", "-m", "cyclic"], [2, 1]),
         (["salloc", "-N2", "-n4", "--ntasks-per-node=2", *MPIRUN], [2, 2]),
         (["salloc", "-N3", "-n7", *EASYDDL_RUN], [4, 2, 1]),
+        (["salloc", "-N1", "-n2", ":", "-N2", "-n3", *EASYDDL_RUN], [2, 2, 1]),
         pytest.param(
             ["salloc", "-N2", "-n3", *EASYDDL_RUN, "--launcher", BY_MPIRUN],
             [2, 1],

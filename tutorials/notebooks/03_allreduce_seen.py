@@ -702,7 +702,7 @@ show(["ms", *LIVE_SIZES], rows)
 # time to each message, while MPI's allreduce and easyddl's are compiled. easyddl sends no
 # messages within a host: the ranks use memory that they share, and wait for each other. With
 # fewer cores than ranks, such waits take longer than a small array does. [How
-# fast](../how_it_is_built.md#how-fast) compares them with a core for each rank.
+# fast](../performance.md#one-host) compares them with a core for each rank.
 
 # %% [markdown]
 # ## Measured between hosts
@@ -784,7 +784,7 @@ plt.show()
 #
 # easyddl takes the algorithm with the lowest cost. It uses a fixed ratio of $\alpha$ to $\beta$ and
 # not a measured one, so that the choice, and with it the bits of a sum, are the same in every run.
-# The setting `EASYDDL_ROUTE` names one algorithm for all sizes.
+# The setting `EASYDDL_ALGORITHM` names one algorithm for all sizes.
 #
 # [How it is built](../how_it_is_built.md#how-an-allreduce-works) has the details. To compare
 # easyddl's allreduce with MPI's and with a ring on your own hosts, start `easyddl bench` with

@@ -59,7 +59,7 @@ from collections.abc import Callable
 import easyddl as ddl
 import matplotlib.pyplot as plt
 import numpy as np
-from easyddl.profiling import overlap, timeline
+from easyddl.profiling import merged_timeline, overlap_analysis
 
 RANKS = (1, 2, 4, 8)
 CORES = len(os.sched_getaffinity(0))
@@ -385,8 +385,8 @@ plt.show()
 # recorded. `easyddl timeline DIR` prints a summary of it. The modules used here are those behind
 # this command. They split the time of a step into three parts:
 #
-# - **compute**: the forward pass, the backward pass and the update, while no gradients travel;
-# - **hidden communication**: gradients travel while the backward pass still computes others;
+# - **compute**: the forward pass, the backward pass and the update, while no gradients are sent;
+# - **hidden communication**: gradients are reduced while the backward pass still computes others;
 # - **exposed communication**: the backward pass has ended, and the step waits for the exchange.
 #
 # Communication includes the time that a rank waits for the other one. easyddl collects gradients
@@ -403,9 +403,9 @@ def spans_by_reducer(spans):
     """The spans of the gradient buckets by the number of their reducer, with all training steps."""
     steps = [span for span in spans if span.name == "step"]
     buckets = [span for span in spans if span.name == "bucket"]
-    numbers = sorted({bucket.values["exchange"] for bucket in buckets})
+    numbers = sorted({bucket.values["reducer"] for bucket in buckets})
     return [
-        steps + [bucket for bucket in buckets if bucket.values["exchange"] == number]
+        steps + [bucket for bucket in buckets if bucket.values["reducer"] == number]
         for number in numbers
     ]
 
@@ -425,10 +425,10 @@ def shares(analysis):
 
 
 bucket_counts, parts = {}, {}
-for rank in timeline.read(folder.name):
+for rank in merged_timeline.read(folder.name):
     per_network = spans_by_reducer(list(rank.spans()))
     for network, spans in zip(NETWORKS, per_network, strict=True):
-        analysis = overlap.analyze(spans)
+        analysis = overlap_analysis.analyze(spans)
         assert analysis.steps == WARM_UP + network.steps - 1  # all steps but the first
         for step in range(1, analysis.steps + 1):
             buckets = buckets_of_step(spans, step)
@@ -471,7 +471,7 @@ plt.show()
 # %% [markdown]
 # The gradients of the MNIST network fit into one bucket. It is complete when the backward pass
 # ends, so nothing can be hidden. The gradients of ResNet-34 fill several buckets. The backward pass
-# computes the last layer's gradients first, and their buckets travel while it computes the others.
+# computes the last layer's gradients first, whose buckets are reduced while it computes the others.
 #
 # On one host the processors themselves move the gradients, so hidden communication also slows down
 # the computation. Between hosts a network does most of this work.
@@ -534,7 +534,7 @@ assert bytes_that_leave_a_host(resnet_bytes, 2) == resnet_bytes
 assert bytes_that_leave_a_host(resnet_bytes, 10**6) < 2 * resnet_bytes
 
 # %% [markdown]
-# Is the formula any good? [How it is built](../how_it_is_built.md#how-fast) has a table of measured
+# Is the formula any good? [Performance](../performance.md#several-hosts) has a table of measured
 # times, on simulated hosts whose network moved 954 Mbit/s. The formula predicts each of them to
 # within ten percent:
 
@@ -562,7 +562,7 @@ for (hosts, size), measured in MEASURED.items():
 # - **compute** is the measured step of one rank without any exchange.
 # - **communication** is the time between the hosts, and the measured time of an allreduce between
 #   two ranks of one host. In easyddl the two overlap in part, so the sum is an upper bound.
-# - **overlappable** is limited in two ways. Gradients can travel during the backward pass only,
+# - **overlappable** is limited in two ways. Gradients can be reduced during the backward pass only,
 #   which takes two thirds of the time to compute: each layer has one product of matrices in the
 #   forward pass and two in the backward pass. And the last bucket is complete only at the end of
 #   it, so of `b` equal buckets `b - 1` can be hidden.

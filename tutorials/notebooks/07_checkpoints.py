@@ -268,7 +268,7 @@ assert one["epochs"] == [1, 2, 3]
 assert distance(one, whole[0]) < 1e-4
 
 # %% [markdown]
-# ## When a scheduler takes the machines back
+# ## When a scheduler takes the hosts back
 #
 # A scheduler sends SIGTERM first, and SIGKILL after a grace time. `BackupAndRestore` uses this
 # time. If any rank receives SIGTERM, all ranks stop after the same step, rank 0 saves a backup

@@ -155,8 +155,8 @@ print("Four mirrored workers have the weights of one device.")
 # with the addresses of all hosts in the variable `TF_CONFIG`. In easyddl both are the same lines
 # of the script, and only the start differs:
 #
-#     easyddl run -np 4 python train.py                # on this machine
-#     easyddl run -H h1:4,h2:4 python train.py         # on two machines
+#     easyddl run -np 4 python train.py                # on this host
+#     easyddl run -H h1:4,h2:4 python train.py         # on two hosts
 #
 # `DDLCallback` averages the gradients, and `DDLGlobalVariablesCallback` makes the copies equal
 # before the first step. The next cell trains the same regression with Keras. It leaves out

@@ -292,7 +292,7 @@ assert best.user_attrs["test"] > 0.93
 # %% [markdown]
 # ## More trials at once, or more ranks for each?
 #
-# A machine with `c` cores can run `c` trials of one rank, or fewer trials of more ranks.
+# A host with `c` cores can run `c` trials of one rank, or fewer trials of more ranks.
 #
 # - **More trials at once** is the first choice. Trials do not communicate, so `c` trials of one
 #   rank finish more work per hour than `c / k` trials of `k` ranks.
@@ -332,12 +332,12 @@ for job in jobs:
 # %% [markdown]
 # ## Several hosts
 #
-# `cpus` divides one machine. To use others, give each job hosts of its own:
+# `cpus` divides one host. To use others, give each job hosts of its own:
 #
 #     jobs = [ddl.Ranks(np=8, hosts=f"{host}:8") for host in ("h1", "h2")]
 #
 # The rest of the notebook stays the same: the queue holds as many jobs as there are hosts. A job
-# may also have several hosts, as in `hosts="h1:4,h2:4"`. GPUs of one machine are divided by
+# may also have several hosts, as in `hosts="h1:4,h2:4"`. GPUs of one host are divided by
 # `env={"CUDA_VISIBLE_DEVICES": "0,1"}`. [From a notebook](../notebooks.md#several-hosts) says
 # what hosts need.
 #

@@ -15,7 +15,7 @@
 # does change: how the job is started, and what you check before. It explains a batch file for Slurm
 # line by line, and shows the command that `easyddl run` would run in it. You need no cluster to run
 # it: nothing here leaves this computer. You should know the
-# [four lines](01_first_four_lines.ipynb). [From one machine to many](../clusters.md) is the
+# [four lines](01_first_four_lines.ipynb). [From one host to many](../clusters.md) is the
 # reference for what you see here.
 #
 # To run it, install the extras `tensorflow`, `mpich` and `tutorials`, and open it in Jupyter: see
@@ -143,7 +143,7 @@ def dry_run(*arguments, status=0, **variables):
 
 on_this_computer = dry_run("-np", "8", "python", "train.py")
 print(on_this_computer)
-assert "8 ranks on this machine: python train.py" in on_this_computer
+assert "8 ranks on this host: python train.py" in on_this_computer
 assert "mpirun" in on_this_computer and "-np 8" in on_this_computer
 
 # %% [markdown]
@@ -168,12 +168,16 @@ SLURM = {
 in_slurm = dry_run("--grace", "100", "--", "python", "train.py", **SLURM)
 print(in_slurm)
 assert "8 ranks on node01:4, node02:4 (from the allocation of Slurm's srun)" in in_slurm
-assert re.search(r"srun --mpi=pmi[x2] --nodes=2 --ntasks=8", in_slurm)
+assert re.search(
+    r"srun --mpi=pmi[x2] --cpu-bind=none --overlap --kill-on-bad-exit=0 --export=ALL"
+    r" --nodes=2 --ntasks=8 ",
+    in_slurm,
+)
 
 # %% [markdown]
 # The first line says what `easyddl run` has found: two nodes with four ranks each. The second line
-# is the command. `srun` starts `easyddl.launch.rank` eight times, and each of these processes
-# becomes one rank, which runs `python train.py`.
+# is the command. `srun` starts `easyddl.launch.supervise.rank` eight times, and each of these
+# processes becomes one rank, which runs `python train.py`.
 #
 # With `--cpus-per-task=8` Slurm sets one more variable. `easyddl run` passes it on, so that each
 # rank gets eight cores:
@@ -391,6 +395,6 @@ folder.cleanup()
 # %% [markdown]
 # ## What next
 #
-# - [From one machine to many](../clusters.md) describes every scheduler of the table.
+# - [From one host to many](../clusters.md) describes every scheduler of the table.
 # - [Large batches](../large_batches.md) shows how to train with many ranks.
 # - [Scaling](04_scaling.ipynb) shows how to measure whether more nodes are worth it.

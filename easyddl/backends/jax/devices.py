@@ -1,4 +1,4 @@
-"""This rank's share of the machine's GPUs and cores, on JAX."""
+"""This rank's share of the host's GPUs and cores, on JAX."""
 
 import os
 import pathlib
@@ -8,7 +8,8 @@ import jax
 
 from easyddl.backends.base import Backend
 from easyddl.backends.jax import private
-from easyddl.runtime import affinity, launcher
+from easyddl.hosts import launched_process
+from easyddl.runtime import affinity
 
 _MULTI_THREAD = "xla_cpu_multi_thread_eigen"
 _VISIBLE, _ALL = "jax_cuda_visible_devices", "all"
@@ -20,17 +21,18 @@ class JaxDevices(Backend):
     _own_threads = None  # the value of NPROC that easyddl has set
 
     def configure(self):
-        if launcher.size() is None:
+        if launched_process.size() is None:
             return
         if private.backends_are_initialized():
             warnings.warn(
-                "JAX ran operations before easyddl was imported, so each rank may use all cores "
-                "and GPUs of its machine. Import easyddl first.",
+                "JAX ran operations before easyddl could divide the cores and GPUs of this host "
+                "among the ranks, so each rank may use all of them. Import easyddl first. If the "
+                "script sets KERAS_BACKEND, it must do so before it uses JAX.",
                 stacklevel=2,
             )
             return
-        if launcher.knows_local_rank():
-            _pin_gpu(launcher.local_rank())
+        if launched_process.knows_local_rank():
+            _pin_gpu(launched_process.local_rank())
         if affinity.are_limited():
             self.share_cores(affinity.compute_threads())
 
@@ -39,16 +41,16 @@ class JaxDevices(Backend):
             _pin_gpu(local_rank)
         elif jax.default_backend() == "gpu" and jax.local_device_count() > 1:
             warnings.warn(
-                "JAX ran operations before the ranks knew each other, and no launcher has said "
-                "which GPU is this rank's: it uses all GPUs of its machine. Call "
-                "`easyddl.init()` first.",
+                "JAX ran operations before easyddl started, and no launcher set this rank's "
+                "number on its host, so this rank uses all GPUs of its host. Call "
+                "`easyddl.init()` before any operation of JAX.",
                 stacklevel=2,
             )
 
     def share_cores(self, threads):
-        # XLA makes a pool of NPROC threads, or of one a core, when it runs its first operation. One
-        # of its flags decides whether an operation uses several of them. Where the user has set
-        # either, it stays.
+        # XLA creates a pool of NPROC threads (by default one for each core) at its first operation.
+        # The flag _MULTI_THREAD decides whether one operation uses several of them. If the user
+        # has set either, easyddl changes nothing.
         if os.environ.get("NPROC") not in (None, self._own_threads):
             return
         if _MULTI_THREAD in os.environ.get("XLA_FLAGS", ""):
@@ -62,13 +64,13 @@ class JaxDevices(Backend):
 
 
 def _pin_gpu(local_rank):
-    # Counted without JAX, which would take all of them to count them.
+    # Count the GPUs without JAX: it would allocate memory on all of them.
     gpus = _visible_gpus()
     if gpus == 0 or jax.config.read(_VISIBLE) != _ALL:
         return
     jax.config.update(_VISIBLE, str(local_rank % gpus))
-    if launcher.local_size() > gpus:
-        # Each would take three quarters of the memory of a GPU that it shares.
+    if launched_process.local_size() > gpus:
+        # Otherwise each rank would preallocate three quarters of the memory of the shared GPU.
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 

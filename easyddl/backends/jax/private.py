@@ -2,29 +2,42 @@
 
 
 def backends_are_initialized():
-    """Whether JAX has taken the machine's devices.
+    """Returns whether JAX has initialized the host's devices.
 
-    Without it, easyddl could not warn that it was imported too late to share them among ranks.
+    Without it, easyddl could not warn that it was imported too late to divide them among ranks.
     """
     from jax._src import xla_bridge
 
     return xla_bridge.backends_are_initialized()
 
 
-def trace_of(x):
-    """The trace that has made a symbolic array.
+def keep_with_executable(context, owner):
+    """Keeps an object alive as long as the function that is being compiled.
 
-    Without it, an `allreduce` in a jitted function of the user's own would not find what the ranks
-    registered for that function.
+    Without it, a compiled function that outlives its jaxpr would use a closed registration.
+
+    Args:
+        context: The context of a lowering rule.
+        owner: Object or `None`.
+    """
+    if owner is not None:
+        context.module_context.add_keepalive(owner)
+
+
+def trace_of(x):
+    """Returns the trace that created a symbolic array.
+
+    Without it, an `allreduce` in a jitted function of the user would not find the registration of
+    that function.
     """
     return x._trace
 
 
 def current_trace():
-    """The trace that is active at this point of the code.
+    """Returns the trace that is active at this point of the code.
 
-    Without it, the weight of a batch could be used outside of the function that computes it, which
-    is an error in JAX (a leaked tracer).
+    Without it, the weight of a batch could be used outside of the function that computes it. JAX
+    reports that as a leaked tracer.
     """
     from jax._src import core
 

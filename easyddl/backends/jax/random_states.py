@@ -1,4 +1,4 @@
-"""Random numbers on JAX: it has no generators, and Keras's layers draw by seeds of their own."""
+"""Random numbers on JAX, which has no generators. Keras's layers have their own seeds."""
 
 from easyddl.backends.base import Backend
 

@@ -1,8 +1,7 @@
-"""A training step on JAX: a pure function, while it is traced."""
+"""A training step on JAX, which is a pure function that is traced."""
 
 import contextlib
 import functools
-import weakref
 
 import jax
 
@@ -22,10 +21,13 @@ class JaxStep(Backend):
         return function
 
     def unless(self, condition, act):
-        act()  # XLA makes it a part of the update, where a branch would keep the two apart
+        act()  # XLA fuses it with the update, which it would not do with a branch
 
     def scope_of(self, x):
-        return _scope_of(private.trace_of(x)) if is_symbolic(x) else None
+        return private.trace_of(x) if is_symbolic(x) else None
+
+    def outlives_its_function(self):
+        return True  # a call returns before XLA has run it, and XLA keeps no Python object
 
     def is_current(self, x):
         return not is_symbolic(x) or private.trace_of(x) is private.current_trace()
@@ -51,20 +53,3 @@ class JaxStep(Backend):
     def outside_of_step(self):
         # In a pure function variables have no values.
         return None if keras_scope.is_stateless() else contextlib.nullcontext()
-
-
-class _Scope:
-    """Stands for a function that is being traced."""
-
-
-_scopes = weakref.WeakKeyDictionary()  # by JAX's traces
-_kept = []
-
-
-def _scope_of(trace):
-    # What is registered for a traced function is needed for as long as the compiled function
-    # lives. JAX has no event for its end, so scopes are kept for ever.
-    if trace not in _scopes:
-        _scopes[trace] = _Scope()
-        _kept.append(_scopes[trace])
-    return _scopes[trace]

@@ -1,4 +1,4 @@
-"""How JAX's arrays get into the engine and back."""
+"""Submits JAX's arrays to the engine, and returns the results."""
 
 import functools
 
@@ -10,6 +10,7 @@ from jax.interpreters import mlir
 
 from easyddl.backends import xla
 from easyddl.backends.base import Backend
+from easyddl.backends.jax import private
 from easyddl.backends.jax.tensors import is_symbolic, to_dense
 from easyddl.backends.submitter import Submitter
 
@@ -22,7 +23,7 @@ class JaxReduction(Backend):
 
 
 class JaxSubmitter(Submitter):
-    """Submits all arrays by one custom call, which finds the engine's object by number.
+    """Submits all arrays by one custom call, which finds the engine's reducer by its number.
 
     The call can be a part of a compiled step: see `ext/bindings/xla_ffi.cpp`. It blocks none of
     XLA's threads.
@@ -35,9 +36,10 @@ class JaxSubmitter(Submitter):
     def reduce(self, tensors, weight=None):
         arrays = [jnp.asarray(to_dense(tensors[i])) for i in self._order]
         weight = jnp.asarray(1.0 if weight is None else weight, jnp.float32)
-        means = _primitive().bind(weight, *arrays, number=self._engine.number)
+        owner = self.owner and self.owner()
+        means = _primitive().bind(weight, *arrays, number=self._engine.number, owner=owner)
         if not any(map(is_symbolic, means)):
-            # In eager mode nothing else keeps the exchanges of one step before those of the next.
+            # In eager mode nothing else keeps the reductions of one step before those of the next.
             jax.block_until_ready(means)
         result = dict(zip(self._order, means, strict=True))
         return [result[i] for i in range(len(tensors))]
@@ -45,36 +47,41 @@ class JaxSubmitter(Submitter):
 
 @functools.cache
 def _primitive():
-    """The custom call as JAX's primitive, of a weight and arrays.
+    """Returns the custom call as a JAX primitive that takes a weight and arrays.
 
-    It has an effect for XLA, which so neither drops nor moves nor doubles it, even on a rank that
-    uses no result. For JAX it has none, unlike `jax.ffi.ffi_call(has_side_effect=True)`: JAX
-    forbids effects where gradients pass, and dispatches a step that has some in Python.
+    XLA sees it as an operation with a side effect, so it never removes, moves or duplicates the
+    call, even on a rank that uses no result. JAX sees no effect, unlike with
+    `jax.ffi.ffi_call(has_side_effect=True)`: JAX forbids effects in functions that it
+    differentiates, and dispatches a step with effects from Python, which is slower.
+
+    Its parameter `owner` is an object that a compiled function must keep: see `Submitter`. The
+    function's jaxpr holds the parameter, and the executable holds it too.
     """
     _register()
     primitive = Primitive(xla.CALL)
     primitive.multiple_results = True
-    primitive.def_abstract_eval(lambda weight, *arrays, number: list(arrays))
+    primitive.def_abstract_eval(lambda weight, *arrays, number, owner: list(arrays))
 
-    def lower(context, weight, *arrays, number):
+    def lower(context, weight, *arrays, number, owner):
+        private.keep_with_executable(context, owner)
         rule = jax.ffi.ffi_lowering(
             xla.CALL,
             has_side_effect=True,
             operand_output_aliases={i + 1: i for i in range(len(arrays))},
         )
-        return rule(context, weight, *arrays, exchange=np.int64(number), first=np.int64(0))
+        return rule(context, weight, *arrays, reducer=np.int64(number), first=np.int64(0))
 
     @functools.cache
     def compiled(number):
-        return jax.jit(functools.partial(primitive.bind, number=number))
+        return jax.jit(functools.partial(primitive.bind, number=number, owner=None))
 
     mlir.register_lowering(primitive, lower)
-    primitive.def_impl(lambda *arrays, number: compiled(number)(*arrays))
+    primitive.def_impl(lambda *arrays, number, owner: compiled(number)(*arrays))
     return primitive
 
 
 def _register():
     library = xla.library()
-    handlers = {"cpu": library.easyddl_exchange, "CUDA": library.easyddl_exchange_on_gpu}
+    handlers = {"cpu": library.easyddl_reduce, "CUDA": library.easyddl_reduce_on_gpu}
     for platform, handler in handlers.items():
         jax.ffi.register_ffi_target(xla.CALL, jax.ffi.pycapsule(handler), platform=platform)

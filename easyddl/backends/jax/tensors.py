@@ -30,9 +30,9 @@ class JaxTensors(Backend):
         x = x.value if isinstance(x, keras.Variable) else x
         if is_symbolic(x):
             raise TypeError(
-                "`x` is a symbolic tensor: collectives take values, outside of jax.jit and "
+                "`x` is a symbolic tensor, but collectives take values, outside of jax.jit and "
                 "jax.grad. In a custom training loop wrap the optimizer in "
-                "`ddl.DistributedOptimizer`, whose `stateless_apply` exchanges gradients inside "
+                "`ddl.DistributedOptimizer`, whose `stateless_apply` reduces gradients inside "
                 f"of jax.jit too. Received: {x}"
             )
         return np.asarray(to_dense(x))
@@ -45,10 +45,10 @@ class JaxTensors(Backend):
 
 
 def is_symbolic(x):
-    """Whether a tensor has no values yet, because a function is being traced."""
+    """Returns whether a tensor has no values yet, because a function is being traced."""
     return isinstance(x, jax.core.Tracer)
 
 
 def to_dense(x):
-    """An array as a dense one."""
+    """Returns an array as a dense array."""
     return x.todense() if isinstance(x, JAXSparse) else x

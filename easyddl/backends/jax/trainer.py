@@ -1,8 +1,8 @@
 """Keras's trainer on JAX.
 
-Its step is a pure function of a state: the values of all variables. While an epoch lasts they are
-in that state alone, until `model.jax_state_sync()` gives them to the variables; then the next
-step takes the variables' values. A step may still be computing when the trainer goes on.
+The step is a pure function of a state, which holds the values of all variables. During an epoch
+only that state has the values. `model.jax_state_sync()` assigns them to the variables, and the next
+step then starts from the variables. A step may still be computing when the trainer continues.
 """
 
 import functools
@@ -14,7 +14,7 @@ import keras
 from easyddl.backends import deferred_build
 from easyddl.backends.base import Backend
 from easyddl.backends.host_step_meter import HostStepMeter
-from easyddl.compat import keras_jax_trainer, patches
+from easyddl.compat import keras_data, keras_jax_trainer, patches
 from easyddl.runtime import world
 
 
@@ -24,22 +24,23 @@ class JaxTrainer(Backend):
     def check_model(self, model):
         if getattr(keras.config, "is_nnx_enabled", lambda: False)():
             raise NotImplementedError(
-                "easyddl does not know the variables of Flax's NNX. Leave KERAS_NNX_ENABLED out. "
+                "easyddl does not support variables of Flax NNX. Unset KERAS_NNX_ENABLED. "
                 f"Received: model {model.name!r}"
             )
         if world.size() > 1 and jax.default_backend() not in ("cpu", "gpu"):
             raise NotImplementedError(
-                "easyddl exchanges JAX's gradients on CPUs and NVIDIA GPUs. Set JAX_PLATFORMS to "
-                f"cpu or cuda. Received: model {model.name!r} on {jax.default_backend()!r}"
+                "easyddl reduces JAX's gradients on CPUs and NVIDIA GPUs only. Set JAX_PLATFORMS "
+                f"to cpu or cuda. Received: model {model.name!r} on {jax.default_backend()!r}"
             )
 
     def begin_without_batch(self, model):
-        """Lets Keras begin a fit, and an evaluation in it, on a rank that has no batch.
+        """Makes fits, and evaluations in them, begin without an error on a rank without a batch.
 
-        Keras would fail to build the model, have no logs, and lose the values of all variables.
+        Otherwise Keras would fail to build the model, have no logs, and lose the values of all
+        variables.
 
         Returns:
-            Function that undoes it.
+            Function without arguments that undoes the change.
         """
         undo = [deferred_build.defer_without_batch(model)]
         undo += [_wrap_made(model, f"{kind}_function", _held) for kind in ("train", "test")]
@@ -56,10 +57,11 @@ class JaxTrainer(Backend):
         def first(state, data):
             model.train_function = step
             try:
-                batch, data = _first(data)
+                item, data = _first(data)
             except StopIteration:
-                return {}, state  # a fit that ends its first epoch without any logs fails
-            return step(_changed(model, state, lambda: act(_spec(batch))), data)
+                return {}, state  # a fit fails if its first epoch ends without any logs
+            spec = _specs(model, item)[0]
+            return step(_changed(model, state, lambda: act(spec)), data)
 
         model.train_function = first
 
@@ -72,7 +74,7 @@ class JaxTrainer(Backend):
 
     def trace_step(self, model, spec, preserved):
         self.synced(model)
-        # Metrics are built too: what tracing built would be of no use afterwards.
+        # This also builds the metrics. Variables created while tracing would be unusable later.
         self.build(model, spec)
         jax.eval_shape(model.train_step, keras_jax_trainer.copy_state(model), spec)
 
@@ -83,7 +85,7 @@ class JaxTrainer(Backend):
 
     def begun(self, result):
         logs, state = result
-        # The next step takes the memory of the state, so only the logs can be waited for then.
+        # The next step reuses the memory of the state, so later only the logs can be waited for.
         arrays = [leaf for leaf in jax.tree.leaves(logs) if isinstance(leaf, jax.Array)]
         if not arrays:
             jax.block_until_ready(state)
@@ -103,11 +105,10 @@ class JaxTrainer(Backend):
         def skip(state, data):
             nonlocal left
             is_list = isinstance(data, list | tuple)
-            for _ in range(min(left, model.steps_per_execution)):
-                if not is_list:
-                    next(data)
-                left -= 1
-            if left == 0:
+            rest = max(0, left - model.steps_per_execution)
+            while left > rest:
+                left -= 1 if is_list else _steps_of(model, next(data))
+            if left <= 0:
                 model.train_function = step
             logs = {}
             state = _changed(model, state, lambda: logs.update(model.get_metrics_result()))
@@ -120,15 +121,15 @@ class JaxTrainer(Backend):
 
 
 def _wrap_made(model, name, wrap):
-    """Wraps a function that the trainer makes, whenever it is made.
+    """Wraps the train or test function, each time that the trainer makes it.
 
     Args:
         model: A Keras model.
         name: `"train_function"` or `"test_function"`.
-        wrap: Function of the model and of what the trainer made. It returns another function.
+        wrap: Function of the model and of the trainer's function. It returns the wrapper.
 
     Returns:
-        Function that undoes it.
+        Function without arguments that undoes the change.
     """
     maker = f"make_{name}"
     original = getattr(model, maker)
@@ -154,7 +155,10 @@ def _wrap_made(model, name, wrap):
 
 
 def _held(model, step):
-    """A step that saves the state where data end: Keras has taken it from the variables."""
+    """Wraps a step so that the state is kept when the data end.
+
+    Keras has taken the state from the variables, and would lose it.
+    """
 
     def held(state, data):
         try:
@@ -167,7 +171,7 @@ def _held(model, step):
 
 
 def _changed(model, state, act):
-    """The state after `act`, which may read and assign variables."""
+    """Calls `act`, which may read and assign variables, and returns the state after it."""
     keras_jax_trainer.hold(model, state)
     keras_jax_trainer.sync(model)
     act()
@@ -175,51 +179,58 @@ def _changed(model, state, act):
 
 
 def _first(data):
-    """The first batch of a step's data, and the data with it in its place.
+    """Returns the first item of a step's data, and the data with the item still in them.
 
-    They are an iterator, or in older versions of Keras a list.
+    The data are an iterator, or in older versions of Keras a list.
     """
     if isinstance(data, list | tuple):
         return data[0], data
-    batch = next(data)
-    return batch, itertools.chain([batch], data)
+    item = next(data)
+    return item, itertools.chain([item], data)
 
 
-def _spec(batch):
-    return keras.tree.map_structure(
-        lambda x: None if x is None else jax.ShapeDtypeStruct(x.shape, x.dtype), batch
-    )
+def _steps_of(model, item):
+    return len(keras_data.Item(item, model.steps_per_execution))
+
+
+def _specs(model, item):
+    """Returns the structures of the batches of an item of Keras's iterator."""
+    return keras_data.Item(item, model.steps_per_execution).structures(jax.ShapeDtypeStruct)
 
 
 class JaxStepMeter(HostStepMeter):
-    """Counts what the trainer hands to its steps."""
+    """Counts the batches that the trainer passes to its steps."""
 
     def watch(self, fit):
-        """Counts the steps of a fit. To be called in a callback's `set_model`."""
+        """Starts counting the steps of a fit. Call it in a callback's `set_model`."""
         fit.at_end.callback(_wrap_made(fit.model, "train_function", self._counted))
 
     def _counted(self, model, step):
+        def count(item):
+            for spec in _specs(model, item):
+                self.count(spec)
+
         def counted(state, data):
             if isinstance(data, list | tuple):
                 for batch in data:
-                    self.count(batch)
+                    count(batch)
                 return step(state, data)
-            return step(state, _CountingIterator(data, self.count))
+            return step(state, _CountingIterator(data, count))
 
         return counted
 
 
 class _CountingIterator:
-    """An iterator of batches that counts each."""
+    """An iterator that counts its items."""
 
-    def __init__(self, batches, count):
-        self._batches = batches
+    def __init__(self, items, count):
+        self._items = items
         self._count = count
 
     def __iter__(self):
         return self
 
     def __next__(self):
-        batch = next(self._batches)
-        self._count(batch)
-        return batch
+        item = next(self._items)
+        self._count(item)
+        return item

@@ -6,12 +6,14 @@ from easyddl.backends.tensorflow.step import TensorFlowStep
 from easyddl.backends.tensorflow.submitter import TensorFlowReduction
 from easyddl.backends.tensorflow.tensors import TensorFlowTensors
 from easyddl.backends.tensorflow.trainer import TensorFlowTrainer
+from easyddl.backends.tensorflow.untracked_state import TensorFlowUntrackedState
 
 
 class TensorFlowBackend(
     TensorFlowDevices,
     TensorFlowTensors,
     TensorFlowStep,
+    TensorFlowUntrackedState,
     TensorFlowTrainer,
     TensorFlowRandomStates,
     TensorFlowReduction,

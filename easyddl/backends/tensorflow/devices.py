@@ -1,4 +1,4 @@
-"""This rank's share of the machine's GPUs and cores, on TensorFlow."""
+"""This rank's share of the host's GPUs and cores, on TensorFlow."""
 
 import contextlib
 import os
@@ -7,7 +7,8 @@ import warnings
 import tensorflow as tf
 
 from easyddl.backends.base import Backend
-from easyddl.runtime import affinity, launcher
+from easyddl.hosts import launched_process
+from easyddl.runtime import affinity
 
 _VARIABLES = {"intra": "TF_NUM_INTRAOP_THREADS", "inter": "TF_NUM_INTEROP_THREADS"}
 
@@ -18,17 +19,17 @@ class TensorFlowDevices(Backend):
     """Devices of a `TensorFlowBackend`."""
 
     def configure(self):
-        if launcher.size() is None:
+        if launched_process.size() is None:
             return
         try:
-            if launcher.knows_local_rank():
-                _pin_gpu(launcher.local_rank())
+            if launched_process.knows_local_rank():
+                _pin_gpu(launched_process.local_rank())
             if affinity.are_limited():
                 _share_cores(affinity.compute_threads())
         except RuntimeError:  # TensorFlow has run operations, and its devices are fixed
             warnings.warn(
                 "TensorFlow ran operations before easyddl was imported, so each rank may use all "
-                "cores and GPUs of its machine. Import easyddl first.",
+                "cores and GPUs of its host. Import easyddl first.",
                 stacklevel=2,
             )
 
@@ -37,9 +38,9 @@ class TensorFlowDevices(Backend):
             _pin_gpu(local_rank)
         except RuntimeError:
             warnings.warn(
-                "TensorFlow ran operations before the ranks knew each other, and no launcher has "
-                "said which GPU is this rank's: it uses all GPUs of its machine. Call "
-                "`easyddl.init()` first.",
+                "TensorFlow ran operations before easyddl started, and no launcher set this "
+                "rank's number on its host, so this rank uses all GPUs of its host. Call "
+                "`easyddl.init()` before any operation of TensorFlow.",
                 stacklevel=2,
             )
 
@@ -65,10 +66,10 @@ def _pin_gpu(local_rank):
 def _share_cores(threads):
     """Sets TensorFlow's numbers of threads that the user has not set."""
     settings = tf.config.threading
-    # Two at least: one may wait in an exchange while the other computes.
+    # At least two inter-op threads: one may wait in a collective while the other computes.
     for kind, count in (("intra", threads), ("inter", max(2, threads))):
         if _VARIABLES[kind] in os.environ:
-            continue  # TensorFlow prefers what is set here to the variable
+            continue  # a setting made here would override the user's variable
         now = getattr(settings, f"get_{kind}_op_parallelism_threads")()
         if now in (0, _own.get(kind)):
             getattr(settings, f"set_{kind}_op_parallelism_threads")(count)

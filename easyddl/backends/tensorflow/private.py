@@ -7,7 +7,7 @@ from tensorflow.python.ops import control_flow_util
 
 
 def global_seed():
-    """The seed that the user gave to `tf.random.set_seed`, or `None`.
+    """Returns the seed that the user gave to `tf.random.set_seed`, or `None`.
 
     Without it, numbers drawn by `tf.random.normal` and the like would be the same on all ranks.
     """
@@ -15,9 +15,9 @@ def global_seed():
 
 
 def op_seed_state():
-    """The state of the generator that makes operations' seeds from the global one.
+    """Returns the state of the generator that derives operations' seeds from the global seed.
 
-    Without it, a restored training would draw other numbers than an uninterrupted one.
+    Without it, a restored training would draw other random numbers than an uninterrupted one.
     """
     return context.context()._rng.getstate()
 
@@ -30,16 +30,17 @@ def set_op_seed_state(state):
 def add_control_input(op, other):
     """Makes an operation of a graph wait for another one that was created before it.
 
-    Without it, gradients are computed in another order than buckets travel in, and buckets leave
-    late: steps stay right and get slower. `tf.control_dependencies` serves new operations only.
+    Without it, gradients are computed in another order than that of the buckets, and buckets are
+    submitted late. Results stay correct, but steps get slower. `tf.control_dependencies` applies
+    to new operations only.
     """
     op._add_control_input(other)
 
 
 def is_in_xla_context():
-    """Whether the graph that is traced, or one around it, is compiled by XLA.
+    """Returns whether XLA compiles the graph that is traced, or a graph around it.
 
-    Without it, a step that XLA compiles would get an operation that XLA cannot compile.
+    Without it, a step that XLA compiles would contain an operation that XLA cannot compile.
     """
     return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
 
@@ -47,8 +48,8 @@ def is_in_xla_context():
 def xla_call_module(arguments, module, shapes, dtypes, platform):
     """Puts a StableHLO module into the graph.
 
-    Without it, no step with `jit_compile=True` can exchange gradients: `tf.raw_ops` does not have
-    this operation.
+    Without it, no step with `jit_compile=True` can reduce gradients: `tf.raw_ops` lacks this
+    operation.
 
     Args:
         arguments: List of tensors.

@@ -1,6 +1,7 @@
-"""What TensorFlow's operations take their random numbers from.
+"""The seeds of TensorFlow's random operations.
 
-Keras's layers draw by seeds of their own, so TensorFlow's own generators hold nothing to restore.
+Keras's layers have seed generators of their own. So TensorFlow's generators have no state that
+must be restored.
 """
 
 import contextlib
@@ -16,11 +17,12 @@ class TensorFlowRandomStates(Backend):
     """Random numbers of a `TensorFlowBackend`."""
 
     def op_seeds(self):
-        """What operations such as `tf.random.normal` take their seeds from.
+        """Returns the state from which operations such as `tf.random.normal` derive their seeds.
 
         Returns:
-            Pair of the seed that the user has set and the state of the generator that makes seeds
-            of operations from it; `None` if none is set, and so each process draws other numbers.
+            Pair of the global seed that the user set and the state of the generator that derives
+            operations' seeds from it. `None` if the user set no seed: then each process draws
+            different numbers.
         """
         seed = private.global_seed()
         return None if seed is None else (seed, private.op_seed_state())
@@ -36,8 +38,8 @@ class TensorFlowRandomStates(Backend):
 
     @contextlib.contextmanager
     def replacing_shuffle(self, order, samples):
-        # A variable, which each pass over the dataset reads. A Python function would be called in
-        # a thread of tf.data, possibly while the interpreter ends.
+        # Each pass over the dataset reads this variable. A Python function would be called in a
+        # thread of tf.data, possibly while the interpreter shuts down.
         with tf.device("CPU:0"):
             rows = tf.Variable(order.rows(samples), trainable=False, dtype=tf.int64)
         order.on_change(lambda: rows.assign(order.rows(samples)))

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from easyddl.backends.base import Backend
 from easyddl.backends.tensorflow import private
+from easyddl.steps import context
 
 
 class TensorFlowStep(Backend):
@@ -46,28 +47,32 @@ class TensorFlowStep(Backend):
 
 
 def is_symbolic(x):
-    """Whether a tensor has no values yet, because a function is being traced."""
+    """Returns whether a tensor has no values yet, because a function is being traced."""
     return isinstance(x, tf.Tensor) and not hasattr(x, "numpy")
 
 
 def once_there_is_a_batch():
-    """In a graph: makes the operations that are created inside depend on the batch.
+    """Returns a context in which new operations of a graph depend on the batch.
 
-    At the end of data of unknown length, Keras runs the step once more, until it fails for want of
-    a batch. An operation that does not depend on the batch, such as the increment of the
-    optimizer's step count, may have run by then: on some ranks, in some runs.
+    At the end of data of unknown length, Keras runs the step once more, and the step fails because
+    there is no batch. An operation that does not depend on the batch, such as the increment of the
+    optimizer's step count, may already have run then, on some ranks and in some runs.
     """
     if tf.executing_eagerly():
         return contextlib.nullcontext()
     return tf.control_dependencies(batch_operations())
 
 
-_batch_operations = weakref.WeakKeyDictionary()  # by graph, which may be large to search
+_batch_operations = weakref.WeakKeyDictionary()  # by graph; the search in a large graph is slow
 
 
-def batch_operations():
-    """The operations that bring the batch into the current graph: its inputs, or an iterator's."""
-    graph = tf.compat.v1.get_default_graph()
+def batch_operations(graph=None):
+    """Returns the operations that bring the batch into a graph: inputs or reads of an iterator.
+
+    Args:
+        graph: `tf.Graph`, or `None` for the current one.
+    """
+    graph = tf.compat.v1.get_default_graph() if graph is None else graph
     if graph not in _batch_operations:
         _batch_operations[graph] = _find_batch_operations(graph)
     return _batch_operations[graph]
@@ -82,19 +87,10 @@ def _find_batch_operations(graph):
     ]
 
 
-_traced_for_xla = []  # models whose step is traced as if it were compiled
-
-
-@contextlib.contextmanager
-def traced_for_xla(model):
-    """A context in which a model's step is traced as for XLA, without `jit_compile=True`."""
-    _traced_for_xla.append(model)
-    try:
-        yield
-    finally:
-        _traced_for_xla.remove(model)
+class TraceForXla(context.Scope):
+    """The trace of a model's step as if XLA compiled it, without `jit_compile=True`."""
 
 
 def is_compiled_by_xla():
-    """Whether the graph that is traced is, or will be inside of, one with `jit_compile=True`."""
-    return bool(_traced_for_xla) or private.is_in_xla_context()
+    """Returns whether XLA compiles, or will compile, the graph that is being traced."""
+    return bool(context.active(TraceForXla)) or private.is_in_xla_context()

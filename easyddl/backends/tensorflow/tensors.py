@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from easyddl.backends.base import Backend
-from easyddl.backends.tensorflow import step
+from easyddl.backends.tensorflow import shared_rows, step
 
 
 class TensorFlowTensors(Backend):
@@ -26,9 +26,9 @@ class TensorFlowTensors(Backend):
         x = tf.convert_to_tensor(x)
         if not hasattr(x, "numpy"):
             raise TypeError(
-                "`x` is a symbolic tensor: collectives take values, outside of tf.function. In a "
-                "custom training loop wrap the optimizer in `ddl.DistributedOptimizer`, which "
-                f"exchanges gradients inside of tf.function too. Received: {x}"
+                "`x` is a symbolic tensor, but collectives take values, outside of tf.function. In "
+                "a custom training loop wrap the optimizer in `ddl.DistributedOptimizer`, which "
+                f"reduces gradients inside of tf.function too. Received: {x}"
             )
         return np.asarray(x.numpy())
 
@@ -42,15 +42,18 @@ class TensorFlowTensors(Backend):
         variable.assign(value)
 
     def has_rows(self, gradient):
-        # Arrays have a fixed length in XLA, and how many rows there are differs by rank and step.
+        # XLA needs arrays of fixed length, but the number of rows differs between ranks and steps.
         return isinstance(gradient, tf.IndexedSlices) and not step.is_compiled_by_xla()
+
+    def shared_parts(self, gradient):
+        return shared_rows.are_shared(gradient.indices)
 
     def to_dense(self, gradient):
         return to_dense(gradient)
 
 
 def to_dense(gradient):
-    """A gradient as a dense tensor."""
+    """Returns a gradient as a dense tensor."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TensorFlow's warning about the memory
         return tf.convert_to_tensor(gradient)

@@ -1,7 +1,7 @@
 """Keras's trainer on TensorFlow.
 
 It draws a batch from an iterator inside of its train function, which it compiles with
-`tf.function`. A step is done when the train function returns.
+`tf.function`. A step is done when the train function returns; on a GPU it may still be computing.
 """
 
 import functools
@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from easyddl.backends.base import Backend
 from easyddl.backends.tensorflow import submitter
-from easyddl.backends.tensorflow.step import once_there_is_a_batch, traced_for_xla
+from easyddl.backends.tensorflow.step import TraceForXla, once_there_is_a_batch
 from easyddl.compat import keras_trainer
 from easyddl.runtime import world
 
@@ -27,9 +27,9 @@ class TensorFlowTrainer(Backend):
             strategy = tf.distribute.get_strategy()
         if strategy is not None:
             raise ValueError(
-                "tf.distribute shares a step out to several devices, and easyddl to several ranks "
-                "of one device each. Leave out the strategy and its scope, and start a rank for "
-                "each device by mpirun. "
+                "tf.distribute distributes a step over several devices, and easyddl over several "
+                "ranks with one device each, so they cannot be combined. Remove the strategy and "
+                "its scope, and start one rank for each device with mpirun. "
                 f"Received: model {model.name!r} in {type(strategy).__name__}"
             )
         if _is_compiled(model):
@@ -40,7 +40,7 @@ class TensorFlowTrainer(Backend):
 
         def first(iterator):
             model.train_function = train_function
-            # What is always None in a batch, such as sample weights, is an optional in the spec.
+            # An element that is None in every batch, such as sample weights, is an OptionalSpec.
             spec = tf.nest.map_structure(
                 lambda each: None if isinstance(each, tf.OptionalSpec) else each,
                 iterator.element_spec,
@@ -56,15 +56,14 @@ class TensorFlowTrainer(Backend):
         )
 
     def builds_in_step(self, model):
-        # XLA makes no variables.
+        # A step that XLA compiles cannot create variables.
         return _has_own_step(model) and not model.jit_compile
 
     def build(self, model, spec):
-        """Makes the variables of a model from the structure of a batch, as its step would.
+        """Creates the variables of a model from the structure of a batch, as its step would.
 
-        A `train_step` of the user's own decides how the model takes a batch: it may pass several
-        inputs one by one, or never call the model itself. So that step is traced. It cannot be if
-        it runs eagerly.
+        A custom `train_step` decides how the model is called: it may pass several inputs one by
+        one, or never call the model itself. So that step is traced, unless it runs eagerly.
         """
         if not _has_own_step(model):
             return super().build(model, spec)
@@ -75,6 +74,10 @@ class TensorFlowTrainer(Backend):
 
     def trace_step(self, model, spec, preserved):
         _trace(model, spec)
+
+    def unfinished(self, result):
+        on_gpus = [x for x in tf.nest.flatten(result) if tf.is_tensor(x) and "GPU" in x.device]
+        return (lambda: [x.numpy() for x in on_gpus]) if on_gpus else None
 
     def skip_steps(self, model, steps):
         train_function = model.train_function
@@ -104,15 +107,15 @@ def _is_compiled(model):
 
 
 def _trace(model, spec):
-    """Traces the step of a model for batches of a structure, and computes nothing."""
+    """Traces the step of a model for batches of a structure, without running it."""
 
     def trace():
         tf.function(model.train_step, autograph=False).get_concrete_function(spec)
 
     if not _is_compiled(model):
         return trace()
-    # `tf.function` itself must not compile here: it would make no variables.
-    with traced_for_xla(model):
+    # `tf.function` itself must not compile here: then it could not create variables.
+    with TraceForXla():
         trace()
 
 
@@ -120,8 +123,8 @@ class TensorFlowStepMeter:
     """Counts training steps and their samples in variables, inside of the compiled step.
 
     Attributes:
-        samples: How many samples the steps have taken.
-        steps: How many steps there were.
+        samples: Integer. The number of samples so far.
+        steps: Integer. The number of steps so far.
     """
 
     def __init__(self):
@@ -138,7 +141,7 @@ class TensorFlowStepMeter:
         return int(self._steps)
 
     def watch(self, fit):
-        """Counts the steps of a fit. To be called in a callback's `set_model`."""
+        """Starts counting the steps of a fit. Call it in a callback's `set_model`."""
         fit.wrap_train_step(self._counted)
 
     def _counted(self, train_step):
@@ -153,7 +156,7 @@ class TensorFlowStepMeter:
 
 
 def _length(data):
-    """The number of samples of a batch: the first dimension of its first tensor."""
+    """Returns the number of samples of a batch: the first dimension of its first tensor."""
     kinds = tf.Tensor | tf.RaggedTensor | tf.SparseTensor
     for leaf in keras.tree.flatten(data):
         if isinstance(leaf, kinds) and leaf.shape.rank != 0:

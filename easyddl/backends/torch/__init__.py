@@ -6,9 +6,16 @@ from easyddl.backends.torch.step import TorchStep
 from easyddl.backends.torch.submitter import TorchReduction
 from easyddl.backends.torch.tensors import TorchTensors
 from easyddl.backends.torch.trainer import TorchTrainer
+from easyddl.backends.torch.untracked_state import TorchUntrackedState
 
 
 class TorchBackend(
-    TorchDevices, TorchTensors, TorchStep, TorchTrainer, TorchRandomStates, TorchReduction
+    TorchDevices,
+    TorchTensors,
+    TorchStep,
+    TorchUntrackedState,
+    TorchTrainer,
+    TorchRandomStates,
+    TorchReduction,
 ):
     """See `Backend`."""

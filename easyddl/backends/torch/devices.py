@@ -1,29 +1,30 @@
-"""This rank's share of the machine's GPUs and cores, on PyTorch."""
+"""This rank's share of the host's GPUs and cores, on PyTorch."""
 
 import os
 
 import torch
 
 from easyddl.backends.base import Backend
-from easyddl.runtime import affinity, launcher
+from easyddl.hosts import launched_process
+from easyddl.runtime import affinity
 
 
 class TorchDevices(Backend):
     """Devices of a `TorchBackend`."""
 
     _own_threads = None  # the number that easyddl has set
-    _most_threads = None  # the number that PyTorch takes when left to itself
+    _most_threads = None  # PyTorch's default number
 
     def configure(self):
-        if launcher.size() is None:
+        if launched_process.size() is None:
             return
-        if launcher.knows_local_rank():
-            self.pin_gpu(launcher.local_rank())
+        if launched_process.knows_local_rank():
+            self.pin_gpu(launched_process.local_rank())
         if affinity.are_limited():
             self.share_cores(affinity.compute_threads())
 
     def pin_gpu(self, local_rank):
-        # Keras's "cuda" is PyTorch's current device. One that was set before is the user's choice.
+        # Keras's "cuda" is PyTorch's current device. If it is not device 0, the user has chosen it.
         if "KERAS_TORCH_DEVICE" in os.environ or not torch.cuda.is_available():
             return
         if torch.cuda.is_initialized() and torch.cuda.current_device() != 0:
@@ -33,7 +34,7 @@ class TorchDevices(Backend):
     def share_cores(self, threads):
         if {"OMP_NUM_THREADS", "MKL_NUM_THREADS"} & set(os.environ):
             return
-        # Left to itself PyTorch takes every core, or one thread of each where there are two.
+        # By default PyTorch uses all CPUs, or one CPU of each core that has two.
         every = len(os.sched_getaffinity(0))
         now = torch.get_num_threads()
         if now == self._own_threads or now in (every, every // 2):

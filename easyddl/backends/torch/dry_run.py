@@ -1,35 +1,42 @@
-"""A step that a rank takes to register what it exchanges, and of which nothing remains."""
+"""A step that a rank without batches runs only to register the step's collectives."""
 
 import contextlib
 
 import torch
 
-_active = []
+from easyddl.steps import context
+
+
+class _DryRun(context.Scope):
+    """A dry run that is active."""
 
 
 def is_active():
-    """Whether the step that is being taken is a dry run: it exchanges nothing."""
-    return bool(_active)
+    """Returns whether the current step is a dry run, in which no gradient is reduced."""
+    return bool(context.active(_DryRun))
 
 
 @contextlib.contextmanager
 def dry_run(model, preserved):
-    """A context for such a step, after which variables and buffers hold what they held before.
+    """Restores the variables, buffers and random numbers of a model after a dry run.
 
     Args:
         model: A Keras model.
-        preserved: `training.dry_run.PreservedState`: its variables, and its random numbers.
+        preserved: `PreservedState` of the model.
     """
-    values = [(each.value, each.value.detach().clone()) for each in preserved.variables]
-    values += [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    values = [(each, each.value.detach().clone()) for each in preserved.variables]
+    # Keep the tensors of caches, not their names: if the step replaces a cache by a larger one,
+    # the larger one must stay, because the module relies on its size.
+    caches = [(each.value, each.value.detach().clone()) for each in preserved.caches]
     with preserved.random_numbers():
-        _active.append(model)
         try:
-            yield
+            with _DryRun():
+                yield
         finally:
-            _active.remove(model)
             model.zero_grad()
-            model.reset_metrics()  # some of which the step has built
+            model.reset_metrics()  # the step may have built some of them
             with torch.no_grad():
-                for tensor, value in values:
+                for variable, value in values:
+                    variable.assign(value)
+                for tensor, value in caches:
                     tensor.copy_(value)

@@ -16,18 +16,20 @@ _in_backward = weakref.WeakSet()
 class GpuQueue(SubmitQueue):
     """Queues buckets on CUDA streams, which wait for the results.
 
-    With NCCL alone, the host waits only until all ranks have begun the step, which it learns from a
-    small allreduce. Where hosts take part in the reduction of a bucket, submitting it takes until
-    their part is done: then no bucket leaves early, because the backward pass would stand still.
+    If NCCL alone reduces a bucket, the host waits only for a small allreduce, by which it learns
+    that all ranks have begun the step. If a bucket also passes through the hosts' memory,
+    submitting it blocks until the hosts have reduced it. Then no bucket is submitted during the
+    backward pass, which would be blocked too.
 
-    For a bucket that leaves during the backward pass a stream of its own waits, so that the stream
-    that computes goes on. That one waits for it once all buckets have been submitted.
+    A bucket that is submitted during the backward pass is queued on a separate stream, so that the
+    stream that computes continues. The computing stream waits for the separate stream once all
+    buckets have been submitted.
     """
 
     def __init__(self, engine, buckets, device):
         super().__init__(engine, buckets, device)
-        self._stream = None  # the one beside those that compute
-        self._last_stream = None  # the one that waits for what was submitted last
+        self._stream = None  # the separate stream for early buckets
+        self._last_stream = None  # the stream on which the last bucket was submitted
         self._meets_others = False  # whether another queue is used during the backward pass
         self._begin_step()
 
@@ -40,7 +42,7 @@ class GpuQueue(SubmitQueue):
 
     @staticmethod
     def weigh(weight):
-        """A number, or a tensor on the GPU: the host does not wait for its value."""
+        """Returns the weight as a number, or as a tensor on the GPU, which needs no waiting."""
         if isinstance(weight, torch.Tensor) and weight.is_cuda:
             return weight
         return 1.0 if weight is None else float(weight)
@@ -56,11 +58,11 @@ class GpuQueue(SubmitQueue):
         if self._meets_others or not self._returns_at_once():
             return submitted
         self._ready[bucket] = gradients
-        # In order: a stream that waits for a bucket never gets to an earlier one.
+        # Submit in order: a stream that waits for a bucket would never reach an earlier one.
         while self._ahead in self._ready:
             gradients = self._ready.pop(self._ahead)
-            # A gradient that must be copied is copied on that stream, too.
-            with torch.cuda.stream(self._stream_beside()):
+            # If a gradient must be copied, it is copied on the separate stream too.
+            with torch.cuda.stream(self._separate_stream()):
                 buffers = {
                     i: TensorBuffer(each, True, self.device) for i, each in gradients.items()
                 }
@@ -70,11 +72,11 @@ class GpuQueue(SubmitQueue):
         return submitted
 
     def _returns_at_once(self):
-        """Whether submitting a bucket queues work on streams, and waits for nothing else."""
+        """Returns whether submitting a bucket only queues work on streams, without waiting."""
         return self._engine.only_queues_on_gpu
 
-    def _stream_beside(self):
-        """The stream beside those that compute. It waits for what they have queued so far."""
+    def _separate_stream(self):
+        """Returns the stream for early buckets, which waits for the work queued so far."""
         if self._stream is None:
             self._stream = torch.cuda.Stream(self.device)
         for stream in self._computing:
@@ -110,9 +112,12 @@ class GpuQueue(SubmitQueue):
         )
         self._buffers.update(buffers)
 
+    def forget(self):
+        self._begin_step()
+
     def stop(self):
-        # What this rank has submitted, all others have, too; closing would make it fail. An error
-        # of the GPU is raised where a result is used.
+        # All ranks have submitted the same buckets. Closing the reducer would make unfinished ones
+        # fail. An error of the GPU is raised where a result is used.
         with contextlib.suppress(RuntimeError):
             if self._last_stream is not None:
                 self._last_stream.synchronize()
@@ -123,12 +128,12 @@ class GpuQueue(SubmitQueue):
 
 
 def _stop_early_buckets(queues):
-    """Notes that other queues are used during the backward pass of these.
+    """Stops early submission in queues whose backward pass overlaps with another queue's use.
 
-    All queues share NCCL's communicator, whose collectives must be queued in one order on all
-    ranks. So nothing may come between the buckets of one step: a rank that has joined queues the
-    whole step at once, and the backward pass may compute the gradients of two queues in another
-    order on each rank.
+    All queues share one NCCL communicator, whose collectives must be queued in the same order on
+    all ranks. So no other collective may be queued between the buckets of one step: a rank that
+    has joined queues the whole step at once, and the backward pass may compute the gradients of
+    two queues in a different order on each rank.
 
     Raises:
         RuntimeError: If one of the queues has submitted buckets in this backward pass.
@@ -137,7 +142,7 @@ def _stop_early_buckets(queues):
         queue._meets_others = True
         if queue._ahead > 0:
             raise RuntimeError(
-                "Something else is exchanged during a backward pass whose gradients have been "
-                "sent to the other ranks already, which it was not in the steps before: a "
-                f"normalization's sums, for example, or another optimizer's gradients. {ADVICE}"
+                "Something else is reduced during a backward pass whose gradients have already "
+                "been sent to the other ranks, for example the sums of a normalization or the "
+                f"gradients of another optimizer. In earlier steps this was not so. {ADVICE}"
             )

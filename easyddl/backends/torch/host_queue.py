@@ -31,45 +31,30 @@ class HostQueue(SubmitQueue):
         return [bucket]
 
     def reduce(self, buffer_of, weight):
-        try:
-            missing = [n for n in range(len(self._buckets)) if n not in self._pending]
-            # All at once, if none has been submitted: each request would wake the engine's thread.
-            for numbers in [[n] for n in missing] if self._pending else [missing]:
-                buffers = {i: buffer_of(i) for n in numbers for i in self._buckets[n]}
-                self._submit_buckets(numbers, buffers, weight)
-            for work, _ in self._pending.values():
-                work.wait()
-        except BaseException as error:
-            self._abort(error)
-            raise
+        missing = [n for n in range(len(self._buckets)) if n not in self._pending]
+        # If none has been submitted, submit all at once: each request wakes the engine's thread.
+        for numbers in [[n] for n in missing] if self._pending else [missing]:
+            buffers = {i: buffer_of(i) for n in numbers for i in self._buckets[n]}
+            self._submit_buckets(numbers, buffers, weight)
+        for work, _ in self._pending.values():
+            work.wait()
         done = [each for _, buffers in self._pending.values() for each in buffers.items()]
         self._begin_step()
         return {i: buffer.result() for i, buffer in done}
 
     def _submit_buckets(self, numbers, buffers, weight):
         addresses = [buffer.address for buffer in buffers.values()]
-        # The engine keeps the buffers until it is done: a wait may be interrupted.
+        # The engine keeps the buffers alive until it is done, because a wait may be interrupted.
         work = self._engine.submit(numbers[0], addresses, weight, buffers)
         for number in numbers:
             self._pending[number] = work, {i: buffers[i] for i in self._buckets[number]}
 
-    def _abort(self, error):
-        """Ends the step on all ranks after an error on this one.
-
-        The other ranks are in the step. If the script catches the error, it must not take this
-        step's results for those of its next step. Where nothing is pending the step has not begun,
-        and all ranks meet the same error; but an interrupt is this rank's alone, and may come at
-        any point.
-        """
-        if self._pending or not isinstance(error, Exception):
-            reason = f"A step's exchange was given up by a {type(error).__name__}"
-            reason += f": {error}" if str(error) else "."
-            self._engine.give_up(reason)
+    def forget(self):
         self._begin_step()
 
     def stop(self):
-        # After a step that has failed on all ranks, each has submitted the same first buckets.
-        # Their reduction may have begun on this rank and not on others: then all must end it.
+        # After a step that failed on all ranks, each rank has submitted the same first buckets.
+        # Some ranks may have begun to reduce them, so all ranks must finish them.
         with contextlib.suppress(RuntimeError):
             for number in range(self._ahead):
                 self._pending[number][0].wait()

@@ -1,4 +1,4 @@
-"""Overlap of communication and computation: buckets that leave during PyTorch's backward pass."""
+"""Overlap of communication and computation: submits buckets during PyTorch's backward pass."""
 
 import collections
 import os
@@ -7,21 +7,22 @@ import weakref
 import torch
 
 from easyddl.backends.torch import dry_run, private
-from easyddl.runtime import context
+from easyddl.runtime import settled_errors
+from easyddl.steps import context
 
 _VARIABLE = "EASYDDL_OVERLAP"
 
 ADVICE = (
-    f"Set the environment variable {_VARIABLE}=0: gradients then leave when the optimizer is "
-    "called, and not before."
+    f"Set the environment variable {_VARIABLE}=0: gradients are then submitted when the optimizer "
+    "is called, not before."
 )
 
-# By the id of a parameter: the `Overlap` that submits its gradient. It holds the parameter.
+# By the id of a parameter: the `Overlap` that submits its gradient. It keeps the parameter alive.
 _watching = weakref.WeakValueDictionary()
 
 
 def is_wanted():
-    """Whether the environment allows that gradients leave during the backward pass.
+    """Returns whether the environment allows submitting gradients during the backward pass.
 
     Raises:
         ValueError: If the variable is neither 0 nor 1.
@@ -35,17 +36,19 @@ def is_wanted():
 class Overlap:
     """Submits each bucket as soon as the backward pass has computed all of its gradients.
 
-    A step may do several backward passes before an optimizer takes the gradients, change them, or
-    give the optimizer others. So this class first observes a step. It is safe to submit early if
-    between two calls of the optimizer, one in each step, some parameters got one gradient each, and
-    the optimizer was given these very gradients. Later steps are taken to do the same. If one does
-    not, that is an error for a gradient that has been submitted; otherwise it observes again.
+    A step may do several backward passes before it calls the optimizer, change the gradients, or
+    pass other gradients to the optimizer. So this class first observes a step. Submitting early is
+    safe if the optimizer is called once a step, each parameter got at most one gradient between two
+    calls, and the optimizer received exactly these gradients. Later steps are assumed to do the
+    same. If a later step differs, this is an error if the gradient has already been submitted.
+    Otherwise the class observes again.
 
     Args:
         buckets: List of lists of indices.
         parameters: List of `torch.nn.Parameter`.
         queue: `SubmitQueue` of the buckets.
-        weight: Function without arguments: the weight of this rank's batch, from `queue.weigh`.
+        weight: Function without arguments that returns the weight of this rank's batch, from
+            `queue.weigh`.
     """
 
     def __init__(self, buckets, parameters, queue, weight):
@@ -66,13 +69,13 @@ class Overlap:
 
     @classmethod
     def of(cls, buckets, parameters, queue, weight):
-        """A new `Overlap`; `None` if these gradients cannot be submitted early."""
+        """Returns a new `Overlap`; `None` if these gradients cannot be submitted early."""
         devices = {parameter.device for parameter in parameters}
         if not is_wanted() or devices != {queue.device}:
             return None
         others = {id(o): o for o in (_watching.get(id(p)) for p in parameters) if o is not None}
         for other in others.values():
-            # If two submitted one gradient, one would submit what the other has made of it.
+            # If two of them submitted one gradient, the second would submit the first one's result.
             other.stop()
         if others:
             return None
@@ -93,7 +96,7 @@ class Overlap:
         def after_accumulation(parameter):
             overlap = own()
             if overlap is not None and not dry_run.is_active():
-                overlap._mark_ready(i, parameter.grad)
+                settled_errors.giving_up(overlap._mark_ready, overlap._give_up)(i, parameter.grad)
 
         return after_accumulation
 
@@ -101,8 +104,8 @@ class Overlap:
         number = self._bucket_of[i]
         if number in self._submitted:
             raise RuntimeError(
-                "A second backward pass adds to a gradient that has been sent to the other ranks "
-                "already, since the optimizer took it after one pass in the steps before. "
+                "A second backward pass adds to a gradient that has already been sent to the other "
+                "ranks. In earlier steps the optimizer was called after one backward pass. "
                 f"{ADVICE} Received: another gradient of shape {tuple(gradient.shape)}"
             )
         self._queue.mark_ready()
@@ -117,14 +120,14 @@ class Overlap:
             self._submitted.update(self._queue.submit(number, gradients, self._first_weight))
 
     def end_step(self, gradients, weight):
-        """Checks what the optimizer was given, before the other buckets are submitted.
+        """Checks the gradients that the optimizer received, before other buckets are submitted.
 
         Args:
-            gradients: List of tensors. What the optimizer was given.
+            gradients: List of tensors. The gradients that the optimizer received.
             weight: The weight of this rank's batch now.
 
         Raises:
-            RuntimeError: If that differs from what has been submitted.
+            RuntimeError: If a gradient or the weight differs from what has been submitted.
         """
         is_once_a_step = self._is_once_a_step()
         is_safe = is_once_a_step and _is_same_weight(weight, self._first_weight)
@@ -132,32 +135,41 @@ class Overlap:
             is_same = self._passes[i] == 1 and _identity_of(gradients[i]) == self._identities[i]
             if not is_same and self._bucket_of[i] in self._submitted:
                 raise RuntimeError(
-                    "The optimizer was given another gradient than the one that the backward pass "
-                    "has left, which has been sent to the other ranks already: it was changed, "
-                    "or replaced, after the backward pass, which it was not in the steps before. "
+                    "A gradient was changed or replaced after the backward pass, but it had "
+                    "already been sent to the other ranks. In earlier steps it was not changed. "
                     f"{ADVICE} Received: a gradient of shape {tuple(gradients[i].shape)}"
                 )
             is_safe = is_safe and is_same
         if self._submitted and not _is_same_weight(weight, self._first_weight):
             raise RuntimeError(
-                f"The batch counted for {self._first_weight} when the backward pass began, and for "
-                f"{weight} when the optimizer was called, after gradients had been sent to the "
-                f"other ranks. {ADVICE}"
+                "The weight of this rank's batch changed after gradients had been sent to the "
+                f"other ranks. {ADVICE} Received: weight {self._first_weight} when the backward "
+                f"pass began, and {weight} when the optimizer was called"
             )
         self._is_on = is_safe and not self._is_stopped
         self._begin_step()
 
     def _is_once_a_step(self):
-        """Whether the optimizer is called once in each step of a fit, as far as is known.
+        """Returns whether the optimizer is called once in each step of a fit, as far as is known.
 
-        Between two calls in one step there may be one backward pass, and more after the second.
+        If it is called twice in a step, there may be one backward pass between these calls, and
+        several after the second call.
         """
         join = context.join()
         before, self._step = self._step, None if join is None else join.steps
         return join is None or (before is not None and self._step == before + 1)
 
+    def _give_up(self, error):
+        self._queue.give_up(error)
+        self.forget()
+
+    def forget(self):
+        """Discards the record of an aborted step, and observes the next step."""
+        self._is_on = False
+        self._begin_step()
+
     def stop(self):
-        """Submits nothing any more, and takes its hooks off the parameters."""
+        """Stops submitting gradients, and removes the hooks from the parameters."""
         self._is_on, self._is_stopped = False, True
         for hook in self._hooks:
             hook.remove()
@@ -175,9 +187,9 @@ def _is_same_weight(weight, other):
 
 
 def _identity_of(gradient):
-    """Equal for the same gradient, as long as nobody changes it."""
+    """Returns a value that stays equal for a gradient until it is changed or replaced."""
     if gradient.layout != torch.strided:
-        return object()  # a sparse one is submitted as a copy: never the same
+        return object()  # a sparse gradient is submitted as a copy, so it is never the same
     return (
         gradient.data_ptr(),
         gradient.shape,

@@ -1,9 +1,10 @@
-"""A training step on PyTorch: operations that run as they are called, one after the other."""
+"""A training step on PyTorch, whose operations run eagerly."""
 
 import functools
 
 import keras
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from easyddl.backends.base import Backend
 
@@ -13,6 +14,12 @@ class TorchStep(Backend):
 
     def uncompiled(self, function, wholly=False):
         return torch.compiler.disable(function, recursive=wholly)
+
+    def on_native_update(self, act):
+        def after_step(optimizer, args, kwargs):
+            act([each.grad for group in optimizer.param_groups for each in group["params"]])
+
+        register_optimizer_step_post_hook(after_step)
 
     def differentiable(self, forward, backward):
         @keras.ops.custom_gradient

@@ -1,6 +1,8 @@
-"""The contract of the queues by which PyTorch's tensors get into the engine."""
+"""`SubmitQueue`: the interface of the queues that submit PyTorch's tensors to the engine."""
 
 import abc
+
+from easyddl.runtime import settled_errors
 
 
 class SubmitQueue(abc.ABC):
@@ -8,7 +10,7 @@ class SubmitQueue(abc.ABC):
 
     Args:
         engine: `_core.Reducer` or `_core.StepSum`.
-        buckets: List of lists of indices. Which tensors travel together, in which order.
+        buckets: List of lists of indices. Which tensors are reduced together, in which order.
         device: `torch.device`. The device whose memory the engine uses.
     """
 
@@ -20,7 +22,7 @@ class SubmitQueue(abc.ABC):
     @staticmethod
     @abc.abstractmethod
     def weigh(weight):
-        """The weight of a batch as the engine takes it."""
+        """Returns the weight of a batch as the engine takes it."""
 
     def mark_ready(self):
         """Notes that the backward pass has computed another gradient."""
@@ -36,8 +38,8 @@ class SubmitQueue(abc.ABC):
             weight: The weight of the batch, from `weigh`.
 
         Returns:
-            List of the buckets that have been submitted now: this one alone, several that had to
-            keep their order, or none, if this one has to wait.
+            List of the numbers of the buckets that this call submitted. It is empty if the bucket
+            must wait for earlier ones, and holds several if others were waiting for this one.
         """
 
     @abc.abstractmethod
@@ -53,9 +55,25 @@ class SubmitQueue(abc.ABC):
         """
 
     @abc.abstractmethod
+    def forget(self):
+        """Discards the record of an aborted step: which buckets were submitted in it.
+
+        Otherwise, if the script catches the error, a later step would take them for its own.
+        """
+
+    def give_up(self, error):
+        """Ends the step on all ranks after an error of this rank in its backward pass.
+
+        Args:
+            error: The exception.
+        """
+        self._engine.give_up(settled_errors.why_given_up(error))
+        self.forget()
+
+    @abc.abstractmethod
     def stop(self):
-        """Waits for what all ranks have submitted. Called before the engine's object closes."""
+        """Waits for the buckets that all ranks submitted. Called before the reducer closes."""
 
     @abc.abstractmethod
     def close(self):
-        """Frees the buffers. Called when the engine's object has closed."""
+        """Frees the buffers. Called after the reducer has closed."""

@@ -1,6 +1,4 @@
-"""How PyTorch's tensors get into the engine and back."""
-
-import warnings
+"""Submits PyTorch's tensors to the engine, and returns the results."""
 
 import torch
 
@@ -12,7 +10,7 @@ from easyddl.backends.torch.host_queue import HostQueue
 from easyddl.backends.torch.overlap import Overlap
 from easyddl.backends.torch.tensor_buffer import TensorBuffer
 from easyddl.backends.torch.tensors import to_dense
-from easyddl.runtime import world
+from easyddl.runtime import notices
 
 
 class TorchReduction(Backend):
@@ -23,10 +21,10 @@ class TorchReduction(Backend):
 
 
 class TorchSubmitter(Submitter):
-    """Submits tensors by a queue, for the host's memory or a GPU's.
+    """Submits tensors through a queue, for memory of the host or of a GPU.
 
-    `reduce` submits all of them at once. If `watch` was called, buckets of gradients may have been
-    submitted before, during the backward pass: see `Overlap`.
+    `reduce` submits all tensors at once. If `watch` was called, some buckets of gradients may
+    already have been submitted during the backward pass: see `Overlap`.
     """
 
     def __init__(self, engine, buckets, shapes):
@@ -34,7 +32,6 @@ class TorchSubmitter(Submitter):
         self._parameters = [None] * len(shapes)
         self._queue = None
         self._overlap = None
-        self._has_warned_of_sparse = False
 
     def watch(self, variables, weight):
         self._parameters = [variable.value for variable in variables]
@@ -57,18 +54,15 @@ class TorchSubmitter(Submitter):
     def _dense(self, gradient):
         if gradient.layout == torch.strided:
             return gradient
-        if world.is_root() and not self._has_warned_of_sparse:
-            self._has_warned_of_sparse = True
-            warnings.warn(
-                f"A gradient of shape {tuple(gradient.shape)} is sparse, as that of a "
-                "torch.nn.Embedding(sparse=True) is. It is exchanged as a dense one: all of its "
-                "rows travel.",
-                stacklevel=2,
-            )
+        notices.warn_once(
+            ("sparse gradient", self._engine.number),
+            f"A gradient of shape {tuple(gradient.shape)} is sparse, as that of a "
+            "torch.nn.Embedding(sparse=True) is. It is reduced as a dense gradient, with all rows.",
+        )
         return to_dense(gradient)
 
     def _queue_for(self, tensors):
-        """The queue of all steps: the tensors of later steps are on the same device."""
+        """Returns the queue, which serves all steps: later tensors are on the same device."""
         if self._queue is None:
             if all(tensor.is_cuda for tensor in tensors):
                 self._queue = GpuQueue(self._engine, self._buckets, tensors[0].device)
@@ -78,8 +72,8 @@ class TorchSubmitter(Submitter):
 
     def _buffer(self, i, tensor):
         parameter = self._parameters[i]
-        # The result may overwrite what backward has left in a parameter. Other tensors may be
-        # needed by whoever computed them, or occur several times in the list.
+        # The result may overwrite the gradient that the backward pass left in a parameter. Other
+        # tensors may still be needed by the user's code, or occur several times in the list.
         in_place = parameter is not None and _is_same(tensor, parameter.grad)
         return TensorBuffer(tensor, in_place, self._queue.device)
 
@@ -87,6 +81,12 @@ class TorchSubmitter(Submitter):
         if self._overlap is not None:
             self._overlap.stop()
             self._overlap = None
+
+    def forget(self):
+        if self._overlap is not None:
+            self._overlap.forget()
+        if self._queue is not None:
+            self._queue.forget()
 
     def stop(self):
         self.unwatch()
@@ -99,7 +99,7 @@ class TorchSubmitter(Submitter):
 
 
 def _is_same(tensor, other):
-    """Whether two tensors are the same view of one memory."""
+    """Returns whether two tensors are the same view of the same memory."""
     return (
         other is not None
         and other.layout == torch.strided

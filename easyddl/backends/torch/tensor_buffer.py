@@ -1,15 +1,14 @@
 """The memory of a PyTorch tensor that the engine reduces."""
 
 import math
-import warnings
 
 import torch
 
-from easyddl.runtime import world
+from easyddl.runtime import notices
 
 
 class TensorBuffer:
-    """Where the engine reads a tensor, and where it writes the result.
+    """The memory from which the engine reads a tensor, and to which it writes the result.
 
     Args:
         tensor: A dense tensor on any device.
@@ -21,9 +20,12 @@ class TensorBuffer:
         tensor = tensor.detach()
         self._device = tensor.device
         if device.type == "cpu" and tensor.device.type != "cpu":
-            _warn_of_the_host(tensor.device.type)
+            notices.warn_once(
+                ("host memory", tensor.device.type),
+                f"Gradients on {tensor.device.type} devices are reduced in the host's memory.",
+            )
         self._source = tensor.to(device).contiguous()
-        # Nobody else needs a copy, so the result may overwrite it.
+        # A copy is used here only, so the result may overwrite it.
         is_copy = self._source.data_ptr() != tensor.data_ptr()
         self._target = self._source if in_place or is_copy else torch.empty_like(self._source)
 
@@ -34,17 +36,5 @@ class TensorBuffer:
         return self._source.data_ptr(), self._target.data_ptr(), size
 
     def result(self):
-        """What the engine has written, on the tensor's device."""
+        """Returns the result that the engine has written, on the tensor's device."""
         return self._target.to(self._device)
-
-
-_warned = set()
-
-
-def _warn_of_the_host(kind):
-    if kind not in _warned and world.is_root():
-        _warned.add(kind)
-        warnings.warn(
-            f"Gradients on {kind} devices are exchanged by way of the host's memory.",
-            stacklevel=2,
-        )

@@ -1,4 +1,4 @@
-"""PyTorch's tensors, which are its variables too."""
+"""PyTorch's tensors, which also serve as variables."""
 
 import keras
 import ml_dtypes
@@ -18,7 +18,7 @@ class TorchTensors(Backend):
         return isinstance(x, torch.Tensor) and x.is_meta
 
     def infers_shapes(self, x):
-        return self.is_symbolic(x)  # Keras infers shapes with such tensors, and nobody else
+        return self.is_symbolic(x)  # only Keras's shape inference uses meta tensors
 
     def is_float(self, x):
         return _tensor(x).is_floating_point()
@@ -26,11 +26,11 @@ class TorchTensors(Backend):
     def to_numpy(self, x):
         if self.is_symbolic(_tensor(x)):
             raise TypeError(
-                "`x` is a symbolic tensor: Keras infers shapes with it, and collectives take "
+                "`x` is a symbolic tensor, with which Keras infers shapes, but collectives take "
                 f"values. Call them outside of layers. Received: {x}"
             )
         x = _tensor(x).detach().cpu().resolve_conj().resolve_neg()
-        if x.dtype == torch.bfloat16:  # NumPy has no such type of its own
+        if x.dtype == torch.bfloat16:  # NumPy has no bfloat16 of its own
             return x.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
         return x.numpy()
 
@@ -57,5 +57,5 @@ def _tensor(x):
 
 
 def to_dense(gradient):
-    """A gradient as a dense tensor."""
+    """Returns a gradient as a dense tensor."""
     return gradient if gradient.layout == torch.strided else gradient.to_dense()

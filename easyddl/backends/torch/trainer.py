@@ -1,7 +1,8 @@
 """Keras's trainer on PyTorch.
 
-It draws a batch, and calls its train function with a list of batches. Steps run on the CPU as they
-are called; on a GPU they are queued, and may still be computing when the trainer goes on.
+The trainer draws a batch, and calls its train function with a list of batches. On the CPU a step
+is done when this function returns. On a GPU steps are queued, and may still be computing when the
+trainer continues.
 """
 
 import dataclasses
@@ -15,6 +16,7 @@ from easyddl.backends.base import Backend
 from easyddl.backends.host_step_meter import HostStepMeter
 from easyddl.backends.torch import dry_run
 from easyddl.compat import keras_layer, keras_trainer
+from easyddl.runtime import world
 
 
 class TorchTrainer(Backend):
@@ -22,20 +24,14 @@ class TorchTrainer(Backend):
 
     def check_model(self, model):
         for path, module in _modules(model):
-            if isinstance(module, _reducers()):
-                raise ValueError(
-                    f"{type(module).__name__} averages gradients over processes, and so does "
-                    "easyddl: each would be averaged twice. Train the module that it wraps, "
-                    "without torch.distributed, and start the ranks by mpirun. "
-                    f"Received: model {model.name!r} with {path}"
-                )
+            _check_module(module, f"model {model.name!r} with {path}")
         wraps = keras_trainer.wraps_in_ddp()  # Keras 3.16 and later
-        if wraps and torch.distributed.is_available() and torch.distributed.is_initialized():
+        if wraps and _is_in_group():
             raise ValueError(
-                f"Keras {keras.__version__} wraps models in DistributedDataParallel where "
-                "torch.distributed has been initialised, and easyddl averages gradients too: each "
-                "would be averaged twice. Leave out torch.distributed.init_process_group, and "
-                f"start the ranks by mpirun. Received: model {model.name!r}"
+                f"Keras {keras.__version__} wraps models in DistributedDataParallel if "
+                "torch.distributed has been initialised. Each gradient would be averaged twice, "
+                "because easyddl averages it too. Remove torch.distributed.init_process_group, and "
+                f"start the ranks with mpirun. Received: model {model.name!r}"
             )
 
     def begin_without_batch(self, model):
@@ -57,13 +53,13 @@ class TorchTrainer(Backend):
         )
 
     def trace_step(self, model, spec, preserved):
-        """Takes a step with a made-up batch of a structure, of which nothing remains.
+        """Does a dry run of the step with a batch of zeros.
 
-        PyTorch's steps are not traced: only a step that is taken shows what it exchanges.
+        PyTorch does not trace steps: only a step that runs shows what it reduces.
         """
 
         def made_up(each):
-            # Two samples: there are layers that refuse one.
+            # Two samples, because some layers raise an error for one.
             return None if each is None else keras.ops.zeros((2, *each.shape[1:]), each.dtype)
 
         with dry_run.dry_run(model, preserved):
@@ -97,19 +93,41 @@ class TorchTrainer(Backend):
         return TorchStepMeter()
 
 
+def _check_module(module, place):
+    """Raises an error if a module reduces gradients itself, or needs torch.distributed."""
+    if isinstance(module, _reducers()):
+        raise ValueError(
+            f"{type(module).__name__} averages gradients over processes, and easyddl would "
+            "average them a second time. Train the module that it wraps, without "
+            f"torch.distributed, and start the ranks with mpirun. Received: {place}"
+        )
+    synchronizes = isinstance(module, torch.nn.SyncBatchNorm)
+    if synchronizes and world.size() > 1 and not _is_in_group():
+        raise ValueError(
+            "torch.nn.SyncBatchNorm needs torch.distributed, which easyddl does not use. Without "
+            "it, each rank would normalize by its own batch. Use `ddl.SyncBatchNormalization` for "
+            "statistics over the batches of all ranks, or torch.nn.BatchNorm1d, 2d or 3d. "
+            f"Received: {place}"
+        )
+
+
+def _is_in_group():
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
 def _modules(model):
-    """All modules of a model, with the path to each."""
+    """Yields all modules of a model, with the path to each."""
     for layer in keras_layer.layers_of(model):
         for name, module in layer.named_modules():
             yield f"{layer.name}.{name}" if name else layer.name, module
-    for name, value in vars(model).items():  # which Keras and PyTorch do not track
+    for name, value in vars(model).items():  # modules that neither Keras nor PyTorch tracks
         if isinstance(value, torch.nn.Module):
             yield name, value
 
 
 @functools.cache
 def _reducers():
-    """The classes of modules that reduce gradients by themselves."""
+    """Returns the classes of modules that reduce gradients by themselves."""
     kinds = [torch.nn.parallel.DistributedDataParallel]
     if torch.distributed.is_available():
         from torch.distributed.fsdp import FullyShardedDataParallel
@@ -120,7 +138,7 @@ def _reducers():
 
 @dataclasses.dataclass(frozen=True)
 class _Spec:
-    """What is known of a tensor of every batch."""
+    """The shape and the dtype that a tensor has in every batch."""
 
     shape: tuple
     dtype: str
@@ -137,10 +155,10 @@ def _uses_gpu():
 
 
 class TorchStepMeter(HostStepMeter):
-    """Counts the batches that steps are called with."""
+    """Counts the batches that the trainer passes to its steps."""
 
     def watch(self, fit):
-        """Counts the steps of a fit. To be called in a callback's `set_model`."""
+        """Starts counting the steps of a fit. Call it in a callback's `set_model`."""
         fit.wrap_train_step(self._counted)
 
     def _counted(self, train_step):

@@ -88,12 +88,13 @@ def run(options):
     Returns:
         The exit status.
     """
-    from easyddl.cli.bench import timing
-    from easyddl.collectives import objects
+    from easyddl.cli.bench import object_collectives, timing
     from easyddl.runtime import world
 
-    # Only rank 0 writes. It broadcasts its check, so that all ranks end with the same error.
-    problem = objects.broadcast_object(_output_files.problem(options) if world.is_root() else None)
+    # Only rank 0 writes files. It broadcasts its check, so that all ranks end with the same error.
+    problem = object_collectives.broadcast(
+        _output_files.problem(options) if world.is_root() else None
+    )
     if problem is None:
         missing = timing.memory_missing(max(options.sizes))
         problem = missing and f"argument --sizes: {missing}"
@@ -132,11 +133,11 @@ def _measure(benchmark, results, options):
     """Fills in the results size by size, and shows each size as soon as it is measured."""
     from tqdm import tqdm
 
-    from easyddl.cli.bench import report
+    from easyddl.cli.bench import bench_report
     from easyddl.runtime import console, world
 
     shows = world.is_root()
-    table = report.Table(results["algorithms"])
+    table = bench_report.Table(results["algorithms"])
     bar = tqdm(
         total=len(options.sizes) * options.rounds * len(benchmark.timed()),
         disable=not (shows and console.is_watched()),
@@ -150,19 +151,19 @@ def _measure(benchmark, results, options):
             print(line, flush=True)
 
     with bar:
-        say(report.title(results))
+        say(bench_report.title(results))
         for name, reason in results["skipped"].items():
             say(f"{name} is left out: {reason}")
         say(table.header())
         for size in options.sizes:
-            bar.set_description(report.format_bytes(size))
+            bar.set_description(bench_report.format_bytes(size))
             result = benchmark.compare(size, options.rounds, advance=lambda name: bar.update())
             results["results"].append(result)
             say(table.rows(result))
 
 
 def _write(results, options):
-    from easyddl.cli.bench import report
+    from easyddl.cli.bench import bench_report
 
     if options.json is not None:
         text = json.dumps(results, indent=1) + "\n"
@@ -171,4 +172,4 @@ def _write(results, options):
         else:
             pathlib.Path(options.json).write_text(text)
     if options.plot is not None:
-        report.plot(results, options.plot)
+        bench_report.plot(results, options.plot)

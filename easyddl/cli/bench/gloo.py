@@ -8,25 +8,25 @@ import time
 
 import numpy as np
 
-from easyddl.collectives import objects
+from easyddl.cli.bench import object_collectives
 from easyddl.runtime import world
 
 _TIMEOUT = datetime.timedelta(seconds=60)
 
 
 def connect():
-    """Connects all ranks by gloo. Collective.
+    """Connects all ranks with gloo. Collective.
 
     Returns:
         Tuple of a `Gloo` and `None`; or of `None` and the reason why gloo cannot be used. All ranks
         get the same kind of result.
     """
-    if not all(objects.allgather_object(importlib.util.find_spec("torch") is not None)):
+    if not all(object_collectives.allgather(importlib.util.find_spec("torch") is not None)):
         return None, "torch is not installed"
     try:
         distributed = _together(_import)
         server = _together(_serve, distributed)
-        address = objects.broadcast_object(server and (server.host, server.port))
+        address = object_collectives.broadcast(server and (server.host, server.port))
         return _together(_join, distributed, server, address), None
     except RuntimeError as error:
         return None, str(error)
@@ -41,7 +41,7 @@ def _together(step, *arguments):
         Exception
     ) as error:  # any failure of torch or of the network: the ranks continue without gloo
         problem = f"{type(error).__name__}: {error}".splitlines()[0]
-    problems = objects.allgather_object(problem)
+    problems = object_collectives.allgather(problem)
     for rank, each in enumerate(problems):
         if each is not None:
             if isinstance(result, Gloo):
@@ -59,7 +59,7 @@ def _import():
 
 def _serve(distributed):
     """Starts the server on rank 0 through which the ranks find each other."""
-    names = objects.allgather_object(socket.gethostname())
+    names = object_collectives.allgather(socket.gethostname())
     if not world.is_root():
         return None
     # A container's own host name may not be resolvable.
@@ -87,7 +87,7 @@ def _store(distributed, host, port, is_master):
 
 
 class Gloo:
-    """All ranks, connected by gloo.
+    """The connections of gloo between all ranks.
 
     Args:
         distributed: The module `torch.distributed`, initialised.

@@ -8,15 +8,14 @@ import sys
 
 import numpy as np
 
-from easyddl.cli.bench import gloo
-from easyddl.collectives import objects
+from easyddl.cli.bench import gloo, object_collectives
 from easyddl.runtime import world
 
 ALGORITHMS = ("easyddl", "mpi", "ring", "gloo")
 BOUNDS = ("copy", "wire")
 
 # The duration of a round in seconds, if a call is shorter. It spans several time slices of the
-# scheduler, so that each algorithm pays for its own waiting.
+# scheduler, so that the cost of waiting falls on the algorithm that waits.
 _ROUND_SECONDS = 0.05
 _MOST_CALLS = 100_000
 
@@ -98,7 +97,7 @@ class Bench:
             - `calls`: the number of calls in a round, by name.
 
         Raises:
-            RuntimeError: On all ranks, if an algorithm gives a wrong sum on one of them.
+            RuntimeError: On all ranks, if an algorithm computes a wrong sum on one of them.
         """
         data, expected = _data(size)
         names = self.timed()
@@ -180,10 +179,10 @@ def _check(name, size, result, period):
 
 
 def memory_missing(size):
-    """Returns why a host cannot hold its ranks' arrays of `size` bytes; `None` if all can."""
+    """Returns why a host has too little memory for arrays of `size` bytes; `None` if none has."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     needed = ARRAYS * size * world.local_size()
-    for host, needs, has in objects.allgather_object((world.host(), needed, total)):
+    for host, needs, has in object_collectives.allgather((world.host(), needed, total)):
         if needs > has:
             return (
                 f"{size} bytes need {ARRAYS} arrays on each rank, together {needs / 1e9:.1f} GB "
@@ -195,8 +194,8 @@ def memory_missing(size):
 def cores():
     """Returns the set of cores that this host's ranks may use. Collective."""
     # The union, because a launcher may bind each rank to different cores.
-    everyones = objects.allgather_object((world.host(), os.sched_getaffinity(0)))
-    return set().union(*(theirs for host, theirs in everyones if host == world.host()))
+    by_rank = object_collectives.allgather((world.host(), os.sched_getaffinity(0)))
+    return set().union(*(theirs for host, theirs in by_rank if host == world.host()))
 
 
 @contextlib.contextmanager

@@ -1,11 +1,12 @@
 """Shows how a training script scales: runs some steps of it at each number of ranks.
 
-The script is started by `easyddl run` at each number of ranks in turn, and ended after the steps.
-It must train by model.fit() with a DDLCallback. Callbacks that write checkpoints, backups and logs
-are left out. The table has the samples per second of all ranks, and their ratio to the first line;
-the share of a step in which the ranks wait for gradients (exposed), in which they do so because one
-rank is slower (lag), and that reading a batch takes by itself (input). The last line names what
-limits the scaling.
+The command starts the script with `easyddl run` at each number of ranks in turn, and ends it after
+the steps. The script must train with model.fit() and a DDLCallback. Callbacks that write
+checkpoints, backups and logs are left out. The table shows the samples per second of all ranks, and
+their ratio to the first line. It also shows three shares of a step: the time in which the ranks
+wait for gradients (exposed), the part of it in which they wait because one rank is slower (lag),
+and the time that reading a batch takes by itself (input). The last line names what limits the
+scaling.
 """
 
 import argparse
@@ -54,7 +55,7 @@ def add_arguments(parser):
     )  # fmt: skip
     parser.add_argument(
         "--warmup", type=_numbers.positive, default=5, metavar="N",
-        help="steps to leave out before; the first one compiles (default: 5)",
+        help="steps to leave out before these, because the first ones compile (default: 5)",
     )  # fmt: skip
     parser.add_argument(
         "--json", metavar="FILE",
@@ -74,10 +75,10 @@ def run(options):
     """Runs `easyddl scaling`.
 
     Returns:
-        The exit status: 0, that of the job that failed, 1 if a job cannot be measured, or 2 if the
-        options are wrong.
+        The exit status: 0, or the status of a job that failed, or 1 if a job cannot be measured, or
+        2 if the options are wrong.
     """
-    from easyddl.cli.scaling import job
+    from easyddl.cli.scaling import scaling_job
 
     program = options.program[options.program[:1] == ["--"] :]
     if not program:
@@ -94,7 +95,7 @@ def run(options):
     except KeyboardInterrupt:
         print("easyddl scaling: interrupted; all ranks have been ended", file=sys.stderr)
         return 130
-    except job.JobFailed as failure:
+    except scaling_job.JobFailed as failure:
         print(f"easyddl scaling: {failure}", file=sys.stderr)
         return failure.status
     _write(measurements, program, options)
@@ -102,18 +103,18 @@ def run(options):
 
 
 def _numbers_of_ranks(options, program):
-    """The numbers of ranks in ascending order.
+    """Returns the numbers of ranks in ascending order.
 
     Raises:
         ValueError: If the hosts cannot run one of them.
     """
-    from easyddl.launch import placement
-    from easyddl.launch.request import Request
-    from easyddl.runtime import hostfile, hosts
+    from easyddl.hosts import host_list, hostfile
+    from easyddl.launch.start import placement
+    from easyddl.launch.start.request import Request
 
     listed, source = None, "-H"
     if options.hosts is not None:
-        listed = hosts.parse(options.hosts)
+        listed = host_list.parse(options.hosts)
     elif options.hostfile is not None:
         listed, source = hostfile.read(options.hostfile), f"--hostfile {options.hostfile}"
 
@@ -126,13 +127,13 @@ def _numbers_of_ranks(options, program):
 
 
 def _doubled_to(largest):
-    """The powers of two below a number, and the number itself."""
+    """Returns a list of the powers of two below a number, and the number itself."""
     return [2**power for power in range((largest - 1).bit_length())] + [largest]
 
 
 def _measure(numbers, program, options):
-    """Measures the script at each number of ranks, and shows each result as soon as it is there."""
-    from easyddl.cli.scaling import job, table, verdict
+    """Measures the script at each number of ranks, and prints each result when it is measured."""
+    from easyddl.cli.scaling import scaling_job, scaling_verdict, table
 
     def say(line):
         if options.json != "-":
@@ -142,10 +143,12 @@ def _measure(numbers, program, options):
     say(_title(numbers, program, options))
     say(table.header())
     for number in numbers:
-        measurements.append(job.measure(job.command(number, program, options), program))
+        measurements.append(
+            scaling_job.measure(scaling_job.command(number, program, options), program)
+        )
         say(table.row(measurements[-1], measurements[0]))
     few = table.too_few(measurements, options.steps)
-    say("\n".join(["", *filter(None, [few, verdict.sentence(measurements)])]))
+    say("\n".join(["", *filter(None, [few, scaling_verdict.sentence(measurements)])]))
     return measurements
 
 
@@ -171,8 +174,8 @@ def _write(measurements, program, options):
 
 
 def _where(program, hosts):
-    """The title of the picture: the script, and what it ran on."""
-    from easyddl.cli.scaling.verdict import number
+    """Returns the title of the picture: the script, and the hosts, cores and GPUs."""
+    from easyddl.cli.scaling.scaling_verdict import number
 
     counts = {
         "host": len(hosts),

@@ -1,4 +1,4 @@
-"""What was measured of a script at one number of ranks."""
+"""The measurement of a script at one number of ranks."""
 
 import dataclasses
 import statistics
@@ -6,7 +6,7 @@ import statistics
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """What was measured at one number of ranks.
+    """The measurement of a script at one number of ranks.
 
     Attributes:
         ranks: Integer. The number of ranks.
@@ -16,7 +16,7 @@ class Measurement:
         step_seconds: List of floats. The time of each step.
         exposed: Float. The share of the time in which the ranks wait for averaged gradients; `None`
             if it is not measured.
-        lag: Float. The part of this share in which they wait for the slowest rank, or `None`.
+        lag: Float. The part of `exposed` in which they wait for the slowest rank, or `None`.
         reading_seconds: Float. The time that reading a batch takes by itself, or `None`.
         threads: Integer. The number of compute threads of a rank.
         hosts: List of dicts, by host: `host`, and the number of its `ranks`, `cores` and `gpus`.
@@ -55,13 +55,13 @@ class Measurement:
 
     @property
     def input(self):
-        """The ratio of the time that reading a batch takes to that of a step, or `None`."""
+        """The time to read a batch divided by the time of a step, or `None`."""
         return None if self.reading_seconds is None else self.reading_seconds / self.step
 
     def speed_up(self, first):
-        """How many times as fast as another measurement this one is."""
+        """Returns the rate divided by the rate of another measurement."""
         return self.rate / first.rate
 
     def efficiency(self, first):
-        """The ratio of the speed-up to the ideal, that of the numbers of ranks."""
+        """Returns the speed-up divided by the ideal speed-up, the ratio of the numbers of ranks."""
         return self.speed_up(first) * first.ranks / self.ranks

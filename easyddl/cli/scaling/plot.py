@@ -11,7 +11,7 @@ def draw(measurements, title, path):
         title: String.
         path: String. The file to write, which ends in `.png`.
     """
-    # pyplot would look for a display.
+    # Not pyplot, which would look for a display.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -2,19 +2,19 @@
 
 import dataclasses
 
-from easyddl.cli.scaling import verdict
+from easyddl.cli.scaling import scaling_verdict
 
 _COLUMNS = ("ranks", "samples/s", "speed-up", "efficiency", "step (ms)", "exposed", "lag", "input")
 _WIDTHS = (5, 10, 8, 10, 9, 7, 5, 5)
 
 
 def header():
-    """The line with the names of the columns."""
+    """Returns the line with the names of the columns."""
     return _line(_COLUMNS)
 
 
 def row(measurement, first):
-    """The line of a `Measurement`, with its ratios to the first one."""
+    """Returns the line of a `Measurement`, with its ratios to the first one."""
     rate, step = measurement.rate, 1000 * measurement.median_step
     return _line(
         [
@@ -31,11 +31,11 @@ def row(measurement, first):
 
 
 def too_few(measurements, steps):
-    """The line on scripts that ended before all steps were taken; `None` if none did.
+    """Returns a line on jobs that ended before all steps were measured; `None` without one.
 
     Args:
         measurements: List of `Measurement`.
-        steps: Integer. The number of steps that was asked for.
+        steps: Integer. The requested number of steps.
     """
     few = [
         f"{each.steps} on {each.ranks} rank{'s' * (each.ranks > 1)}"
@@ -48,7 +48,7 @@ def too_few(measurements, steps):
 
 
 def percent(share):
-    """A share in percent; a dash for `None`."""
+    """Returns a share in percent; a dash for `None`."""
     return "-" if share is None else f"{100 * share:.0f} %"
 
 
@@ -57,7 +57,7 @@ def _line(cells):
 
 
 def as_json(measurements, program):
-    """The content of the JSON file.
+    """Returns the content of the JSON file.
 
     Args:
         measurements: List of `Measurement`.
@@ -77,5 +77,5 @@ def as_json(measurements, program):
             }
             for each in measurements
         ],
-        "limit": verdict.sentence(measurements),
+        "limit": scaling_verdict.sentence(measurements),
     }

@@ -1,8 +1,10 @@
-// The loops over elements. CMake compiles this file once for each instruction set that it is worth
-// it for, with the name of what it defines (EASYDDL_KERNELS) and of the instruction set.
+// The loops over elements. CMake compiles this file once for each instruction set. EASYDDL_KERNELS
+// is the name of the object that it defines, and EASYDDL_INSTRUCTION_SET that of the instruction
+// set.
 //
-// It has no functions but its own and none with external linkage: the linker might take what was
-// compiled here in place of the same function in another file, for a processor that cannot run it.
+// It must define no other symbol with external linkage. Otherwise the linker might use a function
+// that was compiled here in place of the same function in another file, on a processor that cannot
+// run it.
 #include "arrays/kernels.h"
 
 #include <cstdint>
@@ -14,7 +16,7 @@
 namespace easyddl {
 namespace {
 
-// Elements worked on at a time: small enough that a block of accumulators stays in the
+// The number of elements processed at a time, so small that a block of accumulators stays in the
 // first-level cache while all sources are added to it.
 constexpr size_t kBlock = 1024;
 
@@ -47,7 +49,7 @@ T narrow(accumulator_t<T> value) {
   }
 }
 
-// Integers wrap around as numpy's do; unsigned arithmetic makes that defined.
+// Integers wrap around, as in numpy. Signed overflow is undefined, so the operation is unsigned.
 template <class A, class F>
 A wrapping(A a, A b, F f) {
   if constexpr (std::is_integral_v<A> && !std::is_same_v<A, bool>) {
@@ -70,7 +72,7 @@ struct Prod {
     return wrapping(a, b, [](auto x, auto y) { return x * y; });
   }
 };
-// A NaN on any rank is a NaN in the result, as with numpy.minimum and numpy.maximum.
+// A NaN on any rank gives a NaN in the result, as in numpy.minimum and numpy.maximum.
 struct Min {
   template <class A>
   static A apply(A a, A b) {
@@ -84,8 +86,9 @@ struct Max {
   }
 };
 
-// Result and sources are the same memory or apart, so that a loop's rounds do not depend on each
-// other: the compiler would else take its slow way where they are the same.
+// Tells the compiler that the iterations of a loop are independent, because result and sources are
+// either the same memory or do not overlap. Otherwise it would not use vector code if they are the
+// same.
 #if defined(__clang__)
 #define EASYDDL_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -218,8 +221,8 @@ void accumulate_and_finish(void* result, const void* const* sources, size_t num_
     using T = typename decltype(element)::type;
     with_op(op, [&](auto function) {
       using F = typename decltype(function)::type;
-      // Where the result can hold the accumulators, it does: reading and writing then overlap.
-      // Not where it is a source that is read after they have begun.
+      // Accumulates in the result if the types are the same, so that reading and writing overlap.
+      // This is not possible if the result is also a source after the second, which is read later.
       if constexpr (std::is_same_v<T, accumulator_t<T>>) {
         if (!is_among(result, sources, 2, num_sources)) {
           auto* into = static_cast<T*>(result);

@@ -1,4 +1,4 @@
-// Translates the engine's calls of MPI into those of one MPI library.
+// Translates the engine's MPI calls into those of one MPI library.
 //
 // This file is compiled once for each binary interface (ABI) of MPI, with that MPI's own mpi.h,
 // into a library that exports one function. It is linked with no MPI: see mpi/library.cpp.
@@ -100,7 +100,7 @@ int native_source(int from) { return from == ours::kAnySource ? MPI_ANY_SOURCE :
 int native_tag(int tag) { return tag == ours::kAnyTag ? MPI_ANY_TAG : tag; }
 int native_color(int color) { return color == ours::kUndefined ? MPI_UNDEFINED : color; }
 
-// Outputs of MPI, which are handed on at the end of their scope. Some are inputs too.
+// Outputs of MPI, which are converted at the end of their scope. Some are inputs too.
 
 class NewComm {
  public:

@@ -1,0 +1,166 @@
+"""The sentence of `easyddl scaling` on what limits the scaling of a script."""
+
+import dataclasses
+
+_GOOD = 0.9  # the efficiency from which on a script scales well
+_SMALLER = 0.75  # the batches of a rank are smaller if their ratio is below this
+_MORE = 1.2  # fewer cores explain a computation longer than in inverse proportion up to this factor
+
+
+def sentence(measurements):
+    """Returns a sentence on what limits the scaling at the largest number of ranks.
+
+    Args:
+        measurements: List of `Measurement`, in ascending order of the numbers of ranks.
+
+    Returns:
+        String.
+    """
+    first, last = measurements[0], measurements[-1]
+    if len(measurements) == 1:
+        return "One number of ranks shows no scaling: pass several, as in `-np 1 2 4`."
+    if last.efficiency(first) >= _GOOD:
+        return (
+            f"Scales well: {last.ranks} ranks train {last.speed_up(first):.1f} times as fast as "
+            f"{number(first.ranks, 'rank')}."
+        )
+    cause = losses(first, last).largest()
+    return _too_many(last) or _OF_CAUSE[cause](first, last)
+
+
+def _too_many(last):
+    """Returns a sentence on a host with more ranks than cores or GPUs; `None` without one."""
+    # If gradients are on GPUs, the wait for them is not measured.
+    kind, name = ("gpus", "GPU") if last.exposed is None else ("cores", "core")
+    for host in last.hosts:
+        if host["ranks"] > host[kind] > 0:
+            where = f" on host {host['host']}" if len(last.hosts) > 1 else ""
+            return (
+                f"{host['ranks']} ranks share {number(host[kind], name)}{where}: more ranks than "
+                f"{name}s do not train faster."
+            )
+    return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Losses:
+    """The seconds by which a step is longer than the ideal, by cause.
+
+    Attributes:
+        communication: Float. The reduction of gradients that no computation hides.
+        lag: Float. The wait for the slowest rank.
+        reading: Float. Reading the batch.
+        computing: Float. All other time: computation, callbacks and Keras itself.
+    """
+
+    communication: float
+    lag: float
+    reading: float
+    computing: float
+
+    def largest(self):
+        """Returns the name of the cause of the largest loss."""
+        causes = dataclasses.asdict(self)
+        return max(causes, key=causes.get)
+
+
+def losses(first, last):
+    """Divides the time by which a step is longer than the ideal among its causes.
+
+    The ideal is the time of a rank for a sample in the first measurement.
+
+    Args:
+        first: `Measurement`.
+        last: `Measurement`.
+
+    Returns:
+        `Losses`.
+    """
+    ratio = last.batch / first.batch
+    busy = max(0.0, _busy(last) - ratio * _busy(first))
+    reading = 0.0
+    if None not in (first.reading_seconds, last.reading_seconds):
+        # Reading may overlap with computation. Then it lengthens the step by less than its time.
+        reading = min(busy, max(0.0, last.reading_seconds - ratio * first.reading_seconds))
+    return Losses(
+        communication=_communication(last) - ratio * _communication(first),
+        lag=_lag(last) - ratio * _lag(first),
+        reading=reading,
+        computing=busy - reading,
+    )
+
+
+def _busy(measurement):
+    """Returns the seconds of a step in which a rank does not wait for gradients."""
+    return measurement.step * (1 - (measurement.exposed or 0.0))
+
+
+def _communication(measurement):
+    return measurement.step * ((measurement.exposed or 0.0) - (measurement.lag or 0.0))
+
+
+def _lag(measurement):
+    return measurement.step * (measurement.lag or 0.0)
+
+
+def _of_communication(first, last):
+    advice = "larger batches or a faster network" if len(last.hosts) > 1 else "larger batches"
+    share = _percent(last.exposed - last.lag)
+    return f"{share} of a step is communication that no computation hides: use {advice}."
+
+
+def _of_lag(first, last):
+    return (
+        f"The ranks wait for the slowest one for {_percent(last.lag)} of a step: give all ranks "
+        "equally fast cores and batches of equal cost."
+    )
+
+
+def _of_reading(first, last):
+    return (
+        f"The input pipeline takes {_percent(min(1.0, last.input))} of a step: cache the data, "
+        "read them in parallel or prefetch them."
+    )
+
+
+def _of_computing(first, last):
+    ratio = last.batch / first.batch
+    factor = _busy(last) / (ratio * _busy(first))
+    before = number(first.ranks, "rank")
+    times = f"{factor:.1f} times as long"
+    if last.exposed is None:
+        return (
+            f"A step takes {times} as with {before}. On GPUs the wait for gradients is not "
+            "measured: `easyddl timeline` shows the communication."
+        )
+    if ratio < _SMALLER:
+        return (
+            f"A rank computes {times} for a sample as with {before}, and its batches have "
+            f"{last.batch:.0f} samples instead of {first.batch:.0f}: keep them large."
+        )
+    if last.threads < first.threads and factor <= _MORE * first.threads / last.threads:
+        return (
+            f"A rank has {number(last.threads, 'core')} instead of {first.threads}, and computes "
+            f"{times} as with {before}: more cores or more hosts help."
+        )
+    return (
+        f"A rank computes {times} as with {before}, and its share of the cores does not explain "
+        "it: ranks share caches and memory bandwidth, or other programs use the cores."
+    )
+
+
+_OF_CAUSE = {
+    "communication": _of_communication,
+    "lag": _of_lag,
+    "reading": _of_reading,
+    "computing": _of_computing,
+}
+
+
+def number(count, noun):
+    """Returns a count and its noun, as in "1 rank" or "2 ranks"."""
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def _percent(share):
+    return f"{100 * share:.0f} %"

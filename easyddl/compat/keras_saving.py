@@ -1,0 +1,126 @@
+"""Saving: the functions of Keras that write model files, and their output."""
+
+import contextlib
+import sys
+
+from easyddl.compat import patches
+from easyddl.compat.names import Name
+
+_BROKEN = "if several ranks save a model to the same path at once, the file may be corrupt"
+
+# Keras's public functions and methods look these up in their modules at each call.
+_PRIVATE_WRITERS = (
+    Name("keras.src.saving.saving_lib", "save_model", _BROKEN, takes=("filepath",)),
+    Name("keras.src.saving.saving_lib", "save_weights_only", _BROKEN, takes=("filepath",)),
+    Name(
+        "keras.src.legacy.saving.legacy_h5_format",
+        "save_model_to_hdf5",
+        _BROKEN,
+        takes=("filepath",),
+    ),
+)
+_PUBLIC_WRITERS = (
+    Name("keras.Model", "export", _BROKEN),
+    Name("keras.export.ExportArchive", "write_out", _BROKEN),
+    Name("keras.saving.KerasFileEditor", "save", _BROKEN),  # in newer versions of Keras
+)
+_PROMPT = Name(
+    "keras.src.utils.io_utils",
+    "ask_to_proceed_with_overwrite",
+    "ranks that save with overwrite=False wait for an answer that nobody can give",
+)
+_PRINT = Name(
+    "keras.src.utils.io_utils",
+    "print_msg",
+    "model.export() prints a temporary path",
+    takes=("message",),
+)
+_REMOTE = Name(
+    "keras.src.utils.file_utils",
+    "is_remote_path",
+    "paths of object stores that are not URLs are treated as local paths",
+)
+
+_LAZY_TENSORFLOW = Name(
+    "keras.src.utils.module_utils",
+    "tensorflow",
+    "a fit on JAX or PyTorch imports TensorFlow if it is installed",
+)
+_AVAILABLE = Name(
+    "keras.src.utils.module_utils.LazyModule",
+    "_available",
+    "a fit on JAX or PyTorch imports TensorFlow if it is installed",
+    is_set=True,
+)
+
+NAMES = (*_PRIVATE_WRITERS, _PROMPT, _PRINT, _REMOTE, _LAZY_TENSORFLOW, _AVAILABLE)
+
+
+def writers():
+    """Returns the functions that write model files.
+
+    Each takes a model or another object, then the path, and then other arguments.
+
+    Returns:
+        List of pairs: the owner, which is a class or a module, and the name.
+    """
+    names = (*_PRIVATE_WRITERS, *_PUBLIC_WRITERS)
+    return [(name.find_owner(), name.name) for name in names if name.is_there()]
+
+
+def prompts():
+    """Returns the functions that ask the user whether to overwrite the file at a path.
+
+    Returns:
+        List of pairs, as `writers` returns them.
+    """
+    return [(_PROMPT.find_owner(), _PROMPT.name)] if _PROMPT.is_there() else []
+
+
+def is_remote(path):
+    """Returns whether Keras treats a path as a path of an object store.
+
+    Args:
+        path: String.
+    """
+    return "://" in path or (_REMOTE.is_there() and _REMOTE.get()(path))
+
+
+@contextlib.contextmanager
+def without_tensorflow():
+    """Returns a context in which Keras serializes objects without importing TensorFlow.
+
+    Otherwise Keras imports TensorFlow to check whether an object has one of its types.
+    """
+    are_there = _LAZY_TENSORFLOW.is_there() and _AVAILABLE.is_there()
+    if "tensorflow" in sys.modules or not are_there:
+        yield
+        return
+    with patches.replaced(_LAZY_TENSORFLOW.get(), _AVAILABLE.name, False):
+        yield
+
+
+@contextlib.contextmanager
+def shown_as(temporary, path):
+    """Returns a context in which Keras prints another path in place of a temporary one.
+
+    Args:
+        temporary: String. The path that is passed to Keras.
+        path: String. The path that Keras prints, and that its error messages contain.
+    """
+    with contextlib.ExitStack() as stack:
+        if _PRINT.is_there():
+            print_message = _PRINT.get()
+
+            def print_renamed(message, *args, **kwargs):
+                print_message(str(message).replace(temporary, path), *args, **kwargs)
+
+            stack.enter_context(patches.replaced(_PRINT.find_owner(), _PRINT.name, print_renamed))
+        try:
+            yield
+        except Exception as error:
+            error.args = tuple(
+                each.replace(temporary, path) if isinstance(each, str) else each
+                for each in error.args
+            )
+            raise

@@ -1,0 +1,148 @@
+"""Summaries of arrays, which ranks compare: lengths and sampled contents.
+
+A summary has a few kilobytes. It does not prove that contents are equal, but it shows the usual
+differences: other data, another order, and other random numbers.
+"""
+
+import dataclasses
+import math
+import zlib
+
+import numpy as np
+
+from easyddl.data import array_data, sparse
+from easyddl.data.kinds import is_a
+
+_MOST_ROWS = 1024
+_MOST_ELEMENTS = 2**18  # to read, in whole rows
+_MOST_NUMBERS = 256  # to keep in the summary
+
+# A smaller difference of floats may be rounding: another order of summation, or another processor.
+_RELATIVE, _ABSOLUTE = 1e-3, 1e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """A summary of one array, tensor, table or list.
+
+    Attributes:
+        shape: Tuple of integers. For a list, its length.
+        digest: Integer. A checksum of sampled integers, booleans and texts; `None` for floats, and
+            if the contents are not compared.
+        floats: Tuple of sampled floats; empty for other contents.
+        is_constant: Boolean. Whether all sampled elements are equal.
+    """
+
+    shape: tuple
+    digest: int | None = None
+    floats: tuple = ()
+    is_constant: bool = True
+
+    @property
+    def has_contents(self):
+        """Whether the contents were sampled."""
+        return self.digest is not None or len(self.floats) > 0
+
+
+def of(leaf):
+    """Returns the `Summary` of one array, tensor, table or list; `None` for other objects."""
+    shape = _shape_of(leaf)
+    if shape is None:
+        return None
+    try:
+        return _of_contents(shape, _sample(leaf, shape))
+    except Exception:  # rows of this type cannot be read, so only the lengths are compared
+        return Summary(shape)
+
+
+def _shape_of(leaf):
+    if isinstance(leaf, list):
+        return (len(leaf),)
+    shape = getattr(leaf, "shape", None)
+    try:
+        shape = tuple(None if each is None else int(each) for each in shape)
+    except (TypeError, ValueError):
+        return None
+    return shape if shape and shape[0] is not None else None
+
+
+def _sample(leaf, shape):
+    """Returns sampled elements as an array with two axes, or `None`."""
+    is_file = is_a(leaf, "h5py")  # reading its rows is slow
+    if sparse.is_sparse(leaf) or is_file or None in shape or 0 in shape:
+        return None
+    elements = math.prod(shape[1:])
+    count = max(4, min(_MOST_ROWS, _MOST_ELEMENTS // elements))
+    rows = np.unique(np.linspace(0, shape[0] - 1, count).astype(np.int64))
+    sample = array_data.take(leaf, rows)
+    sample = sample.to_numpy() if hasattr(sample, "iloc") else sample
+    sample = sample.detach().cpu() if hasattr(sample, "detach") else sample
+    return np.asarray(sample).reshape(len(rows), -1)
+
+
+def _of_contents(shape, sample):
+    if sample is None:
+        return Summary(shape)
+    is_constant = bool((sample == sample[:1, :1]).all())
+    if sample.dtype.kind in "fcV":  # V: bfloat16 and similar types
+        step = -(-sample.size // _MOST_NUMBERS)
+        floats = np.abs(sample) if sample.dtype.kind == "c" else sample
+        floats = floats.reshape(-1)[::step].astype(np.float64)
+        return Summary(shape, floats=tuple(floats.tolist()), is_constant=is_constant)
+    if sample.dtype.kind == "O":
+        texts = [repr(each) for each in sample.reshape(-1) if _is_plain(each)]
+        content = "\n".join(texts).encode() if len(texts) == sample.size else None
+    else:
+        content = np.ascontiguousarray(sample).tobytes()
+    digest = None if content is None else zlib.crc32(content)
+    return Summary(shape, digest=digest, is_constant=is_constant)
+
+
+def _is_plain(value):
+    """Returns whether equal values have equal texts on all ranks."""
+    return value is None or isinstance(value, str | bytes | int | float | np.generic)
+
+
+def difference(by_rank):
+    """Compares the ranks' summaries of one argument.
+
+    Args:
+        by_rank: List of `Summary`.
+
+    Returns:
+        `"shapes"`, `"contents"`, `"floats"` if sampled floats differ by more than rounding, or
+        `None`.
+    """
+    first = by_rank[0]
+    if any(each.shape != first.shape for each in by_rank):
+        return "shapes"
+    if any(each.digest != first.digest for each in by_rank):
+        return "contents"
+    if any(not _are_close(each.floats, first.floats) for each in by_rank):
+        return "floats"
+    return None
+
+
+def _are_close(floats, others):
+    if len(floats) != len(others):
+        return False
+    scale = max((abs(each) for each in others if math.isfinite(each)), default=0.0)
+    return np.allclose(floats, others, _RELATIVE, _ABSOLUTE * scale, equal_nan=True)
+
+
+def are_equal(by_rank):
+    """Returns whether the ranks' data are the same, as far as summaries show.
+
+    Args:
+        by_rank: List of dicts of `Summary` by path, one for each rank.
+
+    Returns:
+        Boolean; `False` also if no contents were sampled, or only constants.
+    """
+    first = by_rank[0]
+    sampled = [each for each in first.values() if each.has_contents]
+    return (
+        any(not each.is_constant for each in sampled)
+        and len(sampled) == len(first)
+        and all(each == first for each in by_rank)
+    )

@@ -1,0 +1,146 @@
+"""Starts the agents, each with a separate `easyddl run`, and an MPI job.
+
+If one job started all agents, a host that cannot be reached would end the agents on all hosts.
+"""
+
+import dataclasses
+import os
+import re
+import sys
+import time
+
+from easyddl.doctor.agent import TOKEN
+from easyddl.launch.output import phrases
+from easyddl.launch.start import command_line
+from easyddl.machine.background_program import BackgroundProgram
+from easyddl.runtime import deadlines
+
+_AGENT = [sys.executable, "-m", "easyddl.doctor.agent"]
+_MPI_JOB = [sys.executable, "-m", "easyddl.doctor.mpi_job"]
+_GRACE = 5  # seconds between asking a program to end and killing it
+# Lines in which MPICH's mpirun prints source locations of errors.
+_NOISE = re.compile(r"\[(mpiexec|proxy)[@:]")
+_LAST_LINES, _LAST_BYTES = 4, 1 << 14
+
+
+@dataclasses.dataclass(frozen=True)
+class StartOptions:
+    """Options for starting programs on hosts.
+
+    Attributes:
+        launcher: String. As `easyddl run --launcher`.
+        rsh: String, or `None`. The program that starts commands on a host, such as `ssh`.
+        nic: String, or `None`. As `easyddl run --nic`.
+        timeout: Number. The seconds after which a host that did not answer counts as unreachable.
+    """
+
+    launcher: str = "auto"
+    rsh: str | None = None
+    nic: str | None = None
+    timeout: float = 30.0
+
+
+class Program(BackgroundProgram):
+    """A program of an examination, which ends it.
+
+    Args:
+        command: List of strings.
+        token: String. The secret of this examination, which agents get from their environment.
+    """
+
+    def __init__(self, command, token=""):
+        # In "/" Python does not import easyddl from the current directory.
+        super().__init__(command, env={**os.environ, TOKEN: token}, cwd="/")
+
+    def reason(self):
+        """Returns the last lines that the program printed."""
+        lines = [line.strip() for line in self.output(_LAST_BYTES).splitlines()]
+        lines = [line for line in lines if line and not _NOISE.match(line)]
+        status = self.status
+        ending = "printed nothing" if status is None else phrases.end_of_process(status)
+        return " | ".join(lines[-_LAST_LINES:]) or f"it {ending}"
+
+    def end(self, deadline):
+        """Waits for the program's end, and kills it and its descendants at the deadline.
+
+        Args:
+            deadline: Number. A time of `time.monotonic()`.
+        """
+        if not self.wait(max(0.0, deadline - time.monotonic())):
+            self.kill()
+        self.close()
+
+
+def end_all(programs):
+    """Ends programs: waits shortly, asks the remaining ones to end, and then kills them.
+
+    Args:
+        programs: Iterable of `Program`. The connections to the agents are already closed, so most
+            agents have ended or will end soon.
+    """
+    programs = list(programs)
+    soon = time.monotonic() + 2
+    while time.monotonic() < soon and not all(program.has_ended() for program in programs):
+        time.sleep(0.02)
+    for program in programs:
+        program.ask_to_end()
+    deadline = time.monotonic() + _GRACE
+    for program in programs:
+        program.end(deadline)
+
+
+def agent_command(host, coordinator):
+    """Returns the command that runs an agent.
+
+    Args:
+        host: String. The name under which the agent reports.
+        coordinator: `Coordinator`.
+
+    Returns:
+        List of strings.
+    """
+    where = ["--host", host, "--port", str(coordinator.port), *coordinator.addresses()]
+    return [*_AGENT, *where]
+
+
+def on_this_host(host, coordinator):
+    """Starts an agent on this host, without a launcher."""
+    return Program(agent_command(host, coordinator), coordinator.token)
+
+
+def on_host(host, coordinator, options):
+    """Starts an agent on a host.
+
+    Args:
+        host: String.
+        coordinator: `Coordinator`.
+        options: `StartOptions`.
+
+    Returns:
+        `Program`.
+    """
+    command = _easyddl_run(["-np", "1", "-H", f"{host}:1"], options)
+    return Program([*command, *agent_command(host, coordinator)], coordinator.token)
+
+
+def mpi_job(hosts, options):
+    """Starts a small MPI job with one rank on each host.
+
+    Args:
+        hosts: List of strings; `None` for two ranks on this host.
+        options: `StartOptions`.
+
+    Returns:
+        `Program`.
+    """
+    where = ["-H", ",".join(f"{host}:1" for host in hosts)] if hosts else ["-np", "2"]
+    return Program([*_easyddl_run(where, options), *_MPI_JOB])
+
+
+def _easyddl_run(where, options):
+    command = [sys.executable, "-m", "easyddl", "run", "--quiet", *where]
+    command += ["--no-prefix", "--launcher", options.launcher]
+    command += ["--rsh", command_line.absolute(options.rsh)] if options.rsh else []
+    command += ["--nic", options.nic] if options.nic else []
+    # `easyddl run` knows best why a host cannot be reached, so it must give up before we do.
+    return [*command, "--start-timeout", str(deadlines.earlier(options.timeout)), "--"]

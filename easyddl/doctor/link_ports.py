@@ -1,0 +1,88 @@
+"""The ports of an agent, to which other agents connect to measure the links to its host."""
+
+import contextlib
+import os
+import re
+import selectors
+import socket
+import threading
+
+from easyddl.transport import protocol
+from easyddl.transport.listener import Listener
+
+_PORTS = 3  # a firewall may leave some ports open, so one port is not enough
+_RANGES = ("MPIR_CVAR_CH4_OFI_PORT_RANGE", "MPIR_CVAR_CH3_PORT_RANGE", "MPICH_PORT_RANGE")
+_SILENCE = 20  # seconds without data after which a connection is closed
+_ROUND = 0.2  # the longest pause in seconds between two checks of the clients' deadlines
+
+
+class LinkPorts:
+    """Accepts other agents in one thread, and serves each of them in a separate thread.
+
+    Args:
+        token: String. The secret of this examination. Other connections are closed.
+    """
+
+    def __init__(self, token):
+        self._selector = selectors.DefaultSelector()
+        servers = [_listen() for _ in range(_PORTS)]
+        kinds = [protocol.PROBE]
+        self._listeners = [Listener(self._selector, each, token, kinds) for each in servers]
+        self.ports = [listener.port for listener in self._listeners]
+        self._has_ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def close(self):
+        """Closes the ports. Open connections are not affected."""
+        self._has_ended.set()
+        self._thread.join()
+
+    def _run(self):
+        while not self._has_ended.is_set():
+            for key, _ in self._selector.select(_ROUND):
+                key.data()
+            for listener in self._listeners:
+                for arrival in listener.take():
+                    arguments = [arrival.socket, arrival.number]
+                    threading.Thread(target=_serve, args=arguments, daemon=True).start()
+        for listener in self._listeners:
+            listener.close()
+        self._selector.close()
+
+
+def _serve(sock, every):
+    """Receives until the end. Answers with one byte for every `every` bytes, unless that is 0."""
+    received = answered = 0
+    buffer = memoryview(bytearray(1 << 18))
+    with sock, contextlib.suppress(OSError):
+        sock.settimeout(_SILENCE)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while count := sock.recv_into(buffer):
+            received += count
+            if every:
+                due = received // every - answered
+                if due:
+                    sock.sendall(bytes(due))
+                    answered += due
+
+
+def _listen():
+    """Listens on a port that MPI could use: a port of MPI's range if it is set, else any port."""
+    for port in _range() or [0]:
+        listener = socket.socket()
+        try:
+            listener.bind(("", port))
+            listener.listen(64)
+            return listener
+        except OSError:
+            listener.close()
+    raise OSError(f"no port of the range {_range()} is free")
+
+
+def _range():
+    for name in _RANGES:
+        found = re.fullmatch(r"(\d+)[:,-](\d+)", os.environ.get(name, "").strip())
+        if found:
+            return range(int(found[1]), int(found[2]) + 1)
+    return None

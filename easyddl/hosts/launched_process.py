@@ -1,0 +1,119 @@
+"""The rank and the number of ranks that the launcher (mpirun, srun) set in the environment."""
+
+import os
+
+from easyddl.hosts import launchers
+from easyddl.machine import processes
+
+_LAUNCH = tuple(name for launcher in launchers.LAUNCHERS for name in launcher.launch)
+
+_PROGRAMS = frozenset(
+    name for launcher in launchers.LAUNCHERS for name in (*launcher.commands, *launcher.agents)
+)
+
+# The environment variable from which a descendant of a rank learns that it is a worker. It contains
+# the id of the rank's process, the launcher's variables, and the ids of the launchers.
+_PROCESS = "_EASYDDL_PROCESS"
+
+# The environment variable with the id of the process in which `easyddl run` supervises a rank.
+SUPERVISOR = "_EASYDDL_SUPERVISOR"
+
+
+def size():
+    """Returns the number of ranks that the launcher started; `None` without a launcher."""
+    return launchers.first_integer("size")
+
+
+def is_open_mpi():
+    """Returns whether Open MPI's own mpirun started this process."""
+    return "OMPI_COMM_WORLD_SIZE" in os.environ and "PMI_SIZE" not in os.environ
+
+
+def rank():
+    """Returns this process's rank; 0 without a launcher."""
+    return launchers.first_integer("rank") or 0
+
+
+def local_size():
+    """Returns the number of ranks on this host; 1 if no launcher set it."""
+    return max(1, launchers.first_integer("local_size") or 1)
+
+
+def local_rank():
+    """Returns this process's number among the ranks of its host; 0 if no launcher set it."""
+    return launchers.first_integer("local_rank") or 0
+
+
+def knows_local_rank():
+    """Returns whether a launcher set this process's number among the ranks of its host."""
+    return launchers.first_integer("local_rank") is not None
+
+
+def is_worker():
+    """Returns whether this process is a worker: a descendant of a rank, such as a data worker.
+
+    A worker inherits the launcher's variables from the rank, but must not act as that rank.
+
+    A rank can also inherit the mark `_PROCESS` of another process that uses easyddl: the process
+    that called its mpirun, such as a notebook or a rank of another job. Then it is not a worker.
+    Its launcher's variables differ from those in the mark. If they are equal, because both jobs
+    have the same size, its launcher differs.
+    """
+    if size() is None:
+        return False
+    launch = (os.environ.get(name, "") for name in _LAUNCH)
+    variables = " ".join([str(size()), str(rank()), *launch])
+    process, marked, its_launchers = (os.environ.get(_PROCESS, "") + "||").split("|")[:3]
+    is_marked = marked == variables
+    if is_marked and process == str(os.getpid()):
+        return False
+    found = _launchers()
+    # If the launchers are not visible, because they have ended or run in another container, trust
+    # the mark.
+    if is_marked and (not found or found[0] in its_launchers.split()):
+        return True
+    os.environ[_PROCESS] = f"{os.getpid()}|{variables}|{' '.join(found)}"
+    return False
+
+
+def _launchers():
+    """Returns the launchers among the ancestors of this process, the nearest first.
+
+    Returns:
+        List of strings. Each contains the process id, and the start time, because process ids are
+        reused.
+    """
+    found = (each for each in processes.ancestors() if each.name in _PROGRAMS)
+    return [f"{each.id}:{each.start}" for each in found]
+
+
+def nearest():
+    """Identifies the launcher's process that started this rank and others of its host.
+
+    Returns:
+        String that is unique among all processes since this host booted; `None` if the process is
+        unknown.
+    """
+    return next(iter(_launchers()), None)
+
+
+def is_supervised():
+    """Returns whether `easyddl run` started this rank, and therefore learns how it ends.
+
+    If another launcher starts ranks within such a job, they inherit the variable. In this case the
+    other launcher is a nearer ancestor than the supervisor.
+    """
+    supervisor = os.environ.get(SUPERVISOR)
+    if supervisor is None:
+        return False
+    for ancestor in processes.ancestors():
+        if str(ancestor.id) == supervisor:
+            return True
+        if ancestor.name in _PROGRAMS:
+            return False
+    return False
+
+
+def is_rank_of_several():
+    """Returns whether a launcher started this process as one of several ranks."""
+    return (size() or 1) > 1 and not is_worker()

@@ -1,0 +1,80 @@
+"""The rack of each host, from EASYDDL_RACKS or from Slurm's topology of switches."""
+
+import os
+import re
+import shutil
+import subprocess
+
+from easyddl.hosts import host_list
+
+_SECONDS = 10  # for `scontrol`, which asks Slurm's controller
+
+
+def of_hosts(names, ask_slurm=True):
+    """Returns the racks of some hosts.
+
+    Args:
+        names: List of strings. The names of the hosts, in the order of their first ranks.
+        ask_slurm: Boolean. Whether to run `scontrol` in a Slurm job if EASYDDL_RACKS is not set.
+
+    Returns:
+        List of strings, by host; `None` if the racks are not known. EASYDDL_RACKS is ignored unless
+        it names as many racks as there are hosts.
+    """
+    named = os.environ.get("EASYDDL_RACKS", "").strip()
+    if named:
+        racks = [rack.strip() for rack in named.split(",")]
+        return racks if len(racks) == len(names) and all(racks) else None
+    if not ask_slurm or "SLURM_JOB_ID" not in os.environ:
+        return None
+    try:
+        switches = of_topology(_show_topology())
+    except ValueError:
+        return None
+    racks = [switches.get(host, switches.get(host.split(".")[0])) for host in names]
+    return None if None in racks else racks
+
+
+def of_topology(text):
+    """Returns the leaf switch, or the block, of each host.
+
+    Args:
+        text: String. The output of `scontrol show topology`: a line for each switch, such as
+            `SwitchName=s0 Level=0 LinkSpeed=1 Nodes=tux[0-3]`, or for each block of the block
+            topology, such as `BlockName=b0 BlockIndex=0 Nodes=tux[0-3]`. Switches of other levels
+            connect switches.
+
+    Returns:
+        Dict of strings by the name of the host. Empty if the text has no such line.
+    """
+    found = {}
+    for line in text.splitlines():
+        fields = dict(re.findall(r"(\w+)=(\S+)", line))
+        if "BlockName" in fields:
+            rack = fields["BlockName"]
+        elif fields.get("Level") == "0" and "SwitchName" in fields:
+            rack = fields["SwitchName"]
+        else:
+            continue
+        names = fields.get("Nodes", "(null)")  # "(null)" means a switch without hosts
+        for name in [] if names == "(null)" else host_list.expand_names(names):
+            found.setdefault(name, rack)
+    return found
+
+
+def _show_topology():
+    """Returns the output of `scontrol show topology`; empty if it fails."""
+    program = shutil.which("scontrol")
+    if program is None:
+        return ""
+    try:
+        done = subprocess.run(
+            [program, "show", "topology"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout if done.returncode == 0 else ""

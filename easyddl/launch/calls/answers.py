@@ -1,0 +1,154 @@
+"""The answer of a rank to a call: a result or an error, as a message."""
+
+import contextlib
+import dataclasses
+import sys
+import traceback
+
+from easyddl.launch.calls import pickling
+from easyddl.launch.calls.rank_error import RankError
+from easyddl.transport.connection import Message
+
+# An exception of these packages is not restored in a caller that has not imported them.
+_HEAVY = {"jax", "jaxlib", "keras", "tensorflow", "torch"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """Why a rank has no result.
+
+    Attributes:
+        rank: Integer.
+        host: String.
+        text: String. The error in one line.
+        remote_traceback: String. Empty if there is none.
+        cause: The exception of the rank, or `None` if it cannot be restored here.
+    """
+
+    rank: int
+    host: str
+    text: str
+    remote_traceback: str = ""
+    cause: BaseException | None = None
+
+    @property
+    def line(self):
+        return f"rank {self.rank} on host {self.host}: {self.text}"
+
+
+def of_result(result, facts):
+    """Returns the message for a result. All of this module's `of_...` functions run on the rank.
+
+    Args:
+        result: What the function returned.
+        facts: Dictionary of facts about the rank for the caller, for JSON.
+    """
+    try:
+        return Message(facts, pickling.dumps(result))
+    except Exception as error:
+        kind = f"{type(result).__module__}.{type(result).__qualname__}"
+        text = (
+            f"the result of the function, of type {kind}, cannot be sent to the caller "
+            f"({_summary(error)}). Return numbers, strings, NumPy arrays, or containers of these."
+        )
+        return Message({**facts, "text": text, "traceback": ""}, [])
+
+
+def of_error(error, facts, frames=1):
+    """Returns the message for an exception.
+
+    Args:
+        error: The exception.
+        facts: Dictionary, as above.
+        frames: Integer. The number of outermost calls that the traceback leaves out.
+    """
+    trace = error.__traceback__
+    for _ in range(frames):
+        trace = trace.tb_next if trace is not None else None
+    lines = traceback.format_exception(type(error), error, trace)
+    facts = {
+        **facts,
+        "text": _summary(error),
+        "traceback": "".join(lines),
+        "module": type(error).__module__,
+    }
+    data = []
+    with contextlib.suppress(Exception):  # the traceback is enough
+        data = pickling.dumps(error.with_traceback(None))
+    return Message(facts, data)
+
+
+def _summary(error):
+    """Returns an exception in one line."""
+    with contextlib.suppress(Exception):
+        return traceback.format_exception_only(type(error), error)[-1].strip()
+    return type(error).__name__
+
+
+def is_error(message):
+    """Returns whether an answer reports an error.
+
+    Args:
+        message: `Message`.
+    """
+    return "traceback" in message.header
+
+
+def failure(message, rank, host):
+    """Reads the answer of a rank that reports an error.
+
+    Args:
+        message: `Message`.
+        rank: Integer.
+        host: String.
+    """
+    found = message.header
+    package = found.get("module", "").partition(".")[0]
+    cause = None
+    if message.buffers and (package not in _HEAVY or package in sys.modules):
+        with contextlib.suppress(Exception):
+            cause = pickling.loads(message.buffers)
+    if not isinstance(cause, BaseException):
+        cause = None
+    return Failure(rank, host, found["text"], found["traceback"], cause)
+
+
+def result(message, rank, host):
+    """Reads the answer of a rank that reports a result.
+
+    Args:
+        message: `Message`.
+        rank: Integer.
+        host: String.
+
+    Raises:
+        RankError: If the result cannot be restored in this process.
+    """
+    try:
+        return pickling.loads(message.buffers)
+    except Exception as error:
+        text = f"its result cannot be restored in this process ({_summary(error)})"
+        raise rank_error([Failure(rank, host, text, "", error)]) from error
+
+
+def rank_error(failures, note=""):
+    """Returns the error for ranks that failed.
+
+    Args:
+        failures: List of `Failure`, the one to describe first.
+        note: String. What happened to the other ranks.
+    """
+    first, *others = failures
+    paragraphs = [f"{first.line[0].upper()}{first.line[1:]}"]
+    if others:
+        paragraphs.append("\n".join(["Also failed:", *(f"  {each.line}" for each in others)]))
+    if note:
+        paragraphs.append(note)
+    if first.remote_traceback:
+        paragraphs.append(f"On rank {first.rank}:\n{first.remote_traceback.rstrip()}")
+    failed = tuple(sorted(each.rank for each in failures))
+    error = RankError(
+        "\n\n".join(paragraphs), first.rank, first.host, first.remote_traceback, failed
+    )
+    error.__cause__ = first.cause
+    return error

@@ -1,0 +1,378 @@
+"""The ranks that a caller has started: their launcher, their connections, and how they end."""
+
+import codecs
+import contextlib
+import functools
+import os
+import secrets
+import selectors
+import socket
+import sys
+import threading
+import time
+
+from easyddl.hosts import host_list as host_lists
+from easyddl.hosts import launchers
+from easyddl.launch.calls import answers, call_server, run_process
+from easyddl.launch.output import phrases
+from easyddl.transport import protocol
+from easyddl.transport.connection import Connection, ConnectionLost
+from easyddl.transport.listener import Listener
+
+_POLL = 0.1  # seconds between two checks of the deadline and the launcher
+_EXIT = 10.0  # seconds that the ranks have for an orderly end, after their last output
+_STREAMS = "out", "err"
+_LAST_WORDS = 10.0  # seconds without output after which a launcher whose ranks end is given up
+
+
+class GroupRank:
+    """The caller's state of a rank.
+
+    Args:
+        number: Integer. Its number among the ranks.
+
+    Attributes:
+        facts: Dictionary. The facts that the rank reports: `host`, `pid`, `python` and `size`.
+        control: `Connection` for messages, or `None` before it has arrived.
+        decoders: Dictionary of incremental decoders, by the name of the output stream.
+        marks: Integer. How many marks both outputs have: see `CallMarks`.
+        calls: Integer. How many marks they will have when the current call is done.
+        answer: `Message`. The rank's answer to the call, or `None`.
+    """
+
+    def __init__(self, number):
+        self.number = number
+        self.facts = {}
+        self.control = None
+        self.decoders = {
+            name: codecs.getincrementaldecoder("utf-8")("replace") for name in _STREAMS
+        }
+        self.marks = 0
+        self.calls = 1  # the first mark follows the connection
+        self.answer = None
+        self.has_ended = False
+
+    @property
+    def host(self):
+        """The name of its host."""
+        return self.facts.get("host", "")
+
+    @property
+    def pid(self):
+        """The process id on that host."""
+        return self.facts.get("pid", 0)
+
+    @property
+    def is_done(self):
+        """Whether the answer and all output of the call have arrived."""
+        return self.answer is not None and self.marks >= self.calls
+
+
+class RankGroup:
+    """All ranks of one job, started.
+
+    Args:
+        size: Integer. The number of ranks.
+        hosts: String such as `h1:4,h2:4`, or `None`.
+        env: Dictionary of environment variables for the ranks.
+        cpus: List of the CPUs that the ranks may use; `None` for those of this process.
+        start_timeout: Float, in seconds.
+        options: Sequence of strings. Further options of `easyddl run`.
+
+    Raises:
+        RuntimeError: If the ranks do not start.
+    """
+
+    def __init__(self, size, hosts, env, cpus, start_timeout, options=()):
+        self.reason = None  # why the ranks have ended
+        self.busy = threading.Lock()  # held during a call
+        self._process = os.getpid()
+        self._selector = selectors.DefaultSelector()
+        self.ranks = [GroupRank(number) for number in range(size)]
+        self._ended = None  # the first rank whose connection was closed
+        self._relay = None  # shows the output of the current call
+        self.heard_at = 0.0  # when the last message or output has arrived
+        self._mark = b"\0" + secrets.token_bytes(23)
+        token = secrets.token_hex(32)
+        server = listen(hosts)
+        kinds = [protocol.MESSAGES]
+        listener = Listener(self._selector, server, token, kinds, largest=None)
+        output, output_of_run = socket.socketpair()
+        self._output = Connection(output, largest=None)
+        try:
+            names = [*env, call_server.TOKEN]
+            calls = output_of_run.fileno()
+            line = run_process.command(size, hosts, names, cpus, start_timeout, options, calls)
+            self._launcher = run_process.LauncherProcess(
+                [*line, call_server.__name__, server.getsockname()[0], str(listener.port)],
+                {**os.environ, **_not_of_a_notebook(), **env, call_server.TOKEN: token},
+                output_of_run,
+            )
+        except BaseException:
+            listener.close()
+            self._output.close()
+            self._selector.close()
+            raise
+        finally:
+            output_of_run.close()
+        self._output.send(self._mark)
+        self._output.watch(self._selector, self._receive_output)
+        try:
+            with contextlib.closing(listener):
+                self._start(listener, time.monotonic() + start_timeout, start_timeout)
+        except BaseException as error:
+            self.end(f"they did not start ({type(error).__name__})")
+            raise
+
+    def _start(self, listener, deadline, seconds):
+        """Waits until all ranks have connected and reported, and sends them the mark."""
+        size = len(self.ranks)
+        while missing := [each.number for each in self.ranks if each.control is None]:
+            self.pump(None)
+            for arrival in listener.take():
+                self._admit(arrival)
+            if self._launcher.has_ended() or time.monotonic() > deadline:
+                raise self._not_started(missing, size, seconds)
+        for each in self.ranks:
+            self._greet(each, size)
+
+    def _admit(self, arrival):
+        """Takes a connection of a rank.
+
+        Raises:
+            RuntimeError: If two processes have the same rank, so that they are not one job.
+        """
+        rank = arrival.number
+        found = self.ranks[rank] if rank < len(self.ranks) else None
+        if found is None or found.control is not None:
+            arrival.socket.close()
+            raise RuntimeError(
+                f"Two processes are rank {rank}, or there are more than {len(self.ranks)} ranks: "
+                "the launcher does not tell each process a rank of its own. Start the ranks with "
+                "the mpirun of the MPI that easyddl uses."
+            )
+        call_server.configure(arrival.socket)
+        found.control, found.facts = arrival.connection, arrival.header
+        found.control.watch(self._selector, functools.partial(self._receive, found))
+
+    def _greet(self, rank, size):
+        own = ".".join(map(str, sys.version_info[:2]))
+        if rank.facts["python"] != own:
+            raise RuntimeError(
+                f"Rank {rank.number} on host {rank.host} runs Python {rank.facts['python']}, "
+                f"and this process Python {own}. Functions can only be sent between equal "
+                f"versions: install Python {own} on that host, at {sys.executable}."
+            )
+        if rank.facts["size"] != size:
+            raise RuntimeError(
+                f"{size} ranks were asked for, but the launcher started {rank.facts['size']}. "
+                f"The launcher printed:\n{self._launcher.last_lines()}"
+            )
+        rank.control.send(self._mark)
+
+    def _not_started(self, missing, size, seconds):
+        if not self._launcher.has_ended():
+            self._launcher.wait(0.5)  # the launcher ends soon after a rank that fails
+        how = (
+            f"the launcher {phrases.end_of_process(self._launcher.status)}"
+            if self._launcher.has_ended()
+            else f"after {seconds:g} seconds (`start_timeout`)"
+        )
+        text = f"{len(missing)} of {size} ranks have not started: {how}."
+        if said := self._launcher.last_lines():
+            text += f" The launcher printed:\n{said}"
+        return RuntimeError(text)
+
+    def send(self, *buffers, **header):
+        """Sends a message to all ranks, each of which will answer it.
+
+        Args:
+            *buffers: Buffers of bytes.
+            **header: What JSON can represent.
+        """
+        for rank in self.ranks:
+            rank.answer = None
+            rank.calls += 1
+            rank.control.send(*buffers, **header)
+
+    def pump(self, relay):
+        """Waits a moment for messages and output of the ranks, and handles them.
+
+        Args:
+            relay: `Relay` that shows the output, or `None`.
+        """
+        self._relay = relay
+        for key, _ in self._selector.select(_POLL):
+            key.data()
+        if relay is not None:
+            relay.refresh()
+
+    def _receive(self, rank):
+        if rank.has_ended:
+            return
+        try:
+            for message in rank.control.receive():
+                rank.answer, self.heard_at = message, time.monotonic()
+        except ConnectionLost:
+            self._lose(rank)
+
+    def _receive_output(self):
+        try:
+            for message in self._output.receive():
+                self._take_output(message)
+        except ConnectionLost:  # the launcher has ended
+            self._output.unwatch()
+
+    def _take_output(self, message):
+        """Shows a piece of a rank's output, or counts a mark."""
+        rank = self.ranks[message.header["rank"]]
+        self.heard_at = time.monotonic()
+        if "mark" in message.header:
+            rank.marks = message.header["mark"]
+            return
+        stream = message.header["call_output"]
+        text = rank.decoders[stream].decode(bytes(message.buffers[0]))
+        if self._relay is not None:
+            self._relay.write(rank.number, _STREAMS.index(stream), text)
+
+    def _lose(self, rank):
+        """Notes that a rank has closed its connection."""
+        if not rank.has_ended:
+            rank.has_ended = True
+            self._ended = self._ended or rank
+            rank.control.close()
+
+    def ended_rank(self):
+        """Returns the `GroupRank` whose connection was closed first; `None` while all ranks live.
+
+        The launcher then ends the other ranks. Linux reports the closed connections in the order
+        in which they were closed, even if this process is late.
+        """
+        if self._ended is None and self._launcher.has_ended():
+            # A process that a rank has forked may keep the connection open.
+            return self.ranks[0]
+        return self._ended
+
+    def why_ended(self, relay):
+        """Returns which rank ended first, with what the launcher printed about it.
+
+        Args:
+            relay: `Relay`, for the last output.
+
+        Returns:
+            `answers.Failure`.
+        """
+        self._pump_until_end(relay, _LAST_WORDS)
+        self.drain(relay)
+        said = self._launcher.last_lines()
+        rank, status = self.ended_rank(), self._launcher.status
+        text = f"the process {rank.pid} of this rank has ended."
+        if status is not None and status < 0:
+            end = phrases.end_of_process(status)
+            text = f"the launcher of the ranks {end}, and with it this rank."
+        if said:
+            text += f"\nThe launcher printed:\n{said}"
+        return answers.Failure(rank.number, rank.host, text)
+
+    def _pump_until_end(self, relay, seconds):
+        """Handles messages until the launcher has ended, or has sent nothing for some time."""
+        begun = time.monotonic()
+        self.pump(relay)
+        while not self._launcher.has_ended():
+            if time.monotonic() > max(begun, self.heard_at) + seconds:
+                return
+            self.pump(relay)
+
+    def drain(self, relay):
+        """Handles the output that has already arrived."""
+        self._relay = relay
+        with contextlib.suppress(TimeoutError, ConnectionLost):
+            while True:
+                self._take_output(self._output.wait(0))
+
+    def close(self, relay=None):
+        """Ends the ranks in an orderly way: their exit handlers run.
+
+        Args:
+            relay: `Relay` that shows their last output, or `None`.
+        """
+        if self.reason is not None or self._is_forked():
+            return
+        if not self.busy.acquire(blocking=False):
+            self.end("they were closed during a call")
+            return
+        try:
+            for rank in self.ranks:
+                rank.control.send(ask="close")
+            self._pump_until_end(relay, _EXIT)
+            self.drain(relay)
+        finally:
+            self.busy.release()
+            self.end("they were closed")
+
+    def end(self, reason):
+        """Ends the ranks at once. Every rank ends when its connection is closed.
+
+        Args:
+            reason: String, for the errors of later calls.
+        """
+        if self.reason is not None or self._is_forked():
+            return
+        self.reason = reason
+        self._close_connections()
+        self._launcher.end()
+
+    def _close_connections(self):
+        for rank in self.ranks:
+            if rank.control is not None:
+                rank.control.socket.close()
+        self._output.socket.close()
+        self._selector.close()
+
+    def _is_forked(self):
+        return os.getpid() != self._process
+
+    def forget(self):
+        """Leaves the ranks to the process that has forked this one."""
+        self.reason = self.reason or "they belong to the process that forked this one"
+        self._close_connections()
+        self._launcher.forget()
+
+
+def listen(hosts):
+    """Opens the socket to which the ranks connect.
+
+    Args:
+        hosts: String such as `h1:4,h2:4`, or `None`.
+
+    Returns:
+        A socket. It accepts only connections of this host if all ranks run here.
+    """
+    return socket.create_server((_own_address(hosts), 0), backlog=128)
+
+
+def _own_address(hosts):
+    """Returns the address of this host at which the ranks can reach it."""
+    for name in _other_hosts(hosts):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect((name, 9))  # chooses the interface, and sends nothing
+            except OSError:
+                continue
+            return probe.getsockname()[0]
+    return "127.0.0.1"
+
+
+def _other_hosts(hosts):
+    """Returns the names of the hosts that may run ranks and are not this one."""
+    if hosts is not None:
+        found = host_lists.parse(hosts, "hosts")
+    else:
+        found = (launchers.allocated() or (None, []))[1]
+    return [host.name for host in found if not host_lists.is_this_host(host.name)]
+
+
+def _not_of_a_notebook():
+    """Replaces the settings of this process that make sense only in a notebook's kernel."""
+    inline = "matplotlib_inline" in os.environ.get("MPLBACKEND", "")
+    return {"MPLBACKEND": "agg"} if inline else {}

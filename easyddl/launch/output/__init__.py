@@ -1,0 +1,1 @@
+"""Where the output of the ranks goes, and where the input of rank 0 comes from."""

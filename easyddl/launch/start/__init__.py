@@ -1,0 +1,1 @@
+"""Which command starts the ranks: the MPI, the hosts, and the cores of each rank."""

@@ -1,0 +1,47 @@
+"""Messages about the hosts of a job whose ranks have not reported."""
+
+import socket
+
+
+def hosts(placement, ranks):
+    """Returns the ranks that are missing, by the name of their host.
+
+    Args:
+        placement: `Placement`.
+        ranks: Iterable of the `Rank`s that have reported.
+
+    Returns:
+        Dictionary from names to lists of integers, in the order of the ranks.
+    """
+    present = {rank.number for rank in ranks}
+    absent = {}
+    for number in range(placement.size):
+        if number not in present:
+            absent.setdefault(placement.host_of(number), []).append(number)
+    return absent
+
+
+def text(absent):
+    """Returns a text that lists the missing ranks by host.
+
+    Args:
+        absent: Dictionary that `hosts` has returned.
+    """
+    if not absent:
+        return "a rank has not made its second connection."
+    told = []
+    for host, numbers in absent.items():
+        listed = ", ".join(map(str, numbers[:8])) + (", …" if len(numbers) > 8 else "")
+        told.append(f"rank{'s' * (len(numbers) > 1)} {listed} on host {host} did not report")
+    words = "; ".join(told[:8]) + (f"; and {len(told) - 8} more hosts" if len(told) > 8 else "")
+    return f"{words}."
+
+
+def lookup_text(host):
+    """Returns a question about a name that cannot be looked up; empty for another name."""
+    try:
+        socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        return f"This host cannot look up {host} ({reason}): is the name right?"
+    return ""

@@ -1,0 +1,77 @@
+"""The reports of a job's ranks: their content, and the TCP port that receives them."""
+
+import contextlib
+import json
+import os
+import resource
+import secrets
+import socket
+
+from easyddl.hosts import launchers
+from easyddl.machine import addresses, hardware, processes
+from easyddl.runtime import version
+from easyddl.transport import protocol
+from easyddl.transport.listener import Listener
+
+
+class Reports(Listener):
+    """Accepts two connections of each rank: one for messages, and one that carries no data.
+
+    Args:
+        selector: The selector of the job's loop.
+        request: `Request`.
+        placement: `Placement`.
+    """
+
+    def __init__(self, selector, request, placement):
+        self._request = request
+        self._hosts = ["127.0.0.1"] if placement.local else addresses.of_interfaces(request.nic)
+        if not self._hosts:
+            raise RuntimeError(
+                "This host has no network interface with an IPv4 address, by which ranks on other "
+                "hosts could report."
+            )
+        _allow_many_connections()
+        server = socket.create_server(("127.0.0.1" if placement.local else "", 0), backlog=1024)
+        kinds = protocol.MESSAGES, protocol.ALIVE
+        super().__init__(selector, server, secrets.token_hex(16), kinds)
+
+    @property
+    def addresses(self):
+        """The addresses at which ranks report, such as `10.0.0.1:40000`."""
+        return [f"{host}:{self.port}" for host in self._hosts]
+
+    def settings(self):
+        """Returns the settings by which a rank reports, as the text of an environment variable."""
+        return json.dumps(
+            {
+                "addresses": [[host, self.port] for host in self._hosts],
+                "token": self._token,
+                "start_timeout": self._request.start_timeout,
+                "host_timeout": self._request.host_timeout,
+            }
+        )
+
+
+def facts():
+    """Returns the facts that a rank reports about its process and its host, for JSON."""
+    return {
+        "rank": launchers.first_integer("rank"),
+        "size": launchers.first_integer("size"),
+        "local_rank": launchers.first_integer("local_rank"),
+        "host": socket.gethostname(),
+        "kernel": processes.host_id(),
+        "addresses": addresses.of_interfaces(),
+        "version": version.version(),
+        "pid": os.getpid(),
+        "cpus": sorted(os.sched_getaffinity(0)),
+        "cores": [sorted(core) for core in hardware.read().cores],
+        "gpus": hardware.gpu_count(),
+    }
+
+
+def _allow_many_connections():
+    """Raises the limit of open files: each rank has two connections."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,344 @@
+"""Supervises the program of one rank: starts it, passes on its output, and reports its end."""
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+from easyddl.hosts import launched_process
+from easyddl.launch.output.rank_input import RankInput
+from easyddl.launch.output.rank_output import RankOutput
+from easyddl.launch.supervise import host_names, launcher_agent, reports
+from easyddl.machine import process_tree, processes
+from easyddl.runtime import mpi_files
+from easyddl.transport import connection, handshake, protocol
+
+# The share of `--start-timeout` after which a rank stops trying to connect. `easyddl run` listens
+# before it starts a rank, and ends the job after the whole time. The rank must report the reason
+# earlier.
+_CONNECT = 0.5
+_AFTER_KILL = 0.5  # seconds in which a program may end by itself when the launcher kills its ranks
+_BEFORE_KILL = 0.2  # seconds from the end of a program that saw the others die to its own kill
+_LAST_OUTPUT = 1.0  # seconds for the output of a program's children after its end
+_ACKNOWLEDGED = 5.0  # seconds for `easyddl run` to note a failure before the launcher learns of it
+_MOST_UNSENT = 1 << 20  # bytes that are kept for a slow reader
+
+
+class Supervisor:
+    """One rank's program and its connections to `easyddl run`.
+
+    Args:
+        settings: Dictionary. `addresses`, `token`, `start_timeout` and `host_timeout`.
+        life: Descriptor of a pipe that ends with the process that the launcher knows.
+        agent: Integer. The process that started that one.
+    """
+
+    def __init__(self, settings, life, agent):
+        self._settings = settings
+        self._life = life
+        self._agent, self._agent_name = agent, launcher_agent.name(agent)
+        self._selector = selectors.DefaultSelector()
+        self._program = None
+        self._input = None
+        self._output = None
+        self._ordered = False  # whether the program was told to end
+        self._lost = False  # whether `easyddl run` or its host has vanished
+        self._killed = False  # whether the launcher has killed the other process
+        self._files = set()  # MPI's files that a killed program leaves behind
+        self._problem = None  # a failure outside of the program and its output
+        self._kill_at = None
+        self._acknowledged = False
+
+    def run(self):
+        """Runs the program.
+
+        Returns:
+            Its exit status; 128 plus the signal's number if a signal killed the program.
+        """
+        for number in (*processes.ENDING_SIGNALS, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        wakeup, self._waker = socket.socketpair()
+        self._waker.setblocking(False)
+        wakeup.setblocking(False)
+        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+        try:
+            order = self._connect()
+        except connection.ConnectionLost as error:
+            sys.stderr.write(f"easyddl: {error}\n")
+            return 1
+        if order is None:
+            return 1
+        self._selector.register(wakeup, selectors.EVENT_READ, lambda: wakeup.recv(4096))
+        self._selector.register(self._life, selectors.EVENT_READ, self._launcher_killed)
+        if not self._start(order):
+            return 1
+        while self._program.poll() is None:
+            self._step()
+        return self._finish()
+
+    def _connect(self):
+        """Reports this rank, and returns the order to run; `None` if it must not run."""
+        begun, seconds = time.monotonic(), self._settings["start_timeout"]
+        token, facts = self._settings["token"], reports.facts()
+        sock = _connect(self._settings["addresses"], token, begun + _CONNECT * seconds)
+        number = facts["rank"] or 0  # without a number, the report says so
+        alive = handshake.connect(sock.getpeername(), token, protocol.ALIVE, number)
+        connection.keep_alive(alive, self._settings["host_timeout"])
+        self._alive = connection.Connection(alive)
+        self._link = connection.Connection(sock)
+        self._link.send(**facts)
+        self._link.watch(self._selector, self._receive)
+        self._alive.watch(self._selector, self._hear_alive)
+        # `easyddl run` may wait for other ranks. It has a deadline too.
+        return self._receive_order(begun + seconds + 60)
+
+    def _receive_order(self, end):
+        """Waits for the order to run. Before, it may look up a name for `easyddl run`."""
+        lookup = None
+        while time.monotonic() < end:
+            message = {}
+            try:
+                message, _ = self._link.wait(0.02 if lookup else 1)
+            except TimeoutError:
+                pass
+            except connection.ConnectionLost:
+                return None  # `easyddl run` has printed the reason
+            if "run" in message:
+                return message["run"]
+            if "look_up" in message:
+                lookup = host_names.Lookup(message["look_up"])
+            if lookup and lookup.addresses is not None:
+                self._link.send(looked_up=lookup.addresses)
+                lookup = None
+        raise connection.ConnectionLost("`easyddl run` did not say what to run")
+
+    def _start(self, order):
+        """Starts the program. Returns whether it could be started."""
+        own = {launched_process.SUPERVISOR: str(os.getpid())}
+        environment = {**os.environ, **order["environment"], **own}
+        try:
+            if order["cpus"]:
+                os.sched_setaffinity(0, order["cpus"])
+            self._output = RankOutput(self._link, order)
+            parent = os.getpid()
+            self._program = subprocess.Popen(
+                order["program"],
+                cwd=order["directory"],
+                env=environment,
+                stdin=subprocess.PIPE if order["input"] else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                close_fds=False,  # the launcher has opened descriptors for MPI
+                preexec_fn=lambda: _prepare(parent),
+            )
+        except OSError as error:
+            place = f"{error.filename}: " if error.filename else ""
+            status = 127 if isinstance(error, FileNotFoundError) else 126
+            name = order["program"][0]
+            hint = f". Did you mean `python {name}`?" if name.endswith(".py") else ""
+            self._report(status, [], f"{place}{error.strerror}{hint}")
+            self._wait_for_acknowledgement()
+            return False
+        for stream, name in ((self._program.stdout, "out"), (self._program.stderr, "err")):
+            os.set_blocking(stream.fileno(), False)
+            self._selector.register(
+                stream, selectors.EVENT_READ, lambda s=stream, n=name: self._read(s, n)
+            )
+        if order["input"]:
+            self._input = RankInput(self._program.stdin, self._selector, self._link)
+        self._receive()  # messages that arrived together with the order
+        return True
+
+    def _step(self):
+        """Waits for one event, at most until the program is to be killed."""
+        wait = 1.0 if not self._output.has_unfinished else 0.2
+        if self._kill_at is not None:
+            wait = min(wait, max(0.0, self._kill_at - time.monotonic()))
+        if not self._files:  # a killed agent can no longer be asked for its file
+            self._files = mpi_files.of_agent(self._agent)
+        self._select(wait)
+        if self._kill_at is not None and time.monotonic() >= self._kill_at:
+            self._kill()
+
+    def _select(self, wait):
+        events = self._selector.select(wait)
+        if not events:
+            self._output.flush()
+        for key, _ in events:
+            key.data()
+        if self._output.problem and not self._ordered:
+            # The output would be lost, so the job ends with the reason.
+            self._end(signal.SIGTERM, 2)
+
+    def _read(self, stream, name):
+        """Passes on output, unless too much of the earlier output is still unsent."""
+        if self._link.unsent > _MOST_UNSENT:
+            time.sleep(0.01)
+            return
+        data = stream.read(1 << 16)
+        if data:
+            self._output.add(name, data)
+        elif data == b"":
+            self._selector.unregister(stream)
+
+    def _receive(self):
+        try:
+            for message in self._link.receive():
+                self._take(*message)
+        except connection.ConnectionLost:
+            self._lose(self._link)
+
+    def _take(self, message, buffers):
+        if "signal" in message and self._program is not None:
+            self._end(message["signal"], message["grace"])
+        if "input" in message and self._input is not None:
+            self._input.add(buffers[0])
+        self._acknowledged |= bool(message.get("noted"))
+
+    def _hear_alive(self):
+        try:
+            self._alive.receive()
+        except connection.ConnectionLost:
+            self._lose(self._alive)
+
+    def _lose(self, link):
+        """Ends the program after the loss of `easyddl run`, which can no longer end it."""
+        link.unwatch()
+        self._acknowledged = True
+        self._lost = True
+        if self._program is not None:
+            self._end(signal.SIGTERM, 1)
+
+    def _launcher_killed(self):
+        self._selector.unregister(self._life)
+        if os.read(self._life, 1) == launcher_agent.ENDED and not self._ordered:
+            self._problem = f"the launcher's process on this host, {self._agent_name}, has ended"
+            if self._program is not None:
+                self._end(signal.SIGTERM, 2)
+            return
+        self._killed = True
+        self._note_files()
+        if self._kill_at is None:
+            self._kill_at = time.monotonic() + _AFTER_KILL
+
+    def _note_files(self):
+        """Records MPI's files that the program would leave behind if it were killed now."""
+        if self._program is not None:
+            for process in [self._program.pid, *process_tree.descendants(self._program.pid)]:
+                self._files |= mpi_files.of_rank(process)
+        self._files |= mpi_files.of_agent(self._agent)
+
+    def _end(self, number, grace):
+        """Sends the program a signal, and kills it some seconds later."""
+        self._note_files()
+        if number == signal.SIGKILL:
+            grace = 0
+        elif not self._ordered or number == signal.SIGINT:
+            self._program.send_signal(number)
+        self._ordered = True
+        kill_at = time.monotonic() + grace
+        self._kill_at = kill_at if self._kill_at is None else min(self._kill_at, kill_at)
+
+    def _kill(self):
+        self._ordered = True
+        self._kill_at = None
+        if self._program.poll() is None:
+            _kill_group(self._program.pid)
+
+    def _finish(self):
+        """Reports the program's end."""
+        code = self._program.returncode
+        self._output.expect_nothing_else()
+        if self._input is not None:
+            self._input.close()
+        self._drain()
+        if code:
+            self._await_kill()
+        self._output.close(failed=code != 0)
+        _kill_group(self._program.pid)  # data workers that have outlived it
+        if code:
+            mpi_files.remove(self._files)
+        problem = self._problem or self._output.problem
+        status = 1 if problem else code if code >= 0 else 128 - code
+        self._report(status, self._output.last(), problem)
+        if status:
+            self._wait_for_acknowledgement()
+        while self._link.unsent and not self._lost:  # for as long as the reader needs
+            self._selector.select(0.05)
+            self._receive()
+        if self._lost:
+            launcher_agent.end(self._agent)
+        return status
+
+    def _await_kill(self):
+        """Waits briefly for the launcher's kill, of which the failure may be the first sign.
+
+        The program can lose its connection to the launcher before this rank is killed.
+        """
+        end = time.monotonic() + _BEFORE_KILL
+        while not self._killed and time.monotonic() < end:
+            self._select(0.05)
+
+    def _report(self, status, lines, problem):
+        self._link.send(
+            exit=status,
+            ordered=self._ordered and not problem,
+            after_kill=self._killed,
+            lines=lines,
+            problem=problem,
+        )
+
+    def _drain(self):
+        """Reads the rest of the pipes, as fast as `easyddl run` takes the output."""
+        end = time.monotonic() + _LAST_OUTPUT
+        while time.monotonic() < end and not self._lost:
+            if self._link.unsent > _MOST_UNSENT:
+                end = time.monotonic() + _LAST_OUTPUT
+            watched = self._selector.get_map()
+            if self._program.stdout not in watched and self._program.stderr not in watched:
+                return
+            self._select(0.05)
+
+    def _wait_for_acknowledgement(self):
+        end = time.monotonic() + _ACKNOWLEDGED
+        while not self._acknowledged and time.monotonic() < end:
+            self._selector.select(0.05)
+            self._receive()
+
+
+def _connect(addresses, token, end):
+    """Returns a socket to the first address whose process proves that it knows the token."""
+    reasons = {}
+    while True:
+        for host, port in addresses:
+            try:
+                return handshake.connect((host, port), token, protocol.MESSAGES, timeout=3)
+            except OSError as error:
+                reasons[f"{host}:{port}"] = connection.reason_of(error)
+        if time.monotonic() > end:
+            told = "; ".join(f"{address}: {reason}" for address, reason in reasons.items())
+            raise connection.ConnectionLost(
+                f"host {socket.gethostname()} cannot reach `easyddl run`, which started it: "
+                f"{told}. A firewall may be between them. `--nic` chooses the network."
+            )
+        time.sleep(0.2)
+
+
+def _prepare(parent):
+    """Runs in the program's process before the program."""
+    os.setpgid(0, 0)
+    # However the supervisor ends, the program ends with it.
+    process_tree.die_with_parent(parent)
+    for number in (*processes.ENDING_SIGNALS, signal.SIGPIPE, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.set_wakeup_fd(-1)
+
+
+def _kill_group(group):
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)

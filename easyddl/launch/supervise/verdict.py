@@ -1,0 +1,215 @@
+"""How a job ended: the rank that failed first, and the message about it."""
+
+import dataclasses
+import os
+import re
+import signal
+
+from easyddl.launch.output import error_text, phrases
+from easyddl.runtime import console
+from easyddl.transport import connection
+
+# What easyddl prints when it ends all ranks after a signal, with what became of the backup.
+_STOPPED = re.compile(r"easyddl: (received SIG\w+ on rank [^.]*\. [^.]*\.)")
+
+
+@dataclasses.dataclass
+class Rank:
+    """The state of a rank that has reported.
+
+    Attributes:
+        number: Integer.
+        hello: Dictionary. The facts that it reported.
+        link: `Connection` for messages.
+        alive: `Connection` without messages, or `None` before it has arrived.
+        status: Integer. The exit status of its program; `None` while it runs.
+        ordered: Boolean. Whether it was told to end.
+        after_kill: Boolean. Whether its program ended after the launcher had killed the job.
+        lines: List of strings. The last lines of its output.
+        problem: String. A failure outside of the program, or `None`.
+        lost: String. Why its connection ended before its program, or `None`.
+        ended_at: Float. When it ended or was lost, by `time.monotonic`.
+        error: Dictionary of `error_text.ErrorText`. The printed error that ended the program, or
+            `None`.
+        failed_at: Float. When that error arrived.
+    """
+
+    number: int
+    hello: dict
+    link: object
+    alive: object = None
+    status: int | None = None
+    ordered: bool = False
+    after_kill: bool = False
+    lines: list = dataclasses.field(default_factory=list)
+    problem: str | None = None
+    lost: str | None = None
+    ended_at: float = 0.0
+    error: dict | None = None
+    failed_at: float | None = None
+
+    @property
+    def is_over(self):
+        """Whether it has ended or is lost."""
+        return self.status is not None or self.lost is not None
+
+    @property
+    def failed(self):
+        """Whether it ended badly without being told to end."""
+        if self.status is not None:
+            return self.status != 0 and not self.ordered
+        return self.lost is not None
+
+    @property
+    def place(self):
+        """Its number and host, for messages."""
+        return f"rank {self.number} on host {self.hello['host']}"
+
+
+def first_failure(ranks):
+    """Returns the rank that failed first; `None` if none did.
+
+    Args:
+        ranks: Iterable of `Rank`.
+    """
+    failed = [rank for rank in ranks if rank.failed]
+    # A rank that calls MPI_Abort makes the launcher kill all ranks. Other ranks notice this and
+    # fail too, possibly before the process of that rank has ended.
+    for causes in (
+        [rank for rank in failed if not rank.after_kill],
+        [rank for rank in ranks if (rank.status or rank.after_kill) and _ended_the_job(rank)],
+        failed,
+    ):
+        if causes:
+            return min(causes, key=_time_of_failure)
+    return None
+
+
+def _with_same_error(rank, ranks):
+    """Returns the other ranks that printed the same error as one rank."""
+    if rank.error is None:
+        return []
+    key = error_text.key_of(rank.error)
+    others = [other for other in ranks if other is not rank and other.error is not None]
+    return [other for other in others if error_text.key_of(other.error) == key]
+
+
+def _time_of_failure(rank):
+    """Returns when a rank failed: when its error arrived, which may be long before its end."""
+    return rank.ended_at if rank.failed_at is None else rank.failed_at
+
+
+def _ended_the_job(rank):
+    """Returns whether a rank's last lines, of easyddl or MPI, say that it ended the job."""
+    signs = (
+        f"easyddl: rank {rank.number} on host ",
+        "application called MPI_Abort",
+        "MPI_ABORT was",
+    )
+    return any(sign in line for sign in signs for line in rank.lines)
+
+
+# MPICH and Open MPI print the status that a rank passed to MPI_Abort. MPICH may print further
+# errors after it, until the rank is killed.
+_ABORTED = re.compile(r"application called MPI_Abort\(.*, (\d+)\)|with errorcode (\d+)")
+
+
+def status_of(rank):
+    """Returns the exit status of a job in which a rank failed first."""
+    if rank.after_kill:
+        for line in rank.lines:
+            found = _ABORTED.search(line)
+            if found and 0 < int(found[1] or found[2]) < 256:
+                return int(found[1] or found[2])
+    return rank.status or 1
+
+
+def text_of(rank, ranks, output=None):
+    """Returns the message about the rank that failed first.
+
+    Args:
+        rank: `Rank`.
+        ranks: Iterable of all `Rank`.
+        output: String. The directory of the ranks' output files; `None` without files.
+    """
+    if rank.status is None:
+        return _loss(rank, ranks)
+    stopped = _stop(rank.status, ranks)
+    if stopped:
+        return f"the ranks have ended with exit status {rank.status}: {stopped}"
+    # Of ranks with equal errors, the screen shows the first rank's error. The launcher may have
+    # killed that rank before its end, so the exit status may come from another rank.
+    status = _end(rank)
+    rank = min([rank, *_with_same_error(rank, ranks)], key=_time_of_failure)
+    text = phrases.sentence(f"{rank.place} {status}")
+    if output and not rank.problem:
+        text += f" Its output is in {os.path.join(output, f'{rank.number}.log')} on that host."
+    others = _others_with_the_same_error(rank, ranks)
+    if rank.error and rank.error["text"] and not rank.problem:
+        text += f" The error{f', also of {others}' if others else ''}:"
+        # The ranks' output, which the screen has shown, contains the traceback.
+        lines = rank.error["text"].splitlines() if output else error_text.message_of(rank.error)
+    else:
+        text += f" {others.capitalize()} failed in the same way." if others else ""
+        lines = error_text.without_abort(rank.lines) if rank.error else rank.lines
+        text += " Its last lines:" if lines else ""
+    return "\n".join([text, *(f"    {line}".rstrip() for line in lines)])
+
+
+_MOST_NAMED = 8  # ranks in one message
+
+
+def _others_with_the_same_error(rank, ranks):
+    """Returns a text on the other ranks that failed in the same way; empty without any."""
+    numbers = sorted(other.number for other in _with_same_error(rank, ranks))
+    if len(numbers) > _MOST_NAMED:
+        return f"{len(numbers)} other ranks"
+    return console.ranks(numbers) if numbers else ""
+
+
+def killed_text(ranks, grace, second=None):
+    """Returns a sentence about the ranks that a signal did not end; empty if it ended all.
+
+    Args:
+        ranks: Iterable of `Rank`.
+        grace: Float. The seconds that they had.
+        second: String. The name of a second signal, which ended their time; `None` without one.
+    """
+    killed = sorted(rank.number for rank in ranks if rank.ordered and rank.status == 137)
+    if not killed:
+        return ""
+    some = f"{console.ranks(killed).capitalize()} {'were' if len(killed) > 1 else 'was'}"
+    why = f"a second {second} came" if second else f"`--grace` is {grace:g} s"
+    return f" {some} killed before the end of the script: {why}."
+
+
+def _stop(status, ranks):
+    """Returns what easyddl printed if it ended all ranks after a signal; `None` otherwise."""
+    found = (_STOPPED.search(line) for rank in ranks for line in rank.lines)
+    return next((match[1] for match in found if match and status > 128), None)
+
+
+def _end(rank):
+    status = status_of(rank)
+    if rank.problem:
+        return f"failed: {rank.problem}"
+    try:
+        name = signal.Signals(status - 128).name
+    except ValueError:
+        return f"failed first, with exit status {status}"
+    hint = " (the kernel does this when memory runs out)" if name == "SIGKILL" else ""
+    return f"failed first: it was killed by {name}{hint}"
+
+
+def _loss(rank, ranks):
+    """Returns the message about a rank, or a whole host, that was lost."""
+    ranks = sorted(ranks, key=lambda other: other.number)
+    there = [other for other in ranks if other.hello["kernel"] == rank.hello["kernel"]]
+    lost = [other for other in there if other.lost is not None and other.status is None]
+    host = rank.hello["host"]
+    if len(lost) == len(there):
+        return (
+            f"host {host} was lost, and with it {console.ranks([each.number for each in lost])}: "
+            f"{'its connection ended' if rank.lost == connection.ENDED else rank.lost}."
+        )
+    return f"{rank.place} was lost: the process that supervised it has ended."

@@ -1,0 +1,80 @@
+"""The processes of this host, read from /proc."""
+
+import dataclasses
+import os
+import pathlib
+import signal
+import time
+
+# By these a terminal, a scheduler or a session that ends asks a process to end.
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclasses.dataclass(frozen=True)
+class Process:
+    """A process.
+
+    Attributes:
+        id: Integer. The kernel may reuse the id after the process has ended.
+        name: String. The name of the program, cut to 15 bytes.
+        parent: Integer. The id of the parent process.
+        start: Integer. The start time, in clock ticks since the boot.
+    """
+
+    id: int
+    name: str
+    parent: int
+    start: int
+
+
+def read(process):
+    """Reads the kernel's information on a process.
+
+    Args:
+        process: Integer. The id of the process.
+
+    Returns:
+        `Process`.
+
+    Raises:
+        OSError: If there is no such process, or this process may not see it.
+    """
+    text = pathlib.Path(f"/proc/{process}/stat").read_text(errors="replace")
+    # A name may contain spaces and parentheses. proc_pid_stat(5) explains the fields.
+    name, _, rest = text.partition("(")[2].rpartition(")")
+    fields = rest.split()
+    return Process(id=process, name=name, parent=int(fields[1]), start=int(fields[19]))
+
+
+def ancestors():
+    """Yields each ancestor of this process as a `Process`, the nearest first.
+
+    Ends at an ancestor that this process may not see.
+    """
+    process = os.getppid()
+    while process > 0:
+        try:
+            ancestor = read(process)
+        except OSError:
+            return
+        yield ancestor
+        process = ancestor.parent
+
+
+def age():
+    """Returns the number of seconds since this process started."""
+    start = read(os.getpid()).start / os.sysconf("SC_CLK_TCK")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - start
+
+
+def host_id():
+    """Returns an id of this host, or of this container: containers of a host share its boot id."""
+    return f"{os.uname().nodename} {boot_id()}"
+
+
+def boot_id():
+    """Returns an id of this boot, equal in all containers of a host; empty if unknown."""
+    try:
+        return pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,32 @@
+"""The position of this rank's main thread, which other ranks print if they wait too long."""
+
+import pathlib
+import platform
+import sys
+import threading
+import traceback
+
+# The system call `read`, by processor.
+_READ = {"x86_64": 0, "aarch64": 63}
+
+
+def where():
+    """Returns the innermost calls of the main thread, as the lines of a traceback."""
+    main = threading.main_thread()
+    stack = "".join(traceback.format_stack(sys._current_frames().get(main.ident))[-8:])
+    if not _reads_standard_input(main.native_id):
+        return stack
+    return (
+        f"{stack}  It reads standard input, as `input()` does. Launchers pass standard input to "
+        "rank 0 only. Read it there, and send it to all ranks with `ddl.broadcast_object`.\n"
+    )
+
+
+def _reads_standard_input(thread):
+    """Returns whether a thread of this process is blocked in `read` of file descriptor 0."""
+    try:
+        words = pathlib.Path(f"/proc/self/task/{thread}/syscall").read_text().split()
+    except OSError:  # the kernel does not show it
+        return False
+    call = _READ.get(platform.machine())
+    return len(words) > 1 and words[0] == str(call) and int(words[1], 16) == 0

@@ -1,0 +1,63 @@
+"""Removes files of MPICH that would remain if the job does not reach MPI_Finalize.
+
+MPICH's shared memory has a name in /dev/shm until MPI_Finalize. The launcher's agent on a host
+keeps the host's topology in a temporary file until the job ends. If a rank is killed, these files
+remain. The memory of three ranks has 3 MB, so about 20 such jobs fill the 64 MB of a container's
+/dev/shm. All ranks open both files within MPI_Init, so their names are not needed once all ranks
+have left MPI_Init.
+"""
+
+import contextlib
+import os
+import pathlib
+import re
+
+from easyddl.machine import processes
+
+_AGENT = "hydra_pmi_proxy"
+_MEMORY = re.compile(r"/dev/shm/mpich_(?:shm|vci)_\S+$", re.MULTILINE)
+_TOPOLOGY = re.compile(r"/tmp/hydra_hwloc_xmlfile_\w+")
+
+
+def remove_own():
+    """Removes the files of this rank's job. Call it when all ranks have left MPI_Init."""
+    paths = of_rank(os.getpid())
+    for ancestor in processes.ancestors():
+        if ancestor.name == _AGENT:
+            paths |= of_agent(ancestor.id)
+    remove(paths)
+
+
+def of_rank(process):
+    """Returns the set of the paths of shared memory that a process has mapped.
+
+    Args:
+        process: Integer. The id of the process. The set is empty if the process has ended, or may
+            not be examined.
+    """
+    with contextlib.suppress(OSError):
+        maps = pathlib.Path(f"/proc/{process}/maps").read_text(errors="replace")
+        return set(_MEMORY.findall(maps))  # files without a name any more do not match
+    return set()
+
+
+def of_agent(process):
+    """Returns the set of the paths of topology files that a launcher's agent has open.
+
+    Args:
+        process: Integer. The id of the process. The set is empty if the process has ended, or may
+            not be examined.
+    """
+    paths = set()
+    with contextlib.suppress(OSError):
+        for descriptor in pathlib.Path(f"/proc/{process}/fd").iterdir():
+            with contextlib.suppress(OSError):  # the file was closed in the meantime
+                paths.add(os.readlink(descriptor))
+    return {path for path in paths if _TOPOLOGY.fullmatch(path)}
+
+
+def remove(paths):
+    """Removes files, which another rank of this host may already have removed."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            os.unlink(path)

@@ -1,0 +1,132 @@
+"""The active scopes of this rank: calls of `fit` and `evaluate`, and parts of these calls."""
+
+import contextlib
+from typing import Protocol
+
+from easyddl.runtime import settled_errors, world
+from easyddl.steps.batch_weight import UNWEIGHTED, BatchWeight
+from easyddl.steps.join import Join
+
+_active: list["Scope"] = []  # the innermost last
+
+
+class Step(Protocol):
+    """The part of a compiled training step that its collectives use: see `CompiledStep`.
+
+    Attributes:
+        join: The `Join` of the step's reducers.
+        weight: The `BatchWeight` of the step's batches.
+    """
+
+    join: Join
+    weight: BatchWeight
+
+
+class Scope:
+    """A context manager that is active on this rank while it is entered.
+
+    Scopes nest: a fit validates, and a callback may train another model.
+    """
+
+    def __enter__(self):
+        _active.append(self)
+        return self
+
+    def __exit__(self, *error):
+        _active.remove(self)
+
+
+class Context(Scope):
+    """One call of `fit` or `evaluate`, with the changes that its end must undo.
+
+    Attributes:
+        called: String. What the user called, for messages.
+        model: The Keras model.
+        step: The `Step` of the training; `None` if it averages no gradients.
+        at_end: `contextlib.ExitStack`. It is closed when the call ends, with or without an error.
+    """
+
+    called = ""
+
+    def __init__(self, model):
+        self.model = model
+        self.step: Step | None = None
+        self.at_end = contextlib.ExitStack()
+
+    def __exit__(self, *error):
+        try:
+            return self.at_end.__exit__(*error)
+        finally:
+            super().__exit__(*error)
+
+
+def active(kind=Context):
+    """Returns the active scopes of a class, the innermost first.
+
+    Args:
+        kind: Subclass of `Scope`.
+    """
+    return [each for each in reversed(_active) if isinstance(each, kind)]
+
+
+def called():
+    """Returns the outermost active call of the user, such as "model.fit()"; empty without one.
+
+    Inner calls, which a callback may make, are not returned, because some ranks may not make them.
+    """
+    return next((each.called for each in _active if isinstance(each, Context)), "")
+
+
+def of(model, kind=Context):
+    """Returns the innermost active context of a model; `None` if there is none.
+
+    Args:
+        model: A Keras model.
+        kind: Subclass of `Context`.
+    """
+    return next((each for each in active(kind) if each.model is model), None)
+
+
+def step() -> Step | None:
+    """Returns the step of the innermost context that has one, or `None`."""
+    return next((each.step for each in active() if each.step is not None), None)
+
+
+def batch_weight():
+    """Returns the weight of the batch in the current step of the innermost fit.
+
+    Returns:
+        Scalar float32 tensor; `None` if no loss has set a weight, or all ranks have equal weights.
+    """
+    innermost = step()
+    weight = None if innermost is None else innermost.weight.current()
+    return None if weight is UNWEIGHTED else weight
+
+
+def join() -> Join | None:
+    """Returns the `Join` of the step that `step()` returns, or `None`."""
+    innermost = step()
+    return None if innermost is None else innermost.join
+
+
+def require_all_ranks(what):
+    """Raises an error if some ranks have no batch in the step of the active fit.
+
+    A rank without batches joins only the gradient reductions of the other ranks, and would never
+    enter another collective.
+
+    Args:
+        what: String. The collective.
+    """
+    active_join = join()
+    if active_join is not None and active_join.state.uneven:
+        raise settled_errors.settled(
+            RuntimeError(
+                f"{what} needs all ranks, but some ranks have no more batches in this epoch of "
+                "model.fit(). Call it at the end of an epoch, or give all ranks the same number "
+                "of batches."
+            )
+        )
+
+
+world.set_guard(called, require_all_ranks)

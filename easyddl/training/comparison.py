@@ -1,0 +1,266 @@
+"""What the ranks compare at the begin of a fit: their data, and their configuration.
+
+Each rank runs the script by itself, so each may pass other data or make another model. The ranks
+would train together without a word, and get another result than one process.
+"""
+
+import dataclasses
+
+import keras
+
+from easyddl.collectives import objects
+from easyddl.data import split_calls, summary
+from easyddl.runtime import console, notices, settled_errors, world
+from easyddl.training import configuration
+
+_MOST_SHOWN = 5
+
+_ADVICE = (
+    "Each rank runs the script by itself: set seeds before random choices, sort what the file "
+    "system lists, and let one rank choose what is searched, by ddl.broadcast_object()."
+)
+
+
+@dataclasses.dataclass
+class Inputs:
+    """What one rank passes to a fit, as far as the ranks compare it.
+
+    Attributes:
+        seed: Integer. The seed of the order of arrays; `None` if the fit does not shuffle arrays.
+        validation_freq: The argument of `fit` if there are validation data, else `None`.
+        problem: String. What is wrong with the lengths of the data, or `None`.
+        splits: Dict of `split_calls.Call`: the calls of `split_data` before the fit.
+        x: Dict of `summary.Summary` by path; empty if the data came from `split_data`.
+        class_weight: String, the argument of `fit`.
+        configuration: Dict of checksums of the model's configuration, by section.
+    """
+
+    seed: int | None
+    validation_freq: object
+    problem: str | None
+    splits: dict
+    x: dict
+    class_weight: str
+    configuration: dict
+
+
+def compare(fit, seed):
+    """Compares what the ranks pass to a fit. Collective.
+
+    Args:
+        fit: `FitContext` of a fit that Keras has not begun.
+        seed: Integer or `None`: see `Inputs`.
+
+    Returns:
+        List of `Inputs`, by rank.
+
+    Raises:
+        ValueError: On all ranks, if their data or configurations differ so that no broadcast makes
+            them equal.
+    """
+    sections = configuration.sections_of(fit.model)
+    mine = _inputs_of(fit.arguments, seed, configuration.checksums(sections))
+    by_rank = objects.allgather_object(mine)
+    _require_lengths([each.problem for each in by_rank])
+    _compare_splits([each.splits for each in by_rank])
+    _compare_configurations([each.configuration for each in by_rank], sections)
+    _compare_class_weights([each.class_weight for each in by_rank])
+    if summary.are_equal([each.x for each in by_rank]):
+        notices.tell_once(
+            "the same x",
+            f"warning: all {world.size()} ranks pass the same x to model.fit(), and train on the "
+            "same samples. Split the data before, by ddl.split_data(x, y).",
+        )
+    return by_rank
+
+
+def _inputs_of(arguments, seed, checksums):
+    validates = arguments.get("validation_data") is not None
+    validates = validates or bool(arguments.get("validation_split"))
+    return Inputs(
+        seed=seed,
+        validation_freq=arguments.get("validation_freq", 1) if validates else None,
+        problem=_problem(arguments),
+        splits=split_calls.take(),
+        x=unsplit_summaries(arguments.get("x")),
+        class_weight=repr(arguments.get("class_weight")),
+        configuration=checksums,
+    )
+
+
+def unsplit_summaries(data):
+    """Returns the summaries of data that `split_data` has not returned.
+
+    Args:
+        data: An argument of `fit` or `evaluate`: arrays in any structure, or a dataset.
+
+    Returns:
+        Dict of `summary.Summary`; empty if some of the data came from `split_data`, or are no
+        arrays.
+    """
+    leaves = [leaf for leaf in keras.tree.flatten(data) if leaf is not None]
+    summaries = [summary.of(leaf) for leaf in leaves]
+    if None in summaries or any(split_calls.is_result(leaf) for leaf in leaves):
+        return {}
+    return {str(i): each for i, each in enumerate(summaries)}
+
+
+def _problem(arguments):
+    """Returns what is wrong with the lengths of this rank's arrays, or `None`."""
+    lengths = {name: _length(arguments.get(name)) for name in ("x", "y", "sample_weight")}
+    lengths = {name: each for name, each in lengths.items() if each is not None}
+    if not lengths:
+        return None
+    _warn_of_steps(arguments, lengths.get("x"))
+    least, most = min(lengths, key=lengths.get), max(lengths, key=lengths.get)
+    total, size = lengths[most], world.size()
+    if least == most or lengths[least] not in (total // size, -(-total // size)):
+        return None
+    return (
+        f"`{most}` of model.fit() has the samples of all ranks, and `{least}` those of this rank "
+        "alone. Split them together, as in `x, y = ddl.split_data(x, y)`. Received: "
+        + ", ".join(f"{name} with {length} samples" for name, length in lengths.items())
+    )
+
+
+def _length(data):
+    shapes = [getattr(leaf, "shape", None) for leaf in keras.tree.flatten(data)]
+    return int(shapes[0][0]) if shapes and shapes[0] and shapes[0][0] is not None else None
+
+
+def _warn_of_steps(arguments, samples):
+    steps, size = arguments.get("steps_per_epoch"), world.size()
+    if steps is None or samples is None:
+        return
+    batches = -(-samples // (arguments.get("batch_size") or 32))
+    if batches < steps <= size * (batches + 1):
+        notices.tell(
+            "warning: `steps_per_epoch` of model.fit() counts the steps of one rank, whose data "
+            f"have {batches} batches. Divide it by ddl.size(), or leave it out. "
+            f"Received: steps_per_epoch={steps}"
+        )
+
+
+def _require_lengths(problems):
+    failed = [rank for rank, each in enumerate(problems) if each is not None]
+    if failed:
+        mine = problems[world.rank()]
+        text = mine or f"{problems[failed[0]]} (on rank {failed[0]})"
+        raise settled_errors.settled(ValueError(text))
+
+
+def _compare_splits(by_rank):
+    """Compares the data that the ranks passed to the same calls of `split_data`."""
+    common = set(by_rank[0]).intersection(*by_rank[1:])
+    for call in [each for each in by_rank[0] if each in common]:
+        calls = [each[call] for each in by_rank]
+        place = f"split_data() in {call[0]}"
+        options = [each.options for each in calls]
+        if len(set(options)) > 1:
+            raise settled_errors.settled(
+                ValueError(
+                    f"All ranks must pass the same arguments to {place}, or their shards overlap. "
+                    f"Received: {_values_by_rank(options)}"
+                )
+            )
+        for path in calls[0].summaries:
+            _compare_data(place, path, [each.summaries.get(path) for each in calls])
+
+
+def _compare_data(place, path, by_rank):
+    if None in by_rank:
+        return
+    found = summary.difference(by_rank)
+    if found is None:
+        return
+    if found == "shapes":
+        what, received = "shapes", _values_by_rank([each.shape for each in by_rank])
+    else:
+        others = [rank for rank, each in enumerate(by_rank) if each != by_rank[0]]
+        what = "contents"
+        received = f"other values on {console.ranks(others)} than on rank 0"
+    text = (
+        f"The ranks passed {path} with different {what} to {place}, so that their shards are not "
+        f"those of the same data. {_ADVICE} If it is meant, pass compare=False. Received: "
+        f"{received}"
+    )
+    if found == "floats":
+        notices.tell(f"warning: {text}")
+    else:
+        raise settled_errors.settled(ValueError(text))
+
+
+def _compare_configurations(by_rank, sections):
+    """Compares the ranks' configurations, of which each rank has received the checksums."""
+    names = {name: None for each in by_rank for name in each}
+    differing = [name for name in names if len({each.get(name) for each in by_rank}) > 1]
+    if not differing:
+        return
+    everyones = objects.allgather_object({name: sections.get(name) for name in differing})
+    errors, rates, layers = [], [], []
+    for name in differing:
+        for path, values in _differences([each[name] for each in everyones]).items():
+            is_rate = path.endswith(configuration.RATE) and all(map(_is_number, values))
+            found = rates if is_rate else layers if name.startswith("layer") else errors
+            found.append(f"{name}: {path} is {_values_by_rank(map(_short, values))}")
+    if rates:
+        notices.tell(
+            "warning: the ranks pass different learning rates. DDLGlobalVariablesCallback gives "
+            f"all ranks that of the root. {_ADVICE} Received: {_shown(rates)}"
+        )
+    if layers:
+        notices.tell(
+            "warning: the ranks' layers are configured differently, and train together. "
+            f"{_ADVICE} Received: {_shown(layers)}"
+        )
+    if errors:
+        raise settled_errors.settled(
+            ValueError(
+                "All ranks must configure the model in the same way, or their weights part. "
+                f"{_ADVICE} Received: {_shown(errors)}"
+            )
+        )
+
+
+def _differences(sections):
+    """Returns the values by rank of what differs between the ranks' versions of a section."""
+    if None in sections:
+        return {"it": ["absent" if each is None else "there" for each in sections]}
+    paths = {path: None for each in sections for path in each}
+    values = {path: [each.get(path, "absent") for each in sections] for path in paths}
+    return {path: each for path, each in values.items() if len(set(each)) > 1}
+
+
+def _short(text):
+    """Returns a value without digits that a float32 does not have."""
+    return f"{float(text):.6g}" if _is_number(text) else text[:80]
+
+
+def _is_number(text):
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _compare_class_weights(weights):
+    if len(set(weights)) > 1:
+        notices.tell(
+            "warning: `class_weight` of model.fit() differs between the ranks, so that their "
+            "losses differ. Compute it from all data, before split_data. Received: "
+            f"{_values_by_rank(weights)}"
+        )
+
+
+def _values_by_rank(values):
+    """Returns text such as `"0.9 on ranks 0, 2; 0.5 on rank 1"`."""
+    ranks = {}
+    for rank, value in enumerate(values):
+        ranks.setdefault(value, []).append(rank)
+    return "; ".join(f"{value} on {console.ranks(those)}" for value, those in ranks.items())
+
+
+def _shown(texts):
+    more = len(texts) - _MOST_SHOWN
+    return "; and ".join(texts[:_MOST_SHOWN]) + (f"; and {more} more" if more > 0 else "")

@@ -1,0 +1,98 @@
+"""The configuration of a fit, which must be the same on all ranks: optimizers, loss and layers.
+
+Each rank's step contains its own configuration as constants, for example the momentum and the rate
+of a dropout. No broadcast of variables makes these equal.
+"""
+
+import contextlib
+import json
+import warnings
+import zlib
+
+import keras
+
+from easyddl.compat import keras_layer, keras_saving
+from easyddl.training import model_state
+
+# Keras chooses the names itself, ranks may draw different random numbers, and a module of PyTorch
+# has its weights in its configuration, which are broadcast.
+_IGNORED = ("name", "seed", "module", "shared_object_id", "build_config", "compile_config")
+
+# What `adapt` computes: `adapted_layers` gives all ranks the root's.
+_ADAPTED = ("vocabulary", "idf_weights", "bin_boundaries", "mean", "variance", "vocabulary_size")
+
+_COMPILED = ("loss", "loss_weights", "metrics", "weighted_metrics", "steps_per_execution")
+
+RATE = "learning_rate"
+
+
+def sections_of(model):
+    """Returns the configuration of a compiled model.
+
+    Args:
+        model: A Keras model.
+
+    Returns:
+        Dict by section. A section is a dict of texts by path. What cannot be serialized is left
+        out.
+    """
+    compiled = _compiled(model)
+    found = {"compile()": _flat({key: compiled.get(key) for key in _COMPILED})}
+    for i, optimizer in enumerate(model_state.optimizers(model)):
+        name = "the optimizer" if i == 0 else f"optimizer {i + 1}"
+        found[name] = {"class": type(optimizer).__name__, **_flat(_config_of(optimizer))}
+    layers = [each for each in keras_layer.layers_of(model) if not isinstance(each, keras.Model)]
+    for i, layer in enumerate(layers):
+        if not isinstance(layer, keras.metrics.Metric):
+            found[f"layer {i + 1}, {type(layer).__name__}"] = _flat(_config_of(layer), _ADAPTED)
+    return found
+
+
+def checksums(sections):
+    """Returns a checksum of each section, by which ranks find those that differ."""
+    return {name: zlib.crc32(json.dumps(each).encode()) for name, each in sections.items()}
+
+
+def _compiled(model):
+    with _quiet():
+        return model.get_compile_config() or {}
+    return {}
+
+
+def _config_of(thing):
+    with _quiet():
+        return thing.get_config()
+    return {}
+
+
+@contextlib.contextmanager
+def _quiet():
+    """Suppresses what the user's own `get_config` warns of and raises."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        stack.enter_context(keras_saving.without_tensorflow())
+        stack.enter_context(contextlib.suppress(Exception))
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _flat(config, ignored=()):
+    """Returns the plain values of a nested config as texts, by path."""
+    found = {}
+    _collect(config, "", ignored, found)
+    return found
+
+
+def _collect(value, path, ignored, found):
+    if isinstance(value, dict) and value.get("class_name") == "DTypePolicy":
+        _collect(value["config"]["name"], path, ignored, found)
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            if key not in (*_IGNORED, *ignored):
+                inner_path = path if key in ("config", "class_name") else f"{path}.{key}"
+                _collect(inner, inner_path, ignored, found)
+    elif isinstance(value, list | tuple):
+        for i, inner in enumerate(value):
+            _collect(inner, f"{path}[{i}]", ignored, found)
+    elif value is None or isinstance(value, bool | int | float | str):
+        found[path.lstrip(".")] = repr(value)

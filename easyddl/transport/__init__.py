@@ -1,0 +1,1 @@
+"""Connections between the processes of a job: the handshake, and the messages after it."""

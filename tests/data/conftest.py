@@ -1,0 +1,38 @@
+"""Ranks that one process plays one after the other."""
+
+import inspect
+
+import pytest
+
+from easyddl import split_data
+from easyddl.runtime import world
+
+
+@pytest.fixture
+def at(monkeypatch):
+    """Returns a function that makes this process one rank of many."""
+
+    def at(rank, size):
+        monkeypatch.setattr(world, "rank", lambda: rank)
+        monkeypatch.setattr(world, "size", lambda: size)
+        monkeypatch.setattr(world, "is_root", lambda: rank == 0)
+
+    return at
+
+
+@pytest.fixture
+def split(at):
+    """Returns a function that gives the parts of all ranks, as a list.
+
+    Where what is split is used up or told apart by that, a function makes it for each rank.
+    """
+
+    def split(size, *arrays, **options):
+        parts = []
+        for rank in range(size):
+            at(rank, size)
+            made = [each() if inspect.isfunction(each) else each for each in arrays]
+            parts.append(split_data(*made, **options))
+        return parts
+
+    return split

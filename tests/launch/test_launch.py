@@ -1,0 +1,549 @@
+"""The parts of `easyddl run` that need no job: placement, command lines, binding, verdicts."""
+
+import pathlib
+import socket
+
+import pytest
+
+from easyddl.doctor import agent_start as doctor_start
+from easyddl.hosts import host_list
+from easyddl.hosts.host_list import HostSlots
+from easyddl.launch.calls import run_process
+from easyddl.launch.output import phrases, startup_lines
+from easyddl.launch.output.lines import Lines
+from easyddl.launch.start import binding, command_line, environment, mpirun, placement
+from easyddl.launch.start.request import Request
+from easyddl.launch.supervise import granted, host_names, verdict
+
+VERSIONS = {
+    mpirun.HYDRA: "HYDRA build details:\n    Version:                                 5.0.2\n",
+    mpirun.INTEL: "Intel(R) MPI Library for Linux* OS, Version 2021.18 Build 20260101\n",
+    mpirun.OPEN_MPI_4: "mpirun (Open MPI) 4.1.4\n\nReport bugs to ...\n",
+    mpirun.OPEN_MPI_5: "mpirun (Open MPI) 5.0.11\n\nReport bugs to ...\n",
+}
+
+
+@pytest.mark.parametrize("family", VERSIONS)
+def test_mpis_are_recognized(family):
+    assert mpirun.recognize("/bin/mpirun", VERSIONS[family]).family == family
+
+
+def made(family, monkeypatch, **request):
+    found = mpirun.recognize("/mpi/bin/mpirun", VERSIONS[family])
+    monkeypatch.setattr(mpirun, "find", lambda: found)
+    monkeypatch.setattr(command_line.os, "geteuid", lambda: 1000)
+    asked = Request(["python", "train.py"], **request)
+    placed = placement.place(asked, {})
+    line = command_line.make(asked, placed, {"PATH": "/bin", "LD_LIBRARY_PATH": "/mpi/lib"})
+    assert line.arguments[-2:] == command_line.RANK
+    return line, " ".join(line.arguments[:-3])
+
+
+TWO = [HostSlots("h1", 4), HostSlots("h2", 2)]
+
+
+@pytest.mark.parametrize(
+    ("family", "hosts", "expected"),
+    [
+        (mpirun.HYDRA, None, ["-launcher fork -np 3"]),
+        (mpirun.HYDRA, TWO, ["-np 6", "-hosts h1:4,h2:2"]),
+        (mpirun.INTEL, None, ["-bootstrap fork -np 3"]),
+        (mpirun.INTEL, TWO, ["-n 4 -host h1", ": -n 2 -host h2"]),
+        (mpirun.OPEN_MPI_4, None, ["-np 3 --bind-to none", "--oversubscribe"]),
+        (mpirun.OPEN_MPI_4, TWO, ["-H h1:4,h2:2", "--mca plm_rsh_args", "-x LD_LIBRARY_PATH"]),
+        (mpirun.OPEN_MPI_5, None, ["--map-by slot:OVERSUBSCRIBE", "-x EASYDDL_LAUNCH"]),
+        (mpirun.OPEN_MPI_5, TWO, ["-H h1:4,h2:2", "--prtemca plm_ssh_args", "-x PATH"]),
+    ],
+)
+def test_command_lines(family, hosts, expected, monkeypatch):
+    _, text = made(family, monkeypatch, hosts=hosts, np=None if hosts else 3)
+    for words in expected:
+        assert words in text
+
+
+@pytest.mark.parametrize(
+    ("family", "expected"),
+    [
+        (mpirun.HYDRA, ["-launcher rsh -launcher-exec /bin/false", "-iface eth1"]),
+        (mpirun.INTEL, ["-bootstrap rsh -bootstrap-exec /bin/false", "-iface eth1"]),
+        (mpirun.OPEN_MPI_4, ["plm_rsh_agent /bin/false", "oob_tcp_if_include eth1,eth2",
+                          "--mca btl tcp,self,vader"]),
+        (mpirun.OPEN_MPI_5, ["plm_ssh_agent /bin/false", "prte_if_include eth1,eth2",
+                          "--mca btl tcp,self,sm"]),
+    ],
+)  # fmt: skip
+def test_network_options(family, expected, monkeypatch):
+    _, text = made(
+        family, monkeypatch, hosts=TWO, rsh="/bin/false", nic="eth1,eth2", tcp=True, mpi_args=["-v"]
+    )
+    for words in [*expected, " -v"]:
+        assert words in text
+
+
+def test_ranks_are_not_bound_by_the_launcher(monkeypatch):
+    line, _ = made(mpirun.INTEL, monkeypatch, np=2)
+    assert line.environment["I_MPI_PIN"] == "0"
+
+
+def test_a_launcher_of_another_mpi(monkeypatch):
+    with pytest.raises(RuntimeError, match="`--launcher openmpi` does not fit"):
+        made(mpirun.HYDRA, monkeypatch, np=2, launcher="openmpi")
+
+
+@pytest.mark.parametrize(
+    ("request_", "variables", "expected"),
+    [
+        ({"hosts": TWO}, {}, ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20"]),
+        ({"hosts": TWO, "rsh": "/bin/rsh"}, {"HYDRA_LAUNCHER": "ssh"}, ["/bin/rsh"]),
+        # Nobody knows, or knows here, by what mpirun reaches the hosts.
+        ({"np": 2}, {}, None),
+        ({"hosts": TWO}, {"PBS_NODEFILE": "nodes"}, None),
+        ({"hosts": TWO}, {"OMPI_MCA_plm_rsh_agent": "/etc/mpi/kubexec.sh"}, None),
+        ({"hosts": TWO}, {"HYDRA_LAUNCHER_EXEC": "/bin/on"}, None),
+        ({"hosts": TWO, "mpi_args": ["-launcher-exec", "/bin/on"]}, {}, None),
+    ],
+)
+@pytest.mark.parametrize("family", VERSIONS)
+def test_commands_on_hosts(family, request_, variables, expected, monkeypatch, tmp_path):
+    """They go the way of the launcher's own ones, or no way."""
+    found = mpirun.recognize("/mpi/bin/mpirun", VERSIONS[family])
+    monkeypatch.setattr(mpirun, "find", lambda: found)
+    (tmp_path / "nodes").write_text("h1\nh2\n")
+    monkeypatch.chdir(tmp_path)
+    asked = Request(["python", "train.py"], **request_)
+    on_host = command_line.make(asked, placement.place(asked, {}), variables).on_host
+    if expected is None:
+        assert on_host is None
+    else:
+        assert on_host("h2", ["sh", "-c", "a 'b'"]) == [
+            *expected,
+            "h2",
+            "sh",
+            "-c",
+            "'a '\"'\"'b'\"'\"''",
+        ]
+
+
+def test_commands_on_hosts_by_srun(monkeypatch):
+    found = line_in_a_heterogeneous_job(monkeypatch, of_line=lambda line: line.on_host)
+    command = found("n3", ["sh", "-c", "a 'b'"])
+    assert command[0] == "srun" and command[-3:] == ["sh", "-c", "a 'b'"]
+    assert {"--het-group=1", "--nodelist=n3", "--nodes=1", "--ntasks=1"} <= {*command}
+
+
+def test_jobs_within_flux(monkeypatch):
+    asked = Request(["x"], np=2)
+    with pytest.raises(RuntimeError, match="flux run -n N"):
+        command_line.make(asked, placement.place(asked, {}), {"FLUX_JOB_ID": "f1"})
+
+
+@pytest.mark.parametrize(
+    ("listed", "size", "expected"),
+    [
+        ("h1:4,h2:4", None, "h1:4,h2:4"),
+        ("h1:4,h2:4", 5, "h1:4,h2:1"),
+        ("h1:4,h2:4", 3, "h1:3"),
+        ("h1,h2,h3", 7, "h1:3,h2:2,h3:2"),
+        ("h1,h2,h3", 2, "h1:1,h2:1"),
+    ],
+)
+def test_placement(listed, size, expected):
+    placed = placement.place(Request(["x"], size, host_list.parse(listed)), {})
+    assert ",".join(map(str, placed.hosts)) == expected
+    names = [placed.host_of(rank) for rank in range(placed.size)]
+    assert names == [host.name for host in placed.hosts for _ in range(host.slots)]
+
+
+def test_placement_in_an_allocation():
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "2(x2)"}
+    placed = placement.place(Request(["x"]), slurm)
+    assert ",".join(map(str, placed.hosts)) == "n1:2,n2:2"
+    assert "srun" in placed.scheduler.commands and not placed.local
+    with pytest.raises(ValueError, match=r"`-np 8` asks for more ranks .* has 4"):
+        placement.place(Request(["x"], 8), slurm)
+    named = placement.place(Request(["x"], 2, host_list.parse("h9:2")), slurm)
+    assert named.scheduler is None
+
+
+HETEROGENEOUS = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_HET_SIZE": "2",
+    "SLURM_JOB_NODELIST_HET_GROUP_0": "n1",
+    "SLURM_JOB_NODELIST_HET_GROUP_1": "n[2-3]",
+    "SLURM_TASKS_PER_NODE_HET_GROUP_0": "2",
+    "SLURM_TASKS_PER_NODE_HET_GROUP_1": "2,1",
+    "SLURM_CPUS_PER_TASK_HET_GROUP_0": "2",
+}
+
+
+def line_in_a_heterogeneous_job(monkeypatch, of_line=lambda line: line.arguments, **request):
+    found = mpirun.recognize("/mpi/bin/mpirun", VERSIONS[mpirun.HYDRA])
+    monkeypatch.setattr(mpirun, "find", lambda: found)
+    monkeypatch.setattr(command_line.shutil, "which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(command_line, "_offered_by_srun", lambda found: "pmi2")
+    asked = Request(["python", "train.py"], **request)
+    return of_line(command_line.make(asked, placement.place(asked, HETEROGENEOUS), HETEROGENEOUS))
+
+
+def test_each_group_of_a_heterogeneous_job_of_slurm(monkeypatch):
+    line = line_in_a_heterogeneous_job(monkeypatch)
+    colon = line.index(":")
+    first, second = line[1:colon], line[colon + 1 :]
+    for group in (first, second):
+        assert "--mpi=pmi2" in group and group[-2:] == command_line.RANK
+    assert {"--het-group=0", "--cpus-per-task=2", "--ntasks=2", "--nodelist=n1,n1"} <= {*first}
+    assert {"--het-group=1", "--nodes=2", "--ntasks=3", "--nodelist=n2,n2,n3"} <= {*second}
+    assert not any(option.startswith("--cpus-per-task") for option in second)
+
+
+def test_some_groups_of_a_heterogeneous_job_of_slurm(monkeypatch):
+    assert ":" not in line_in_a_heterogeneous_job(monkeypatch, np=2)
+    named = line_in_a_heterogeneous_job(monkeypatch, hosts=host_list.parse("n3:1"))
+    assert ":" not in named and "--het-group=1" in named
+    elsewhere = line_in_a_heterogeneous_job(monkeypatch, hosts=host_list.parse("n9:1"))
+    assert elsewhere[0] == "/mpi/bin/mpirun"
+    with pytest.raises(ValueError, match=r"-H names the host n9, .* \(n1, n2, n3\)"):
+        line_in_a_heterogeneous_job(monkeypatch, hosts=host_list.parse("n9:1"), launcher="srun")
+
+
+def test_mpirun_in_a_heterogeneous_job_of_slurm(monkeypatch):
+    assert "-hosts" in line_in_a_heterogeneous_job(monkeypatch, np=2, launcher="hydra")
+    with pytest.raises(RuntimeError, match=r"heterogeneous job .* Use `--launcher srun`"):
+        line_in_a_heterogeneous_job(monkeypatch, launcher="hydra")
+
+
+CPUS = frozenset({0, 1, 2, 5})
+
+
+def test_a_job_on_some_cpus(monkeypatch):
+    _, text = made(mpirun.HYDRA, monkeypatch, np=2, cpus=CPUS)
+    assert "-launcher fork -np 2" in text
+    placed = placement.place(Request(["x"], 2, cpus=CPUS), {})
+    assert str(placed) == "2 ranks on the CPUs 0-2,5 of this host"
+
+
+def test_some_cpus_of_an_allocation_on_this_host(monkeypatch):
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": socket.gethostname()}
+    request = Request(["x"], 2, cpus=CPUS)
+    placed = placement.place(request, slurm)
+    found = mpirun.recognize("/mpi/bin/mpirun", VERSIONS[mpirun.HYDRA])
+    monkeypatch.setattr(mpirun, "find", lambda: found)
+    monkeypatch.setattr(command_line.shutil, "which", lambda name: f"/bin/{name}")
+    text = " ".join(command_line.make(request, placed, slurm).arguments)
+    assert f"-launcher fork -np 2 -hosts {socket.gethostname()}:2" in text
+    asked = Request(["x"], 2, cpus=CPUS, launcher="srun")
+    with pytest.raises(ValueError, match=r"`--cpus` cannot limit .*Leave out `--launcher srun`"):
+        command_line.make(asked, placed, slurm)
+
+
+def test_cpus_of_other_hosts():
+    with pytest.raises(ValueError, match=r"`--cpus` .* -H has other hosts.* h1:4,h2:2"):
+        placement.place(Request(["x"], None, TWO, cpus=CPUS), {})
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "1(x2)"}
+    with pytest.raises(ValueError, match=r"the allocation of Slurm's srun has other hosts"):
+        placement.place(Request(["x"], cpus=CPUS), slurm)
+
+
+def test_a_launcher_that_does_not_pass_the_cpus_on():
+    placed = placement.place(Request(["x"], 2, cpus=CPUS), {})
+    got = hellos("h1", "h1")
+    got[0]["cpus"], got[1]["cpus"] = [0, 1], [2, 5]
+    assert granted.problem(placed, got, "1") is None
+    got[1]["cpus"] = [2, 3]
+    told = granted.problem(placed, got, "1")
+    assert "Rank 1 may use the CPUs 2-3, but `--cpus` allows 0-2,5" in told
+
+
+def cores(count, threads=1):
+    """The logical CPUs of each core, numbered as on x86: second threads after all first ones."""
+    return [[core + count * thread for thread in range(threads)] for core in range(count)]
+
+
+def test_binding_is_even_and_disjoint():
+    for ranks in (1, 2, 3, 4, 7, 8):
+        for threads in (1, 2):
+            shares = binding.partition([list(range(8 * threads))] * ranks, cores(8, threads))
+            assert sorted(cpu for share in shares for cpu in share) == list(range(8 * threads))
+            sizes = [len(share) // threads for share in shares]
+            assert max(sizes) - min(sizes) <= 1
+            for share in shares:
+                assert {cpu % 8 for cpu in share} == {cpu for cpu in share if cpu < 8}
+
+
+def test_binding_leaves_what_the_launcher_bound():
+    assert binding.partition([[0, 1], [2, 3]], cores(4)) is None
+    assert binding.partition([[0, 1], [1, 2]], cores(4)) is None
+
+
+def test_ranks_share_cores_where_there_are_too_few():
+    assert binding.partition([[0, 1]] * 3, cores(8)) is None
+    assert binding.partition([[0, 8]] * 2, cores(8, threads=2)) is None
+
+
+def hellos(*hosts, size=None, version="1"):
+    return {
+        rank: {
+            "host": host,
+            "kernel": host,
+            "addresses": ["10.0.0." + host[1:]],
+            "size": size or len(hosts),
+            "version": version,
+        }
+        for rank, host in enumerate(hosts)
+    }
+
+
+def placed(text):
+    return placement.place(Request(["x"], None, host_list.parse(text)), {})
+
+
+@pytest.mark.parametrize(
+    ("asked", "got"),
+    [
+        ("h1:2,h2:1", hellos("h1", "h1", "h2")),
+        ("10.0.0.1:1,10.0.0.2:1", hellos("h1", "h2")),
+        ("alias:1,h2:1", hellos("h1", "h2")),
+        ("h1.site:1,h2.site:1", hellos("h1", "h2")),
+        # Hosts that were copied, names and all.
+        ("h1:1,h2:1", {0: hellos("h1", "h2")[0], 1: {**hellos("h1", "h1")[1], "kernel": "copy"}}),
+    ],
+)
+def test_what_was_granted_as_asked(asked, got):
+    assert granted.problem(placed(asked), got, "1") is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "got", "words"),
+    [
+        ("h1:1,h2:1", hellos("h1", "h1"), "but it runs on h1 (2 ranks)"),
+        ("h1:2,h2:2", hellos("h1", "h2", "h2", "h2"), "but it runs on h1 (1 rank), h2 (3 ranks)"),
+        ("h1:1,h2:1", hellos("h1", "h1"), "The names h1, h2 lead to one host"),
+        ("h1:1,h2:1,h3:1", hellos("h1", "h3", "h4"), "Rank 1 was to run on h2, but it runs on h3"),
+        ("h1:1,h2:1", hellos("h2", "h1"), "Rank 0 was to run on h1, but it runs on h2"),
+        ("10.0.0.1:1", hellos("h2"), "Rank 0 was to run on 10.0.0.1"),
+        ("h1:2", hellos("h1", "h1", size=1), "jobs of 1 rank(s) instead of one job of 2"),
+        ("h1:1", hellos("h1", version="2"), "The host h1 (rank 0) has easyddl 2, and this"),
+    ],
+)
+def test_what_was_not_granted(asked, got, words):
+    assert words in granted.problem(placed(asked), got, "1")
+
+
+@pytest.mark.parametrize(
+    ("asked", "got", "expected"),
+    [
+        ("h1:1,h2:2", hellos("h1", "h2", "h2"), {}),
+        ("h1.site:1,10.0.0.2:1,localhost:1", hellos("h1", "h2", "h3"), {}),
+        ("gpu:2,h2:1,node:2", hellos("h1", "h1", "h2", "h3", "h3"), {0: "gpu", 3: "node"}),
+    ],
+)
+def test_names_that_the_hosts_do_not_give_themselves(asked, got, expected):
+    assert host_names.aliases(placed(asked), got) == expected
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "expected"),
+    [
+        ([], ["10.0.0.2"], False),  # an alias of this host's own
+        (["10.0.0.3"], ["10.0.0.3"], False),
+        (["127.0.1.1"], ["10.0.0.3"], False),
+        (["10.0.0.2", "10.0.0.3"], ["10.0.0.2"], False),
+        (["192.0.2.7"], ["192.0.2.7"], False),  # of a router that passes connections on
+        (["10.0.0.3"], ["192.0.2.7"], False),
+        (["10.0.0.2"], [], False),  # an alias of ssh
+        (["10.0.0.2"], ["10.0.0.3"], True),
+    ],
+)
+def test_names_of_which_hosts_disagree(there, here, expected, monkeypatch):
+    """The name h2 has led to the host h3, whose address is 10.0.0.3."""
+    monkeypatch.setattr(host_names, "look_up", lambda name: here)
+    said = host_names.contradiction("h2", hellos("h3")[0], there)
+    assert bool(said) == expected
+    if expected:
+        words = "h2 leads to host h3, but on h3 it is the name of 10.0.0.2, and here of 10.0.0.3"
+        assert words in said
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(10, 8), (30, 25), (60, 55)])
+def test_easyddl_run_gives_up_before_those_who_wait_for_it(seconds, expected, monkeypatch):
+    """It knows the reason, which they show."""
+    monkeypatch.setattr(doctor_start, "Program", lambda command, token="": command)
+    options = doctor_start.StartOptions(timeout=seconds)
+    for line in (
+        run_process.command(2, None, [], None, seconds, (), 5),
+        doctor_start.mpi_job(["h1", "h2"], options),
+    ):
+        assert float(line[line.index("--start-timeout") + 1]) == expected
+
+
+def test_names_and_values_of_variables():
+    read = environment.variables(["A=1=2", "B", "C="], {"B": "b"})
+    assert read == {"A": "1=2", "B": "b", "C": ""}
+
+
+def test_variables_that_ranks_get():
+    ours = {"HOME": "/h", "SSH_TTY": "x", "PMI_RANK": "0", "SLURM_JOB_ID": "1", "_": "x",
+            "A_B": "1", "PWD": "/", "OMPI_X": "1", "EASYDDL_OVERLAP": "0",
+            "EASYDDL_LAUNCH": "{}"}  # fmt: skip
+    got = environment.forwarded(ours, Request(["x"], environment={"C": "2"}), "/traces")
+    assert got == {
+        "HOME": "/h",
+        "A_B": "1",
+        "EASYDDL_OVERLAP": "0",
+        "C": "2",
+        "EASYDDL_TIMELINE": "/traces",
+    }
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_lines_do_not_depend_on_how_data_arrive(size):
+    text = b"one\ntwo\r\nbar 1\rbar 2\rbar 3\n\nlast"
+    lines, found = Lines(), []
+    for begin in range(0, len(text), size):
+        found += lines.add(text[begin : begin + size])
+    assert found == [b"one\n", b"two\r\n", b"bar 1\r", b"bar 2\r", b"bar 3\n", b"\n"]
+    assert lines.rest() == b"last"
+    assert lines.last() == ["one", "two", "bar 3", "last"]
+
+
+def test_a_line_of_any_length_takes_a_time_in_proportion():
+    """A search that begins anew at each byte would take days for it."""
+    lines, passed_on = Lines(), 0
+    for begin in (b"x" * (1 << 16), b"\r" * (1 << 16), bytes(range(256)) * 256):
+        for _ in range(200):
+            passed_on += sum(map(len, lines.add(begin)))
+    for _ in range(300_000):
+        passed_on += sum(map(len, lines.add(b"x")))
+    assert passed_on + len(lines.rest()) == 600 * (1 << 16) + 300_000
+    assert max(map(len, lines.last())) <= 1 << 13
+
+
+def test_the_last_lines_show_the_end_of_a_long_one():
+    lines = Lines()
+    lines.add(b"begin " + b"x" * 100_000 + b" end\n")
+    (line,) = lines.last()
+    assert line.startswith("...xx") and line.endswith("xx end")
+
+
+def test_the_last_lines_are_few():
+    lines = Lines(keep=3)
+    lines.add(b"".join(b"%d\n" % i for i in range(10)))
+    assert lines.last() == ["7", "8", "9"]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (b"WARNING: All log messages before absl::InitializeLog() is called are written", True),
+        (b"I0000 00:00:1795402497.820340    6560 port.cc:153] oneDNN custom", True),
+        (b"2026-01-01 10:00:00.123456: I tensorflow/core/util/port.cc:153] oneDNN", True),
+        (b"2026-01-01 10:00:00.123456: W tensorflow/core/util/port.cc:153] trouble", False),
+        (b"W0000 00:00:1795402497.820340    6560 port.cc:153] trouble", False),
+        (b"E0000 00:00:1795402497.820340    6560 port.cc:153] trouble", False),
+        (b"WARNING: of the script", False),
+    ],
+)
+def test_startup_lines(line, expected):
+    assert startup_lines.is_information(line) is expected
+
+
+def test_each_startup_line_is_shown_once():
+    shown = startup_lines.Shown()
+    again = (
+        b"WARNING: All log messages before absl::InitializeLog() is called are written\n",
+        b"I0000 00:00:%d.820340    6560 port.cc:153] oneDNN custom\n",
+        b"2026-01-01 10:00:%d.123456: I tensorflow/core/platform/cpu_feature_guard.cc:2] This\n",
+    )
+    for seconds in (10, 20):
+        for line in again:
+            line = line % seconds if b"%d" in line else line
+            assert not shown.shows(1, line)
+            assert shown.shows(0, line) is (seconds == 10), line
+    # The lines of the script, and messages of other parts of TensorFlow, may come several times.
+    other = b"I0000 00:00:1795402497.820340    6560 device_compiler.h:196] Compiled cluster\n"
+    for line in (b"a line\n", b"W0000 00:00:1.8 6 port.cc:153] trouble\n", other):
+        for _ in range(2):
+            assert shown.shows(0, line), line
+    assert shown.shows(1, b"a line\n")
+
+
+def rank(number, host="h1", **state):
+    return verdict.Rank(number, {"host": host, "kernel": host}, link=None, **state)
+
+
+def test_the_first_failure_is_the_earliest_that_was_not_ordered():
+    ranks = [
+        rank(0, status=143, ordered=True, ended_at=1.0),
+        rank(1, status=5, ended_at=3.0, lines=["why"]),
+        rank(2, status=6, ended_at=4.0),
+        rank(3, status=0, ended_at=0.5),
+    ]
+    first = verdict.first_failure(ranks)
+    assert first.number == 1 and verdict.status_of(first) == 5
+    assert verdict.text_of(first, ranks).splitlines() == [
+        "rank 1 on host h1 failed first, with exit status 5. Its last lines:",
+        "    why",
+    ]
+
+
+def test_a_rank_that_aborts_comes_before_those_that_notice():
+    ranks = [
+        rank(0, status=15, after_kill=True, ended_at=1.0, lines=["Broken pipe"]),
+        rank(1, status=143, ordered=True, after_kill=True, ended_at=2.0,
+             lines=["application called MPI_Abort(MPI_COMM_WORLD, 9) - process 1"]),
+    ]  # fmt: skip
+    first = verdict.first_failure(ranks)
+    assert first.number == 1 and verdict.status_of(first) == 9
+
+
+def test_why_ranks_were_killed():
+    ranks = [rank(number, ordered=True, status=137) for number in range(2)]
+    text = " Ranks 0, 1 were killed before the end of the script: "
+    assert verdict.killed_text(ranks, 30.0) == f"{text}`--grace` is 30 s."
+    assert verdict.killed_text(ranks, 30.0, "SIGINT") == f"{text}a second SIGINT came."
+    assert verdict.killed_text([rank(0, ordered=True, status=0)], 30.0, "SIGINT") == ""
+
+
+def test_a_problem_ends_in_one_mark():
+    for problem, end in (("train.py: no", "no."), ("Did you mean that?", "that?")):
+        told = verdict.text_of(rank(1, status=127, problem=problem), [])
+        assert told.startswith("rank 1 on host h1 failed: ") and told.endswith(f" {end}")
+
+
+def test_how_a_process_ended():
+    assert phrases.end_of_process(3) == "ended with status 3"
+    assert phrases.end_of_process(-9) == "was killed by SIGKILL"
+    assert phrases.end_of_process(-250) == "was killed by signal 250"
+
+
+def test_a_lost_host():
+    ranks = [
+        rank(0, status=143, ordered=True, ended_at=1.0),
+        rank(1, "h2", lost="it does not answer", ended_at=2.0),
+        rank(2, "h2", lost="it does not answer", ended_at=2.1),
+    ]
+    text = verdict.text_of(verdict.first_failure(ranks), ranks)
+    assert text == "host h2 was lost, and with it ranks 1, 2: it does not answer."
+
+
+def test_no_failure():
+    assert verdict.first_failure([rank(0, status=0), rank(1, status=143, ordered=True)]) is None
+
+
+def test_no_file_of_launch_imports_a_framework():
+    for path in pathlib.Path(verdict.__file__).parent.glob("*.py"):
+        for name in ("keras", "numpy", "tensorflow", "mpi4py"):
+            assert f"import {name}\n" not in path.read_text(), path
+
+
+def test_ranks_that_stopped_after_a_signal_have_not_failed():
+    said = "easyddl: received SIGTERM on rank 1. Saved epoch 2, step 3. Start the same script again"
+    ranks = [rank(0, "a", status=143, lines=[said]), rank(1, "a", status=143)]
+    assert verdict.text_of(ranks[1], ranks) == (
+        "the ranks have ended with exit status 143: received SIGTERM on rank 1. "
+        "Saved epoch 2, step 3."
+    )
+    ranks[0].lines = ["a line"]
+    assert "rank 1 on host a failed first: it was killed by SIGTERM" in verdict.text_of(
+        ranks[1], ranks
+    )

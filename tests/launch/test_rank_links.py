@@ -1,0 +1,166 @@
+"""How a caller and its ranks find each other, and how the marks in output are found."""
+
+import os
+import socket
+import sys
+import threading
+import time
+
+import pytest
+
+from easyddl.launch.calls import call_server, run_process
+from easyddl.launch.calls.rank_group import RankGroup, listen
+from easyddl.launch.output.call_marks import CallMarks
+from easyddl.transport import protocol
+from easyddl.transport.connection import Connection
+
+TOKEN = "a secret"
+
+
+def come(address, token, rank, size):
+    """Connects as a rank does, and introduces it. Returns the connection, or the error."""
+    try:
+        found = Connection(call_server.connect(address, token, rank))
+    except ConnectionError as error:
+        return error
+    version = ".".join(map(str, sys.version_info[:2]))
+    found.number = rank
+    found.send(host="h", pid=rank, python=version, size=size)
+    return found
+
+
+class Launcher:
+    """Stands in for the launcher: its ranks are threads of this process.
+
+    Args:
+        ranks: List of integers. The rank of each thread.
+        before: Function of the address to which they will connect.
+    """
+
+    status = None
+
+    def __init__(self, ranks, before=lambda address: None):
+        self._ranks, self._before = ranks, before
+        self.found = []  # connections of the ranks
+
+    def __call__(self, line, environment, calls):
+        assert line[line.index("--calls") + 1] == str(calls.fileno())
+        self._calls = calls.dup()
+        address, token = (line[-2], int(line[-1])), environment[call_server.TOKEN]
+        assert address[0] == "127.0.0.1"
+        self._before(address)
+        self._threads = [
+            threading.Thread(
+                target=lambda rank=rank: self.found.append(
+                    come(address, token, rank, len(self._ranks))
+                )
+            )
+            for rank in self._ranks
+        ]
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def has_ended(self):
+        return False
+
+    def last_lines(self):
+        return ""
+
+    def end(self):
+        for thread in self._threads:
+            thread.join()
+        self._calls.close()
+        for each in self.found:
+            if not isinstance(each, ConnectionError):
+                each.close()
+
+
+def test_ranks_that_know_the_token_are_received(monkeypatch):
+    launcher = Launcher([0, 1])
+    monkeypatch.setattr(run_process, "LauncherProcess", launcher)
+    group = RankGroup(2, None, {}, None, 30)
+    assert [each.pid for each in group.ranks] == [0, 1]
+    assert len(launcher.found) == 2
+    group.end("the test is over")
+
+
+@pytest.mark.parametrize("how", ["garbage", "end"])
+def test_a_rank_that_sends_garbage_or_ends_is_lost(how, monkeypatch):
+    launcher = Launcher([0, 1])
+    monkeypatch.setattr(run_process, "LauncherProcess", launcher)
+    group = RankGroup(2, None, {}, None, 30)
+    control = next(each for each in launcher.found if each.wait(30) and each.number == 1)
+    if how == "garbage":
+        control.socket.sendall(b"\xff" * 100)
+    else:
+        control.close()
+    end = time.monotonic() + 30
+    while group.ended_rank() is None:
+        assert time.monotonic() < end
+        group.pump(None)
+    assert group.ended_rank().number == 1
+    group.end("the test is over")
+
+
+def test_strangers_are_refused_while_ranks_are_received(monkeypatch):
+    silent, wrong = [], []
+
+    def before(address):
+        silent.append(socket.create_connection(address))
+        noisy = socket.create_connection(address)
+        noisy.sendall(os.urandom(1000))
+        silent.append(noisy)
+        guesses = threading.Thread(target=lambda: wrong.append(come(address, "a guess", 0, 1)))
+        guesses.start()
+        guessing.append(guesses)
+
+    guessing = []
+    monkeypatch.setattr(run_process, "LauncherProcess", Launcher([0], before))
+    group = RankGroup(1, None, {}, None, 30)
+    guessing[0].join()
+    assert len(wrong) == 1 and isinstance(wrong[0], ConnectionError)
+    assert len(silent[0].recv(100)) == protocol.NONCE and silent[0].recv(100) == b""
+    group.end("the test is over")
+    for sock in silent:
+        sock.close()
+
+
+def test_a_caller_that_does_not_know_the_token_is_refused():
+    server = listen(None)
+
+    def pretend():
+        sock, _ = server.accept()
+        with sock:
+            sock.sendall(os.urandom(protocol.NONCE))
+            size = protocol.NONCE + protocol.CLAIM.size + protocol.PROOF
+            sock.recv(size, socket.MSG_WAITALL)
+            sock.sendall(os.urandom(protocol.PROOF))
+
+    thread = threading.Thread(target=pretend)
+    thread.start()
+    with pytest.raises(ConnectionError, match="does not know their token"):
+        call_server.connect(server.getsockname(), TOKEN, 0)
+    thread.join()
+    server.close()
+
+
+@pytest.mark.parametrize("ranks", [[0, 0], [0, 2]])
+def test_two_processes_of_one_rank(ranks, monkeypatch):
+    monkeypatch.setattr(run_process, "LauncherProcess", Launcher(ranks))
+    words = f"Two processes are rank {ranks[1]}, or there are more than 2 ranks"
+    with pytest.raises(RuntimeError, match=words):
+        RankGroup(2, None, {}, None, 30)
+
+
+def test_marks_are_found_wherever_they_are_cut():
+    mark = b"\0mark\0of\0a\0call"
+    data = b"one two\0" + mark + b"\0ma three" + mark + mark + b"\0mark"
+    for size in range(1, len(data) + 1):
+        marks, found = CallMarks(mark), [b""]
+        for start in range(0, len(data), size):
+            for piece in marks.split(data[start : start + size]):
+                found += [None, b""] if piece is None else []
+                found[-1] += piece or b""
+        assert found == [b"one two\0", None, b"\0ma three", None, b"", None, b""]
+        assert marks.rest() == b"\0mark" and marks.rest() == b""

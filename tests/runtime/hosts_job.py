@@ -1,0 +1,67 @@
+"""Run under mpirun by test_layout.py: settings that are wrong, and a sum that repeats."""
+
+import hashlib
+import os
+
+import without_keras  # noqa: F401  (first)
+
+# isort: split
+from ranks import noise
+
+import easyddl as ddl
+from easyddl.runtime import engine
+
+HOSTS = " a, b ,a,b"
+
+# A setting, values that it cannot have, and what is said of each, beside the value itself.
+WRONG = [
+    (
+        "EASYDDL_HOSTS",
+        ["a", "a,b,c", "a,,b,b", ",,,", " , , , "],
+        "EASYDDL_HOSTS must name the host of each rank, as in EASYDDL_HOSTS=a,a,b,b for four "
+        "ranks. There are 4 ranks",
+    ),
+    (
+        "EASYDDL_RACKS",
+        ["x", "x,y,z", "x,"],
+        "EASYDDL_RACKS must name the rack of each host, in the order of the hosts, as in "
+        "EASYDDL_RACKS=a,a,b,b for four. There are 2 host(s). Received on rank 0: ",
+    ),
+    (
+        "EASYDDL_ALGORITHM",
+        ["tree", "Ring"],
+        "EASYDDL_ALGORITHM must be one of whole, direct, halving and ring. Received: ",
+    ),
+    ("EASYDDL_STALL_WARN", ["-1", "soon", "inf"], "EASYDDL_STALL_WARN must be a number of seconds"),
+    ("EASYDDL_STALL_ABORT", ["-1", "x", "nan"], "EASYDDL_STALL_ABORT must be a number of seconds"),
+]
+
+
+def assert_refused(name, value, said):
+    os.environ.update({"EASYDDL_HOSTS": HOSTS, name: value})
+    try:
+        ddl.init()
+    except (ValueError, RuntimeError) as error:
+        assert said in str(error) and repr(value) in str(error), error
+    else:
+        raise AssertionError(f"{name}={value!r} was taken")
+    del os.environ[name]
+    engine._failure = None  # else every later start would be the same error
+
+
+for name, values, said in WRONG:
+    for value in values:
+        assert_refused(name, value, said)
+
+os.environ["EASYDDL_HOSTS"] = HOSTS
+assert ddl.num_nodes() == 2
+
+digest = hashlib.sha256()
+for count in (5, 3001, 90_001, 1_100_003):
+    for dtype in ("float16", "float32"):
+        digest.update(ddl.allreduce(noise(ddl.rank(), count, dtype)).tobytes())
+        digest.update(ddl.reduce_scatter(noise(ddl.rank(), count // 4 * 4, dtype)).tobytes())
+everyones = ddl.allgather_object(digest.hexdigest())
+if ddl.is_root():
+    print("digest", *everyones, flush=True)
+ddl.barrier()

@@ -1,0 +1,20 @@
+"""A rank that waits for standard input, which rank 0 alone has, is told of."""
+
+import pathlib
+
+import mpi
+import pytest
+
+pytestmark = pytest.mark.mpirun
+
+SCRIPT = pathlib.Path(__file__).with_name("input_job.py")
+ENV = {"EASYDDL_STALL_WARN": "1", "EASYDDL_STALL_ABORT": "4"}
+
+
+@pytest.mark.parametrize(("when", "words"), [
+    pytest.param("after", "It reads standard input, as `input()` does.", marks=pytest.mark.gate),
+    ("before", "A rank that reads standard input, as input() does, never reaches it"),
+])  # fmt: skip
+def test_a_rank_that_reads_standard_input_is_named(when, words):
+    done = mpi.run(2, SCRIPT, when, env=ENV, timeout=60)
+    assert done.returncode != 0 and words in done.stdout, done.stdout

@@ -1,0 +1,336 @@
+"""What the ranks compare at the begin of a fit: their data, and their configuration."""
+
+import contextlib
+import importlib.util
+import io
+import tempfile
+import warnings
+
+import keras
+import numpy as np
+from mpi import run_checks
+from mpi4py import MPI
+from steps import TAKES_SEVERAL_STEPS
+
+import easyddl as ddl
+from easyddl.runtime import notices
+
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.rank, COMM.size
+LAST = SIZE - 1
+SAMPLES = 8 * SIZE
+
+
+def new_model(optimizer=None, *layers, **arguments):
+    model = keras.Sequential([keras.Input((4,)), *layers, keras.layers.Dense(3)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer or keras.optimizers.SGD(0.1), **{"loss": loss, **arguments})
+    return model
+
+
+def data(samples=SAMPLES, seed=0):
+    random = np.random.default_rng(seed)
+    x = random.standard_normal((samples, 4)).astype("float32")
+    return x, random.integers(0, 3, samples)
+
+
+def fit(x, y=None, model=None, **arguments):
+    """A fit of a new model, and what it printed on the root."""
+    notices._told.clear()
+    printed = io.StringIO()
+    callbacks = [ddl.DDLCallback(), ddl.DDLGlobalVariablesCallback()]
+    arguments = {"batch_size": 4, "verbose": 0, "callbacks": callbacks, **arguments}
+    with contextlib.redirect_stderr(printed):
+        (model or new_model()).fit(x, y, **arguments)
+    return COMM.bcast(printed.getvalue())
+
+
+def refused(x, y=None, model=None, **arguments):
+    """The texts of the errors that all ranks raised. Afterwards the ranks can train."""
+    try:
+        fit(x, y, model, **arguments)
+    except ValueError as error:
+        text = str(error)
+    else:
+        raise AssertionError("no error")
+    assert ddl.allreduce(1, "sum") == SIZE
+    return text
+
+
+def check_what_is_right_prints_nothing():
+    x, y = data()
+    for shuffle in (False, True):
+        assert not fit(*ddl.split_data(x, y, shuffle=shuffle, remainder="keep"))
+    assert not fit(ddl.split_data(x, y, shuffle="epoch", batch_size=4))
+    # What a script makes of its shard is its own, and so are data that it has not split.
+    mine, labels = ddl.split_data(x, y)
+    assert not fit(mine + RANK, labels, class_weight={0: 1.0, 1: 2.0, 2: 1.0})
+    assert not fit(*data(seed=RANK))
+    assert not fit(np.ones((8, 4), "float32"), np.zeros(8))  # nothing to tell them apart by
+
+
+def check_other_lengths_are_an_error():
+    if SIZE == 1:
+        return
+    x, y = data(SAMPLES + SIZE * (RANK == LAST))
+    text = refused(*ddl.split_data(x, y))
+    assert "different shapes to split_data() in comparison_checks.py, line" in text, text
+    assert f"({SAMPLES}, 4)" in text and f"({SAMPLES + SIZE}, 4) on rank {LAST}" in text, text
+
+
+def check_other_integers_and_texts_are_an_error():
+    if SIZE == 1:
+        return
+    x, y = data()
+    other = y.copy()
+    other[-1] += RANK == LAST
+    text = refused(*ddl.split_data(x, other))
+    assert "passed arrays[1] with different contents" in text, text
+    assert f"other values on rank {LAST} than on rank 0" in text and "compare=False" in text, text
+    names = [f"image-{i}.png" for i in range(SAMPLES)]
+    if RANK == LAST:
+        names.reverse()
+    ddl.split_data(names)
+    assert "different contents" in refused(*ddl.split_data(x, y))
+    ddl.split_data(names, compare=False)
+    assert not fit(*ddl.split_data(x, y))
+
+
+def check_another_order_is_an_error():
+    """As that of a `train_test_split` without `random_state`."""
+    if SIZE == 1:
+        return
+    x, y = data()
+    order = np.random.default_rng(RANK).permutation(SAMPLES)
+    refused(*ddl.split_data(x[order], y[order]))
+
+
+def check_other_floats_are_a_warning():
+    if SIZE == 1:
+        return
+    x, y = data()
+    text = fit(*ddl.split_data(x + RANK, y))
+    assert "warning: The ranks passed arrays[0] with different contents" in text, text
+    # Hosts that round differently are no reason.
+    assert not fit(*ddl.split_data(x * (1 + 1e-6 * RANK), y))
+
+
+def check_other_arguments_are_an_error():
+    if SIZE == 1:
+        return
+    text = refused(*ddl.split_data(*data(), shuffle=True, seed=RANK))
+    assert "same arguments to split_data()" in text and "seed=0" in text, text
+
+
+def check_calls_of_some_ranks_only_are_not_compared():
+    if RANK == 0:
+        ddl.split_data(data(seed=1)[0])
+    assert not fit(*ddl.split_data(*data()))
+
+
+def check_data_that_are_not_split():
+    x, y = data()
+    text = fit(x, y)
+    assert (f"all {SIZE} ranks pass the same x" in text) == (SIZE > 1), text
+    text = fit({"a": x}["a"], y, steps_per_epoch=2)
+    assert ("pass the same x" in text) == (SIZE > 1), text
+
+
+def check_data_that_are_split_twice():
+    printed = io.StringIO()
+    x, y = data(SAMPLES * SIZE)
+    with contextlib.redirect_stderr(printed):
+        x, y = ddl.split_data(*ddl.split_data(x, y))
+    twice = "split_data() received data that it has already split" in COMM.bcast(printed.getvalue())
+    assert twice == (SIZE > 1)
+    assert not fit(x, y)
+
+
+def check_one_of_two_arrays_is_split():
+    if SIZE == 1:
+        return
+    x, y = data()
+    text = refused(ddl.split_data(x), y)
+    assert "`y` of model.fit() has the samples of all ranks, and `x` those of this" in text, text
+    assert f"x with 8 samples, y with {SAMPLES} samples" in text, text
+    # On one rank only: the others name it.
+    both = ddl.split_data(x, y)
+    text = refused(*((both[0], y) if RANK == LAST else both))
+    assert "`y` of model.fit()" in text and (RANK == LAST or f"(on rank {LAST})" in text), text
+
+
+def check_steps_that_count_all_ranks_data():
+    x, y = ddl.split_data(*data())
+    if SIZE > 1:
+        with contextlib.suppress(UserWarning):  # Keras's own: it runs out of data
+            text = fit(x, y, steps_per_epoch=2 * SIZE)
+            assert "have 2 batches. Divide it by ddl.size()" in text, text
+    assert not fit(x, y, steps_per_epoch=2)
+
+
+def search(seed):
+    """A search of KerasTuner on each rank. Returns its tuner, or the error that ended it."""
+    import keras_tuner
+
+    def build(hp):
+        keras.utils.set_random_seed(1)
+        momentum = hp.Float("momentum", 0.0, 0.9)
+        return new_model(keras.optimizers.SGD(0.1, momentum=momentum), metrics=["accuracy"])
+
+    callbacks = [ddl.DDLCallback(), ddl.DDLGlobalVariablesCallback()]
+    with tempfile.TemporaryDirectory() as folder:
+        tuner = keras_tuner.RandomSearch(
+            build,
+            objective=keras_tuner.Objective("loss", "min"),
+            max_trials=2,
+            max_consecutive_failed_trials=1,
+            seed=seed,
+            directory=folder,
+        )
+        try:
+            tuner.search(*ddl.split_data(*data()), batch_size=4, verbose=0, callbacks=callbacks)
+        except RuntimeError as error:
+            return error
+        return tuner
+
+
+def check_a_tuner_on_each_rank():
+    """KerasTuner appends callbacks to those of the user, and copies these for each trial."""
+    if SIZE == 1 or importlib.util.find_spec("keras_tuner") is None:
+        return
+    # KerasTuner 1.4 calls what is deprecated, and prints the error of a trial.
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        tuner = search(seed=1)
+        error = search(seed=1 + RANK)
+    mine = [(t.hyperparameters.values, t.score) for t in tuner.oracle.trials.values()]
+    assert len(mine) == 2
+    assert all(theirs == mine for theirs in COMM.allgather(mine)), mine
+    text = str(error)
+    assert "momentum is " in text and f"on rank {LAST}" in text, text
+
+
+def check_class_weights_that_differ():
+    text = fit(*ddl.split_data(*data()), class_weight={0: 1.0 + RANK, 1: 1.0, 2: 1.0})
+    assert ("`class_weight` of model.fit() differs" in text) == (SIZE > 1), text
+
+
+def check_optimizers_that_differ_are_an_error():
+    if SIZE == 1:
+        return
+    mine = ddl.split_data(*data())
+    sgd, adam = keras.optimizers.SGD, keras.optimizers.Adam
+    for name, optimizer in {
+        "momentum": sgd(0.1, momentum=0.5 * (RANK == LAST)),
+        "clipnorm": sgd(0.1, clipnorm=1.0 + RANK),
+        "beta_1": keras.optimizers.LossScaleOptimizer(adam(0.1, beta_1=0.9 - 0.1 * RANK)),
+        "gradient_accumulation_steps": sgd(0.1, gradient_accumulation_steps=2 + RANK),
+        "decay_steps": sgd(keras.optimizers.schedules.CosineDecay(0.1, 10 + RANK)),
+        "class": (adam if RANK == LAST else sgd)(0.1),
+    }.items():
+        text = refused(*mine, new_model(optimizer))
+        assert f"{name} is " in text and f"on rank {LAST}" in text, text
+    for name, arguments in {
+        "loss": {"loss": "mse" if RANK == LAST else "mae"},
+        "loss_weights": {"loss_weights": [1.0 + RANK]},
+        "metrics": {"metrics": ["mse"] * (RANK == LAST)},
+        "steps_per_execution": {"steps_per_execution": 1 + (RANK == LAST)},
+    }.items():
+        if name != "steps_per_execution" or TAKES_SEVERAL_STEPS:
+            text = refused(*mine, new_model(**arguments))
+            assert f"compile(): {name}" in text, text
+
+
+def check_learning_rates_that_differ_are_a_warning():
+    rate = 0.1 * (RANK + 1)
+    model = new_model(keras.optimizers.SGD(rate))
+    text = fit(*ddl.split_data(*data()), model)
+    assert ("learning_rate is 0.1 on rank 0; 0.2 on rank 1" in text) == (SIZE > 1), text
+    assert float(model.optimizer.learning_rate.numpy()) == np.float32(0.1)
+
+
+def check_layers_that_differ_are_a_warning():
+    layers = keras.layers.Dropout(0.1 + 0.1 * RANK, name=f"mine_{RANK}", seed=RANK)
+    text = fit(*ddl.split_data(*data()), new_model(None, layers))
+    assert ("Dropout: rate is 0.1 on rank 0; 0.2 on rank 1" in text) == (SIZE > 1), text
+    assert "seed is" not in text and "mine_" not in text, text
+
+
+def check_what_cannot_be_serialized_is_left_out():
+    class Own(keras.layers.Layer):
+        def __init__(self, given):
+            super().__init__()
+            self.given = given
+
+        def call(self, x):
+            return x * self.given
+
+    class OwnRate(keras.optimizers.schedules.LearningRateSchedule):
+        def __call__(self, step):
+            return 0.1
+
+    model = new_model(
+        keras.optimizers.SGD(OwnRate()), Own(2.0), loss=lambda y, p: keras.ops.mean(p, axis=-1)
+    )
+    assert not fit(*ddl.split_data(*data()), model)
+
+
+def check_modules_of_pytorch_with_other_initial_weights():
+    """The broadcast makes them equal."""
+    if keras.backend.backend() != "torch":
+        return
+    import torch
+
+    torch.manual_seed(RANK)
+    wrapper = keras.layers.TorchModuleWrapper(torch.nn.Linear(4, 4))
+    assert not fit(*ddl.split_data(*data()), new_model(None, wrapper))
+
+
+def check_layers_that_were_adapted_after_the_split():
+    """All ranks compute with the root's mean and variance, as a process would that has its part."""
+    x, y = data(seed=3)
+    parts = [x[rank::SIZE] for rank in range(SIZE)]
+    layer = keras.layers.Normalization()
+    layer.adapt(parts[RANK])
+    passed = keras.layers.Normalization(mean=parts[RANK].mean(0), variance=parts[RANK].var(0))
+    model = new_model(None, layer, passed)
+    for epochs in (1, 2):  # the second fit goes on with the compiled step of the first
+        text = fit(*ddl.split_data(x, y), model, epochs=epochs, batch_size=8)
+        assert ("called `adapt` of" in text) == (SIZE > 1 and epochs == 1), text
+        assert "models differ" not in text, text
+    means = COMM.allgather(keras.ops.convert_to_numpy(layer.mean))
+    np.testing.assert_allclose(means[RANK].ravel(), parts[0].mean(0), rtol=1e-5)
+    np.testing.assert_allclose(
+        keras.ops.convert_to_numpy(passed.variance).ravel(), parts[0].var(0), rtol=1e-5
+    )
+    answers = COMM.allgather(np.asarray(model.predict(x, verbose=0)))
+    assert all(np.array_equal(each, answers[0]) for each in answers)
+
+
+def check_weights_that_the_root_alone_has_loaded():
+    """What layers have computed from their variables follows the broadcast."""
+    layer = keras.layers.Normalization()
+    layer.adapt(data(seed=RANK)[0])
+    model = new_model(None, layer)
+    other = keras.layers.Normalization()
+    other.adapt(data(seed=9)[0])
+    ddl.broadcast_variables(layer.variables)  # now all have the root's, and some other moments
+    fit(*ddl.split_data(*data()), model)
+    assert len(set(COMM.allgather(keras.ops.convert_to_numpy(layer.mean).tobytes()))) == 1
+
+
+def check_arrays_in_attributes_of_layers_are_compared():
+    class Table(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.table = np.full(4, 1.0 + RANK, "float32")
+
+        def call(self, x):
+            return keras.ops.multiply(x, keras.ops.convert_to_tensor(self.table))
+
+    text = fit(*ddl.split_data(*data()), new_model(None, Table()))
+    assert ("/table" in text or ".table on rank" in text) == (SIZE > 1), text
+
+
+if __name__ == "__main__":
+    run_checks(globals())

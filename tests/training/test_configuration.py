@@ -1,0 +1,38 @@
+"""The configuration of a model, which ranks compare."""
+
+import mpi
+import pytest
+
+SCRIPT = """
+import sys
+
+import keras
+
+import easyddl.training.configuration as configuration
+
+layers = [keras.layers.Dense(3, dtype="mixed_float16", name="mine"), keras.layers.Dropout(0.25)]
+model = keras.Sequential([keras.Input((4,)), *layers])
+rate = keras.optimizers.schedules.CosineDecay(0.1, 7)
+model.compile(keras.optimizers.SGD(rate, momentum=0.5), "mse", metrics=["mae"])
+sections = configuration.sections_of(model)
+optimizer = next(each for name, each in sections.items() if name == "the optimizer")
+assert optimizer["momentum"] == "0.5" and optimizer["learning_rate.decay_steps"] == "7", optimizer
+dense, dropout = [each for name, each in sections.items() if name.endswith(("Dense", "Dropout"))]
+assert dense["dtype"] == "'mixed_float16'" and dropout["rate"] == "0.25", (dense, dropout)
+assert not any("mine" in value for value in dense.values()), dense
+assert "seed" not in dropout and "kernel_initializer.seed" not in dense
+assert sections["compile()"]["loss"] == "'mse'", sections["compile()"]
+others = {"tensorflow", "jax", "torch"} - {keras.backend.backend()}
+print("imported:", sorted(others.intersection(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_the_configuration_of_a_model(backend, tmp_path):
+    mpi.require(backend)
+    (tmp_path / "script.py").write_text(SCRIPT)
+    env = {"KERAS_BACKEND": backend}
+    done = mpi.run(1, tmp_path / "script.py", env=env, ranks_by_mpirun=False)
+    assert done.returncode == 0, done.stdout
+    # Keras would import TensorFlow to see whether an object is one of its types.
+    assert "imported: []" in done.stdout, done.stdout

@@ -1,0 +1,51 @@
+"""Updates outside of `fit` are said to train each rank alone, and only where they do."""
+
+import pathlib
+
+import mpi
+import pytest
+
+pytestmark = pytest.mark.mpirun
+
+JOB = pathlib.Path(__file__).with_name("updates_job.py")
+
+OF_KERAS = "a Keras optimizer applied gradients outside of model.fit() without reducing them"
+OF_TORCH = "an optimizer of the framework applied gradients outside of model.fit()"
+OF_FIT = "model.fit() took steps without reducing gradients"
+
+EVERYWHERE = {
+    "on_batch": OF_KERAS,
+    "on_batch_after_a_fit": OF_KERAS,
+    "loop": OF_KERAS,
+    "each": None,
+    "on_batch_wrapped": None,
+}
+ON_TORCH = {
+    "on_batch_in_a_callback": OF_KERAS,
+    "at_once": None,
+    "on_batch_on_the_root": None,
+    "fit": None,
+    "plain_fit": OF_FIT,
+    "native": OF_TORCH,
+    "native_reduced": None,
+}
+
+
+def cases():
+    for backend in ("tensorflow", "jax", "torch"):
+        for how, said in EVERYWHERE.items():
+            gate = [pytest.mark.gate] if (backend, how) == ("torch", "on_batch") else []
+            yield pytest.param(backend, how, said, marks=gate)
+    for how, said in ON_TORCH.items():
+        gate = [pytest.mark.gate] if how == "native" else []
+        yield pytest.param("torch", how, said, marks=gate)
+
+
+@pytest.mark.parametrize(("backend", "how", "said"), list(cases()))
+def test_updates_outside_of_fit(backend, how, said):
+    mpi.require(backend)
+    ranks = 3 if backend == "torch" else 2
+    done = mpi.run(ranks, JOB, how, env={"KERAS_BACKEND": backend})
+    assert done.returncode == 0 and done.stdout.count("done") == ranks, done.stdout
+    assert done.stdout.count("every rank trained alone") == (said is not None), done.stdout
+    assert said is None or said in done.stdout, done.stdout

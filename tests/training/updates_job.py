@@ -1,0 +1,133 @@
+"""Trains outside of `fit`, in the way that the argument names. Every rank has other data."""
+
+import sys
+
+import keras
+import numpy as np
+
+import easyddl as ddl
+
+HOW = sys.argv[1]
+BACKEND = keras.backend.backend()
+
+random = np.random.default_rng(ddl.rank())
+X = random.standard_normal((8, 3)).astype("float32")
+Y = X.sum(axis=1, keepdims=True)
+
+
+def new_model(wrap=lambda optimizer: optimizer):
+    keras.utils.set_random_seed(2)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2), keras.layers.Dense(1)])
+    model.compile(wrap(keras.optimizers.SGD(0.1)), "mse")
+    return model
+
+
+def fit(model, *mine):
+    callbacks = [ddl.DDLCallback(), *mine, ddl.DDLGlobalVariablesCallback()]
+    model.fit(X, Y, batch_size=4, verbose=0, callbacks=callbacks)
+
+
+def loop_of_tensorflow(reduce):
+    import tensorflow as tf
+
+    model = new_model()
+    for _ in range(2):
+        with tf.GradientTape() as tape:
+            loss = keras.ops.mean(keras.ops.subtract(model(X), Y) ** 2)
+        gradients = reduce(tape.gradient(loss, model.trainable_variables))
+        model.optimizer.apply(gradients, model.trainable_variables)
+
+
+def loop_of_jax(reduce):
+    import jax
+
+    model = new_model()
+    model.optimizer.build(model.trainable_variables)
+
+    def loss_of(trainable, fixed):
+        prediction, _ = model.stateless_call(trainable, fixed, X)
+        return keras.ops.mean((prediction - Y) ** 2)
+
+    trainable = [v.value for v in model.trainable_variables]
+    state = [v.value for v in model.optimizer.variables]
+    for _ in range(2):
+        gradients = reduce(jax.grad(loss_of)(trainable, []))
+        trainable, state = model.optimizer.stateless_apply(state, gradients, trainable)
+
+
+def loop_of_torch(reduce, optimizer=None):
+    model = new_model()
+    parameters = [v.value for v in model.trainable_variables]
+    optimizer = optimizer and optimizer(parameters)
+    for _ in range(2):
+        model.zero_grad()
+        keras.ops.mean(keras.ops.subtract(model(X), Y) ** 2).backward()
+        gradients = reduce([each.grad for each in parameters])
+        if optimizer is None:
+            model.optimizer.apply(gradients, model.trainable_variables)
+        else:
+            for each, gradient in zip(parameters, gradients, strict=True):
+                each.grad = gradient
+            optimizer.step()
+
+
+def loop(reduce):
+    {"tensorflow": loop_of_tensorflow, "jax": loop_of_jax, "torch": loop_of_torch}[BACKEND](reduce)
+
+
+def native(reduce):
+    import torch
+
+    loop_of_torch(reduce, lambda parameters: torch.optim.SGD(parameters, 0.1))
+
+
+def reduce_each(gradients):
+    return [ddl.allreduce(each) for each in gradients]
+
+
+def reduce_at_once(gradients):
+    flat = keras.ops.concatenate([keras.ops.reshape(each, (-1,)) for each in gradients])
+    ends = np.cumsum([int(np.prod(each.shape)) for each in gradients])[:-1].tolist()
+    parts = keras.ops.split(ddl.allreduce(flat), ends)
+    return [keras.ops.reshape(p, g.shape) for p, g in zip(parts, gradients, strict=True)]
+
+
+def do_nothing(gradients):
+    return gradients
+
+
+class OnBatch(keras.callbacks.Callback):
+    """Trains another model within a fit."""
+
+    def __init__(self):
+        super().__init__()
+        self.other = new_model()
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.other.train_on_batch(X, Y)
+
+
+if HOW == "on_batch":
+    new_model().train_on_batch(X, Y)
+elif HOW == "on_batch_after_a_fit":
+    model = new_model()
+    fit(model)
+    model.train_on_batch(X, Y)
+elif HOW == "on_batch_in_a_callback":
+    fit(new_model(), OnBatch())
+elif HOW == "on_batch_wrapped":
+    model = new_model(ddl.DistributedOptimizer)
+    model.train_on_batch(X, Y)
+    assert len({each.tobytes() for each in ddl.allgather_object(model.get_weights()[0])}) == 1
+elif HOW == "on_batch_on_the_root":
+    if ddl.is_root():
+        new_model().train_on_batch(X, Y)
+elif HOW == "fit":
+    fit(new_model())
+elif HOW == "plain_fit":  # it has a warning of its own
+    new_model().fit(X, Y, verbose=0)
+elif HOW.startswith("native"):
+    native({"native": do_nothing, "native_reduced": reduce_each}[HOW])
+else:
+    loop({"loop": do_nothing, "each": reduce_each, "at_once": reduce_at_once}[HOW])
+print("done", flush=True)
