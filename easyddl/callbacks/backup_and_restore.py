@@ -23,7 +23,13 @@ from easyddl.compat import keras_trainer
 from easyddl.optimizers import rescaling
 from easyddl.optimizers.scale_lr import factor_of
 from easyddl.runtime import console, world
-from easyddl.training import fit_context, layer_state, moving_statistics
+from easyddl.training import (
+    fit_context,
+    layer_state,
+    metric_starts,
+    metrics,
+    moving_statistics,
+)
 from easyddl.training.model_state import is_built, untracked_variables
 
 _VARIABLES, _STATE = "variables.npz", "state.json"
@@ -215,6 +221,10 @@ class BackupAndRestore(FreshCopy, keras.callbacks.Callback):
         mine = saved_random_states.capture(self.model)
         if batch:
             mine["metrics"] = [np.asarray(v.numpy()).tolist() for v in _metrics_of(self.model)]
+            mine["metric_starts"] = [
+                [value.tolist() for value in metric_starts.start_of(metric)]
+                for metric in metrics.leaves(self.model.metrics)
+            ]
         received, ranks = zip(
             *objects.allgather_object((self._preemption.received, mine)), strict=True
         )
@@ -362,9 +372,14 @@ class BackupAndRestore(FreshCopy, keras.callbacks.Callback):
         fit = fit_context.current(self.model)
         if fit is not None:
             fit.has_restored_metrics = True
-        values = self._resumed["ranks"][world.rank()]["metrics"]
-        for variable, value in zip(_metrics_of(self.model), values, strict=True):
+        mine = self._resumed["ranks"][world.rank()]
+        for variable, value in zip(_metrics_of(self.model), mine["metrics"], strict=True):
             variable.assign(np.array(value, variable.dtype))
+        # A backup of an earlier version has no starts, which are zeros unless a metric lasts.
+        if "metric_starts" in mine:
+            leaves = metrics.leaves(self.model.metrics)
+            for metric, start in zip(leaves, mine["metric_starts"], strict=True):
+                metric_starts.set_start(metric, start)
 
     def _restore_random_state(self):
         ranks, rank = self._resumed["ranks"], world.rank()

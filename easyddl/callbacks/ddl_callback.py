@@ -305,6 +305,7 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
         # `evaluate` may not call Keras's.
         has_own_results = any(key.startswith("val_") for key in own)
         if not self._has_validated and not has_own_results and fit.any_rank_validates(epoch):
+            self.model.reset_metrics()  # as the evaluation of the other ranks does
             found = evaluation_metrics.shared_logs(self.model, {}, validation=self.validation)
             logs.update({f"val_{key}": value for key, value in found.items()})
         epoch_logs.share(logs, own)

@@ -19,6 +19,7 @@ import numpy as np
 from easyddl.collectives import arrays, objects
 from easyddl.compat import keras_metric
 from easyddl.runtime import notices, settled_errors, world
+from easyddl.training import metric_starts
 
 _Merge: TypeAlias = Literal["sum", "mean", "min", "max"]
 # The last takes the states of all ranks, each a list of arrays, and returns the merged state.
@@ -105,14 +106,14 @@ def shared_logs(model, logs, has_samples=True):
     Raises:
         ValueError: On all ranks, if an entry is a mean over the ranks and its shapes differ.
     """
-    leaves = _leaves(model.metrics)
+    merged = leaves(model.metrics)
     # Copies the values, because a result of Keras may be a variable that changes below.
     before = _arrays(_flat(model.get_metrics_result()))
     logs = _arrays(_flat(logs)) if has_samples else {}
     differs = bool(logs) and set(logs) != set(before)
-    any_differs = _sum_variables([m for m in leaves if is_exact(m)], has_samples, differs)
-    _merge_states([m for m in leaves if type(m) in _merges], has_samples)
-    unknown = [m for m in leaves if not _has_known_merge(m)]
+    any_differs = _sum_variables([m for m in merged if is_exact(m)], has_samples, differs)
+    _merge_states([m for m in merged if type(m) in _merges], has_samples)
+    unknown = [m for m in merged if not _has_known_merge(m)]
     _warn_of_unknown_merge(unknown)
     after = _flat(model.get_metrics_result())
     if unknown:
@@ -169,7 +170,7 @@ def counts_of(model):
     Args:
         model: A compiled Keras model.
     """
-    return [each for each in _leaves(model.metrics) if isinstance(each, _COUNTS) or _adds_up(each)]
+    return [each for each in leaves(model.metrics) if isinstance(each, _COUNTS) or _adds_up(each)]
 
 
 def _adds_up(metric):
@@ -191,13 +192,13 @@ def _is_of_keras(thing):
     return inspect.unwrap(thing).__module__.partition(".")[0] == "keras"
 
 
-def _leaves(metrics):
+def leaves(metrics):
     """Returns the metrics whose states are merged, without containers of other metrics."""
     found = []
     for metric in metrics:
         if _is_of_keras(type(metric)):
             inner = getattr(metric, "metrics", None)  # Keras's container of compiled metrics
-            found.extend([metric] if inner is None else _leaves(inner))
+            found.extend([metric] if inner is None else leaves(inner))
         else:
             found.extend(_inner_metrics(metric) or [metric])
     return found
@@ -209,9 +210,31 @@ def _inner_metrics(metric):
     This needs a known merge for each of them, and no variables of the metric's own. The result of
     a metric must not be computed from its own variables on one rank and merged inner metrics.
     """
-    inner = _leaves(keras_metric.metrics_in(metric))
+    inner = leaves(keras_metric.metrics_in(metric))
     is_container = type(metric) not in _merges and not keras_metric.own_variables_of(metric)
     return inner if is_container and all(map(_has_known_merge, inner)) else []
+
+
+def _summands(metric, has_samples):
+    """Returns what this rank contributes to the sums of a metric's variables over all ranks.
+
+    The sums are the state with which the metric began, once, and what each rank has added to it.
+
+    Args:
+        metric: A Keras metric.
+        has_samples: Boolean. Whether this rank has added anything.
+
+    Returns:
+        List of arrays of float64.
+    """
+    found = []
+    for value, start in zip(
+        metric_starts.values_of(metric), metric_starts.start_of(metric), strict=True
+    ):
+        value, start = np.asarray(value, np.float64), np.asarray(start, np.float64)
+        end = value if has_samples else start
+        found.append(end if world.is_root() else end - start)
+    return found
 
 
 @world.on_all_ranks("adding up the metrics")
@@ -220,7 +243,7 @@ def _sum_variables(metrics, has_samples, differs):
 
     Args:
         metrics: List of Keras metrics.
-        has_samples: Boolean. Whether this rank has computed metrics. If not, it adds zeros.
+        has_samples: Boolean. Whether this rank has computed metrics.
         differs: Boolean. A flag that is exchanged together with the sums.
 
     Returns:
@@ -228,9 +251,8 @@ def _sum_variables(metrics, has_samples, differs):
     """
     variables = [v for metric in metrics for v in metric.variables]
     values = [np.array([differs], np.float64)]
-    for variable in variables:
-        value = np.asarray(variable.numpy(), np.float64)
-        values.append(value.ravel() if has_samples else np.zeros(value.size))
+    for metric in metrics:
+        values += [value.ravel() for value in _summands(metric, has_samples)]
     names = ", ".join(f"{m.name} {[tuple(v.shape) for v in m.variables]}" for m in metrics)
     text = f"adding up the metrics ({names})"
     (total,) = arrays.reduce_arrays([np.concatenate(values)], "float64", "sum", text)
@@ -245,33 +267,39 @@ def _merge_states(metrics, has_samples):
     """Replaces the variables of registered metrics by the merged states of all ranks."""
     if not metrics:
         return
-    mine = [[np.asarray(v.numpy()) for v in metric.variables] for metric in metrics]
-    by_rank = [each for each in objects.allgather_object(mine if has_samples else None) if each]
+    states = [metric_starts.values_of(metric) for metric in metrics]
+    summands = [_summands(metric, has_samples) for metric in metrics]
+    by_rank = objects.allgather_object((states if has_samples else None, summands))
     for i, metric in enumerate(metrics):
-        merged = _merged(metric, [states[i] for states in by_rank])
+        of_ranks = [states[i] for states, _ in by_rank if states]
+        merged = _merged(metric, of_ranks, [summands[i] for _, summands in by_rank])
         for variable, value in zip(metric.variables, merged, strict=True):
             variable.assign(np.asarray(value, variable.numpy().dtype))
+        if callable(_merges[type(metric)]):
+            metric_starts.keep_own_state(metric, metric_starts.values_of(metric), states[i])
 
 
-def _merged(metric, states):
+def _merged(metric, states, summands):
     """Merges the states of a registered metric.
 
     Args:
         metric: A Keras metric.
         states: List of states, one for each rank with samples. A state is a list of arrays.
+        summands: List of the results of `_summands` on all ranks.
     """
     merge = _merges[type(metric)]
     if callable(merge):
         return merge(states)
     result = []
-    for variable, values in zip(metric.variables, zip(*states, strict=True), strict=True):
+    for k, variable in enumerate(metric.variables):
         name = merge if isinstance(merge, str) else merge.get(variable.name)
         if name is None:
             raise ValueError(
                 f"`merge` of {type(metric).__name__} must name each of its variables. "
                 f"Received: merge={merge!r}, without {variable.name!r}"
             )
-        result.append(_OPS[name](np.stack(values), axis=0))
+        of_ranks = summands if name == "sum" else states
+        result.append(_OPS[name](np.stack([each[k] for each in of_ranks]), axis=0))
     return result
 
 

@@ -1,7 +1,9 @@
 """Makes `fit` and `evaluate` report the metrics of all ranks' samples."""
 
-from easyddl.compat import keras_trainer
-from easyddl.training import evaluation_context, evaluation_metrics, metrics
+import contextlib
+
+from easyddl.compat import keras_trainer, patches
+from easyddl.training import evaluation_context, evaluation_metrics, metric_starts, metrics
 
 
 def hook(model, fit=None):
@@ -11,6 +13,9 @@ def hook(model, fit=None):
     validation. It asks for the results of an evaluation once, at the end. No backend calls a
     callback between the last step and the validation. Therefore this hook raises the event of the
     fit that the steps of the epoch have ended.
+
+    Keras resets the metrics at the begin of each epoch and of each evaluation. The hook notes their
+    states then, because a metric may last beyond an epoch.
 
     Args:
         model: A compiled Keras model.
@@ -32,4 +37,13 @@ def hook(model, fit=None):
         found = evaluation_metrics.shared_logs(model, logs, evaluation.data, evaluation.validation)
         return found if fit is None else fit.noted_logs(found, "val_")
 
-    return keras_trainer.replace_results(model, results)
+    reset = model.reset_metrics
+
+    def reset_and_note():
+        reset()
+        metric_starts.note(metrics.leaves(model.metrics))
+
+    undo = contextlib.ExitStack()
+    undo.callback(keras_trainer.replace_results(model, results))
+    undo.callback(patches.replace(model, "reset_metrics", reset_and_note))
+    return undo.close

@@ -1,6 +1,7 @@
 """Metrics, and the decisions taken on them, are those of one process that has all samples."""
 
 import contextlib
+import functools
 import io
 import itertools
 import pathlib
@@ -281,6 +282,60 @@ def check_each_merge_by_name():
         each = [float(model.predict(x[rank::SIZE], verbose=0).max()) for rank in range(SIZE)]
         assert len(set(each)) == SIZE  # so that the merges differ
         np.testing.assert_allclose(found["mine"], numpys(each), rtol=1e-5)
+
+
+class Seen(keras.metrics.Metric):
+    """The number of samples."""
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.count = self.add_variable((), "zeros", name="count")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.count.assign(self.count + keras.ops.shape(y_true)[0])
+
+    def result(self):
+        return keras.ops.convert_to_tensor(self.count)
+
+
+def that_lasts(kind):
+    """A class of metrics that are not reset when an epoch or an evaluation begins."""
+    return type("Lasting", (kind,), {"reset_state": lambda metric: None})
+
+
+def check_metrics_that_last():
+    by_name, by_function = that_lasts(Seen), that_lasts(Seen)
+    ddl.register_metric(by_name, merge="sum")
+    ddl.register_metric(by_function, merge=lambda states: [sum(state[0] for state in states)])
+    label = kinds()["binary"][1]
+    train, held_out = samples(N * SIZE * STEPS, 1, label), samples(7 * SIZE, 2, label)
+
+    def make():
+        wanted = [
+            *(lambda: by_name(name="by_name"), lambda: by_function(name="by_function")),
+            lambda: that_lasts(m.TruePositives)(name="positives"),
+            lambda: that_lasts(m.MeanSquaredError)(name="error"),
+            m.BinaryAccuracy,
+        ]
+        return new_model(1, "sigmoid", "binary_crossentropy", wanted)
+
+    def train_twice(fit, train, held_out, **arguments):
+        arguments = {"shuffle": False, "verbose": 0, **arguments}
+        first = fit(*train, epochs=2, validation_data=held_out, **arguments).history
+        return first, fit(*train, epochs=3, **arguments).history
+
+    model, alone = make(), make()
+    report_numbers(alone)
+    found = train_twice(
+        lambda *data, **arguments: model.fit(*data, callbacks=both(), **arguments),
+        *(ddl.split_data(*train), ddl.split_data(*held_out)),
+        batch_size=N,
+    )
+    wanted = train_twice(
+        functools.partial(fit_by_the_root, alone), train, held_out, batch_size=N * SIZE
+    )
+    for mine, expected in zip(found, wanted, strict=True):
+        assert_alike(mine, expected)
 
 
 def check_a_subclass_that_updates_as_keras_does():
