@@ -56,8 +56,7 @@ def allgather_object(obj: ObjectT) -> list[ObjectT]:
     """
     text = "allgather_object(obj)"
     parts = byte_collectives.gather(_pickled(text, obj), text)
-    with settled_errors.after_the_end():
-        return [pickle.loads(part.tobytes()) for part in parts]
+    return [pickle.loads(part.tobytes()) for part in parts]
 
 
 @world.on_all_ranks("broadcast_object()")
@@ -91,8 +90,7 @@ def broadcast_object(obj: ObjectT, root_rank: int = 0) -> ObjectT:
     is_root = world.rank() == root_rank
     data = _pickled(text, obj) if is_root else _NOTHING
     received = byte_collectives.broadcast(data, root_rank, text)
-    with settled_errors.after_the_end():
-        return obj if is_root else pickle.loads(received.tobytes())
+    return obj if is_root else pickle.loads(received.tobytes())
 
 
 class _RootFirst(contextlib.ContextDecorator):

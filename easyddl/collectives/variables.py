@@ -10,7 +10,7 @@ import numpy as np
 
 from easyddl import backends
 from easyddl.collectives import arguments, arrays
-from easyddl.runtime import settled_errors, world
+from easyddl.runtime import world
 
 
 @world.on_all_ranks("broadcast_variables()")
@@ -45,10 +45,9 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int = 0) -> None:
         world.fail_alike(f"{text} with a bad argument", problem)
     text = f"{text} of ({_listed(variables, values)})"
     received = arrays.broadcast_arrays(values, root_rank, text)
-    with settled_errors.after_the_end():
-        if world.rank() != root_rank:
-            for variable, value in zip(variables, received, strict=True):
-                _assign(variable, value)
+    if world.rank() != root_rank:
+        for variable, value in zip(variables, received, strict=True):
+            _assign(variable, value)
 
 
 def _listed(variables, values):
@@ -77,11 +76,10 @@ def average_variables(variables, what, weight=1.0):
     (total,) = arrays.reduce_arrays([flat * weight], "float64", "sum", text)
     if total[0] == 0:
         return
-    with settled_errors.after_the_end():
-        ends = np.cumsum([value.size for value in values])[:-1]
-        means = np.split(total[1:] / total[0], ends)
-        for variable, value, mean in zip(variables, values, means, strict=True):
-            variable.assign(mean.reshape(value.shape).astype(value.dtype))
+    ends = np.cumsum([value.size for value in values])[:-1]
+    means = np.split(total[1:] / total[0], ends)
+    for variable, value, mean in zip(variables, values, means, strict=True):
+        variable.assign(mean.reshape(value.shape).astype(value.dtype))
 
 
 def checksum(array):

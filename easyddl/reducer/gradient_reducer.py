@@ -58,7 +58,7 @@ class GradientReducer:
         if self._as_ready and key not in self._watched:
             self._watched.add(key)
             # The ranks have registered, so an error ends only these reductions.
-            settled_errors.giving_up(self._lists[key].watch, self.give_up)(self._weight)
+            settled_errors.call(self._lists[key].watch, self.give_up, self._weight)
         return self._lists[key]
 
     @world.on_all_ranks("The registration of gradients")

@@ -42,14 +42,7 @@ class Registration:
             tensors: List of tensors with the registered shapes.
             weight: The weight of this rank's batch: see `BatchWeight`.
         """
-        # The call is on the line of its `try`, so that no exception, such as an interrupt, can be
-        # raised between the two.
-        # fmt: off
-        try: return self._reduce(tensors, weight)  # noqa: E701
-        except BaseException as error:
-            self.give_up(error)
-            raise
-        # fmt: on
+        return settled_errors.call(self._reduce, self.give_up, tensors, weight)
 
     def _reduce(self, tensors, weight):
         self.note()

@@ -7,59 +7,71 @@ because all ranks raise it, or because the collective has already been ended on 
 
 import functools
 
-_MARK = "_easyddl_is_settled"
-_AFTER_THE_END = "_easyddl_is_after_the_end"
+_MARK = "_easyddl_settled_in"
+
+_latest = 0  # the number of the function that `call` entered last
+_unheard = None  # the `give_up` of an error that raised another error itself
 
 
 def settled(error):
-    """Marks an error that all ranks raise, after they have agreed on it, and returns it."""
-    vars(error)[_MARK] = True  # its class may forbid `setattr`
+    """Marks an error that all ranks raise, after they have agreed on it, and returns it.
+
+    The mark holds for the functions that `call` runs now. Somebody may raise the same object later,
+    on one rank alone.
+    """
+    vars(error)[_MARK] = _latest  # its class may forbid `setattr`
     return error
 
 
 def is_settled(error):
     """Returns whether an error has been marked by `settled`."""
-    return vars(error).get(_MARK, False)
+    return _MARK in vars(error)
 
 
-class after_the_end:
-    """A context in which a rank uses the result of a collective that has ended on all ranks.
+def call(function, give_up, *args, **kwargs):
+    """Calls a function, and `give_up` before an error leaves it.
 
-    An error in it does not require that this collective is ended. If the collective is part of
-    another one, that one must still be ended.
-    """
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, error, traceback):
-        if error is not None:
-            vars(error)[_AFTER_THE_END] = True
-
-
-def take_is_after_the_end(error):
-    """Returns whether an error was raised in `after_the_end`. True only at the first call."""
-    return vars(error).pop(_AFTER_THE_END, False)
-
-
-def giving_up(function, give_up):
-    """Wraps a function so that `give_up` is called before an error leaves the function.
+    If `give_up` raises an error, such as a lack of memory, it is called again before the next
+    function. Until then the other ranks wait.
 
     Args:
         function: The function.
-        give_up: Function of the exception.
+        give_up: Function of the exception. The exception is marked as settled only if this has
+            happened within `function`.
+        *args: Passed to the function.
+        **kwargs: Passed to the function.
     """
-
-    # The call is on the line of its `try`, so that no exception, such as an interrupt, can be
-    # raised between the two.
+    global _latest, _unheard
+    if _unheard is not None:
+        _unheard(RuntimeError("an earlier error, which this rank could not tell the other ranks"))
+        _unheard = None
+    _latest += 1
+    number = _latest
+    # Each call is on the line of its `try`, so that no exception, such as an interrupt, can be
+    # raised between the two. An assignment to a variable that exists needs no memory.
     # fmt: off
+    try: return function(*args, **kwargs)  # noqa: E701
+    except BaseException as error:
+        try: _give_up(give_up, error, number)  # noqa: E701
+        except BaseException:
+            _unheard = give_up
+            raise
+        raise
+    # fmt: on
+
+
+def _give_up(give_up, error, number):
+    if vars(error).get(_MARK, number) < number:
+        del vars(error)[_MARK]
+    give_up(error)
+
+
+def giving_up(function, give_up):
+    """Wraps a function so that `give_up` is called before an error leaves it: see `call`."""
+
     @functools.wraps(function)
     def wrapper(*args, **kwargs):
-        try: return function(*args, **kwargs)  # noqa: E701
-        except BaseException as error:
-            give_up(error)
-            raise
-    # fmt: on
+        return call(function, give_up, *args, **kwargs)
 
     return wrapper
 

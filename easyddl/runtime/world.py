@@ -177,7 +177,7 @@ def give_up(text, error):
         text: String. The collective in which the error was raised.
         error: The exception.
     """
-    if not is_started() or size() == 1 or settled_errors.take_is_after_the_end(error):
+    if not is_started() or size() == 1:
         return
     # All ranks raise an error of the engine, or the engine has ended the collective on all ranks.
     is_of_engine = isinstance(error, engine().core.Error)

@@ -18,7 +18,7 @@ import numpy as np
 
 from easyddl.collectives import arrays, objects
 from easyddl.compat import keras_metric
-from easyddl.runtime import notices, settled_errors, world
+from easyddl.runtime import notices, world
 from easyddl.training import metric_starts
 
 _Merge: TypeAlias = Literal["sum", "mean", "min", "max"]
@@ -256,11 +256,10 @@ def _sum_variables(metrics, has_samples, differs):
     names = ", ".join(f"{m.name} {[tuple(v.shape) for v in m.variables]}" for m in metrics)
     text = f"adding up the metrics ({names})"
     (total,) = arrays.reduce_arrays([np.concatenate(values)], "float64", "sum", text)
-    with settled_errors.after_the_end():
-        ends = np.cumsum([math.prod(v.shape) for v in variables])[:-1]
-        for variable, value in zip(variables, np.split(total[1:], ends), strict=False):
-            variable.assign(value.reshape(variable.shape).astype(variable.numpy().dtype))
-        return total[0] > 0
+    ends = np.cumsum([math.prod(v.shape) for v in variables])[:-1]
+    for variable, value in zip(variables, np.split(total[1:], ends), strict=False):
+        variable.assign(value.reshape(variable.shape).astype(variable.numpy().dtype))
+    return total[0] > 0
 
 
 def _merge_states(metrics, has_samples):

@@ -2,9 +2,10 @@
 
 Usage: line_errors_job.py SEED ERRORS
 
-In each trial one rank gets an error at one line of easyddl, in one collective. All ranks catch what
-they get, and call three more. Each of these must raise an error or return the right result, on all
-ranks. At the end rank 0 prints the number of errors and the number of lines where they were.
+In each trial one rank gets an error at one line of easyddl, in one collective, and in every second
+trial another error while it deals with the first one. All ranks catch what they get, and call three
+more. Each of these must raise an error or return the right result, on all ranks. At the end rank 0
+prints the number of errors and the number of lines where they were.
 """
 
 import random
@@ -126,7 +127,8 @@ def main(seed, errors):
         number = random_of_all.randrange(1000)
         at = random_of_all.randint(1, counts[function][victim])
         trial = lambda function=function, number=number: call(function, number)  # noqa: E731
-        where = {"at": at} if victim == RANK else {}
+        again = random_of_all.choice([None, random_of_all.randint(1, 25)])
+        where = {"at": at, "again": again} if victim == RANK else {}
         outcomes = [outcome(lambda where=where, trial=trial: lines.run(trial, **where))]
         place = lines.place
         for _ in range(3):

@@ -12,8 +12,9 @@ import easyddl
 from easyddl.runtime import engine
 
 ROOT = str(pathlib.Path(easyddl.__path__[0])) + "/"
-# What runs after an error. An error there comes while another one is dealt with.
-_AFTERWARDS = ("giving_up", "give_up", "is_settled", "describe")
+# The functions of settled_errors.py that call others. A signal's handler runs before such a call or
+# within it, but a line's error may come between a `try` and its call.
+_CALLERS = ("wrapper", "call")
 
 
 class Planted(TimeoutError):
@@ -21,7 +22,7 @@ class Planted(TimeoutError):
 
 
 class LineErrors:
-    """Counts the lines of easyddl that a call runs in this thread, or raises an error at one.
+    """Counts the lines of easyddl that a call runs in this thread, or raises errors at some.
 
     Args:
         within: Tuple of the folders and files of the package whose lines count.
@@ -29,7 +30,7 @@ class LineErrors:
 
     def __init__(self, within=("",)):
         self._within = tuple(ROOT + each for each in within)
-        self._at = None
+        self._at, self._again = None, None
         self.lines = 0
         self.place = None  # where the error was raised
 
@@ -37,8 +38,8 @@ class LineErrors:
         code = frame.f_code
         if not code.co_filename.startswith(self._within) or frame.f_globals is globals():
             return None
-        is_wrapper = code.co_name == "wrapper" and code.co_filename.endswith("settled_errors.py")
-        return None if is_wrapper or code.co_name in _AFTERWARDS else self._of_line
+        is_caller = code.co_name in _CALLERS and code.co_filename.endswith("settled_errors.py")
+        return None if is_caller else self._of_line
 
     def _of_line(self, frame, event, argument):
         if event == "line":
@@ -46,11 +47,16 @@ class LineErrors:
             if self.lines == self._at:
                 self.place = f"{frame.f_code.co_filename.removeprefix(ROOT)}:{frame.f_lineno}"
                 raise Planted("planted")
+            if self._at and self._again and self.lines == self._at + self._again:
+                raise Planted("planted while the first one is dealt with")
         return self._of_line
 
-    def run(self, call, at=None):
-        """Calls a function, in which line number `at` raises an error if it comes so far."""
-        self._at, self.lines, self.place = at, 0, None
+    def run(self, call, at=None, again=None):
+        """Calls a function, in which line number `at` raises an error if it comes so far.
+
+        So does the line `again` lines later, if an integer is given.
+        """
+        self._at, self._again, self.lines, self.place = at, again, 0, None
         gc.disable()  # finalizers of other objects would run in the midst of the call
         sys.settrace(self._of_frame)
         try:

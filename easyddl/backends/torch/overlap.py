@@ -96,7 +96,7 @@ class Overlap:
         def after_accumulation(parameter):
             overlap = own()
             if overlap is not None and not dry_run.is_active():
-                settled_errors.giving_up(overlap._mark_ready, overlap._give_up)(i, parameter.grad)
+                settled_errors.call(overlap._mark_ready, overlap._give_up, i, parameter.grad)
 
         return after_accumulation
 
