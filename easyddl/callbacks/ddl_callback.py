@@ -12,6 +12,7 @@ from easyddl.callbacks import global_batch, hooks, instances, scaling_measuremen
 from easyddl.callbacks.fresh_copy import FreshCopy
 from easyddl.callbacks.global_variables_callback import DDLGlobalVariablesCallback
 from easyddl.callbacks.rank_zero import RankZero
+from easyddl.compat import patches
 from easyddl.optimizers import momentum_correction
 from easyddl.profiling import trace_file
 from easyddl.reducer import bucket_size
@@ -193,6 +194,9 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
                 if isinstance(callback, _WRITERS) and not hooks.runs_on_all_ranks(callback):
                     change = hooks.announce if world.is_root() else hooks.mute
                     fit.at_end.callback(change(callback))
+                    fit.root_callbacks.append(callback)
+                elif _prints(callback) and not world.is_root():
+                    fit.at_end.callback(patches.replace(callback, "verbose", 0))
             if scaling_measurement.is_wanted():
                 scaling_measurement.begin(fit, self, _writers(fit.callbacks))
 
@@ -309,6 +313,11 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
             found = evaluation_metrics.shared_logs(self.model, {}, validation=self.validation)
             logs.update({f"val_{key}": value for key, value in found.items()})
         epoch_logs.share(logs, own)
+
+
+def _prints(callback):
+    """Returns whether a callback is one of Keras's that print what they decide, on all ranks."""
+    return type(callback).__module__.startswith("keras.") and bool(vars(callback).get("verbose"))
 
 
 def _writers(callbacks):

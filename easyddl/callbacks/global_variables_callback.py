@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from easyddl import backends
-from easyddl.callbacks import instances
+from easyddl.callbacks import hooks, instances
 from easyddl.callbacks.fresh_copy import FreshCopy
 from easyddl.checkpoint import saved_random_states
 from easyddl.collectives import arguments, objects, variables
@@ -151,10 +151,21 @@ class DDLGlobalVariablesCallback(FreshCopy, keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if world.size() == 1:
             return
-        mine = bool(self.model.stop_training), epoch_logs.numbers_of(logs or {})
-        by_rank = objects.allgather_object(mine)
-        self.model.stop_training = any(stop for stop, _ in by_rank)
-        epoch_logs.warn_of_differences([numbers for _, numbers in by_rank], epoch)
+        fit = fit_context.current(self.model)
+        on_root = [] if fit is None else fit.root_callbacks
+        attributes = [(type(c).__name__, hooks.plain_attributes(c)) for c in on_root]
+        mine = (
+            bool(self.model.stop_training),
+            epoch_logs.numbers_of(logs or {}),
+            attributes if world.is_root() else None,
+        )
+        stops, numbers, by_rank = zip(*objects.allgather_object(mine), strict=True)
+        self.model.stop_training = any(stops)
+        epoch_logs.warn_of_differences(list(numbers), epoch)
+        # A script may read these on any rank, such as `best` of a ModelCheckpoint.
+        for callback, (name, values) in zip(on_root, by_rank[0], strict=False):
+            if not world.is_root() and type(callback).__name__ == name:
+                vars(callback).update(values)
 
 
 def _require_batches_on_all_ranks(fit):

@@ -3,6 +3,7 @@
 import functools
 
 import keras
+import numpy as np
 
 from easyddl.compat import patches
 from easyddl.runtime import world
@@ -32,6 +33,16 @@ def mute(callback):
         Function without arguments that restores the hooks.
     """
     return patches.replace_all(callback, dict.fromkeys(NAMES, do_nothing))
+
+
+def plain_attributes(callback):
+    """Returns the public attributes of a callback that are numbers, texts or `None`, as a dict."""
+    kinds = (bool, int, float, str, np.generic, type(None))
+    return {
+        name: value
+        for name, value in vars(callback).items()
+        if not name.startswith("_") and isinstance(value, kinds)
+    }
 
 
 def announce(callback):

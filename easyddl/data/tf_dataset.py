@@ -29,8 +29,21 @@ def split(dataset, shard):
     if count >= 0:
         shard.check(count, "element")
     if shard.shuffle:
-        return _shuffled(dataset, count, shard)
-    return dataset if shard.size == 1 else _sharded(dataset, count, shard)
+        return _with_attributes_of(dataset, _shuffled(dataset, count, shard))
+    if shard.size == 1:
+        return dataset
+    return _with_attributes_of(dataset, _sharded(dataset, count, shard))
+
+
+def _with_attributes_of(dataset, result):
+    """Copies what somebody has set on a dataset to the result, and returns the result.
+
+    `keras.utils.image_dataset_from_directory` sets `class_names` and `file_paths`, for example.
+    """
+    for name, value in vars(dataset).items():
+        if not name.startswith("_") and not hasattr(result, name):
+            setattr(result, name, value)
+    return result
 
 
 def _sharded(dataset, count, shard):

@@ -37,6 +37,7 @@ class FitContext(context.Context):
     Attributes:
         arguments: Dict of the arguments of `fit`, by name.
         callbacks: List of the user's callbacks, in the order in which Keras calls them.
+        root_callbacks: List of those that act on the root only.
         random_states: The `PerRankStates` of this fit, if each rank draws its own random numbers
             until the fit ends; otherwise `None`.
         has_batches: Boolean. Whether this rank has a batch for the first step.
@@ -56,6 +57,7 @@ class FitContext(context.Context):
         self.array_order = None
         self.arguments = arguments
         self.callbacks = callback_order.callbacks_of(arguments.get("callbacks"))
+        self.root_callbacks = []
         self.random_states = None
         self._equal_logs = {}  # of this epoch
         self.steps = 0

@@ -74,6 +74,14 @@ def test_structures_stay(at):
     assert [(int(x["a"]), int(y)) for x, y in part] == [(1, 10), (3, 30)]
 
 
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_attributes_of_a_dataset_stay(split, shuffle):
+    dataset = tf.data.Dataset.range(4)
+    dataset.class_names = ["cat", "dog"]  # as image_dataset_from_directory sets it
+    for part in split(2, dataset, shuffle=shuffle):
+        assert part.class_names == ["cat", "dog"]
+
+
 def test_a_world_of_one_gets_it_as_it_is(at):
     at(0, 1)
     dataset = tf.data.Dataset.range(5).shuffle(5)

@@ -1,7 +1,10 @@
 """Keras's optimizers, callbacks and layers, one by one, on all ranks."""
 
+import contextlib
 import http.server
+import io
 import json
+import re
 import threading
 import urllib.parse
 
@@ -119,6 +122,27 @@ def check_every_callback():
     here = {"LambdaCallback", "LearningRateScheduler", "RemoteMonitor", "SwapEMAWeights"}
     names = {n for n in dir(keras.callbacks) if isinstance(getattr(keras.callbacks, n), type)}
     assert names <= elsewhere | here, names - elsewhere - here
+
+
+@in_shared_folder
+def check_callbacks_print_once_and_end_alike(folder):
+    callbacks = [
+        keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate, verbose=1),
+        keras.callbacks.ReduceLROnPlateau("loss", min_delta=10, patience=1, verbose=1),
+        keras.callbacks.ModelCheckpoint(
+            folder / "best.keras", "loss", save_best_only=True, verbose=1
+        ),
+        keras.callbacks.EarlyStopping("loss", min_delta=10, patience=2, verbose=1),
+    ]
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        history = together(dense(K.SGD(0.01)), *callbacks).history
+    printed = re.findall(
+        "setting learning|reducing learning|saving model|early stopping", text.getvalue()
+    )
+    assert len(set(printed)) == (4 if RANK == 0 else 0), text.getvalue()
+    assert callbacks[2].best == min(history["loss"])
+    assert all(callback.verbose == 1 for callback in callbacks)
 
 
 def check_learning_rate_scheduler_and_lambda_callback():
