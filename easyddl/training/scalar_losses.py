@@ -65,6 +65,20 @@ def warn_of_unknown_kind(source):
     )
 
 
+_AXIS = (
+    "Pass an `axis` without 0, for example keras.losses.{name}(axis=(1, 2, 3)), to compute a loss "
+    "for each sample."
+)
+# Keras's losses that are computed from a whole batch, and what to do. Their values do not show it:
+# Circle returns one for each sample, which depends on all others of the batch.
+_REMEDIES = {
+    "Dice": _AXIS,
+    "Tversky": _AXIS,
+    "Circle": "Each rank compares the samples of its own batch with each other. Pass batches of "
+    "the size that one process would take.",
+}
+
+
 def warn_of_batch_losses(model):
     """Warns once if a loss of a model is one of Keras's losses that are not means over samples.
 
@@ -76,11 +90,11 @@ def warn_of_batch_losses(model):
         name = _name_of_batch_loss(loss)
         if name is not None:
             found = True
+            remedy = _REMEDIES[name].format(name=name)
             _warn(
                 f"the loss {name} is computed from a whole batch and is not a mean over samples. "
                 "Therefore the mean over the ranks differs from the loss that one process would "
-                "compute with the samples of all ranks. Pass an `axis` without 0, for example "
-                f"keras.losses.{name}(axis=(1, 2, 3)), to compute a loss for each sample."
+                f"compute with the samples of all ranks. {remedy}"
             )
     return found
 
@@ -88,12 +102,13 @@ def warn_of_batch_losses(model):
 def _name_of_batch_loss(loss):
     """Returns the name of Keras's class if a loss is computed from a whole batch; else `None`."""
     if isinstance(loss, str):
-        names = {"dice": "Dice", "tversky": "Tversky"}
-        return names.get(loss.lower())
-    for name in ("Dice", "Tversky"):
+        return {name.lower(): name for name in _REMEDIES}.get(loss.lower())
+    for name in _REMEDIES:
         cls = getattr(keras.losses, name, None)
         function = getattr(keras.losses, name.lower(), None)
         if loss is not None and loss in (cls, function):
+            return name
+        if name == "Circle" and cls is not None and isinstance(loss, cls):
             return name
         if cls is not None and isinstance(loss, cls):
             axis = getattr(loss, "axis", None)
