@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -12,7 +13,9 @@ from easyddl.callbacks.fresh_copy import FreshCopy
 from easyddl.compat import keras_optimizer
 from easyddl.optimizers import momentum_correction
 from easyddl.optimizers.scale_lr import factor_of, ramp, require_unscaled
-from easyddl.runtime import validators, world
+from easyddl.runtime import notices, validators, world
+
+_warmups: weakref.WeakSet[LearningRateWarmupCallback] = weakref.WeakSet()  # those in use
 
 
 class LearningRateScheduleCallback(FreshCopy, keras.callbacks.Callback):
@@ -86,6 +89,22 @@ class LearningRateScheduleCallback(FreshCopy, keras.callbacks.Callback):
                 "number, not a schedule. Pass a float to the optimizer, or leave out the callback. "
                 f"Received: learning_rate={rate!r}"
             )
+        if keras.ops.convert_to_numpy(keras_optimizer.steps_of(optimizer)) == 0:
+            self._compare_rates()
+
+    def _compare_rates(self):
+        """Warns if one of two rates seems to be that of one rank, and the other that of all."""
+        warmup = next((each for each in _warmups if each.model is self.model), None)
+        if warmup is not None:
+            self._compare_with(warmup.final_lr, "the rate after the warmup is")
+        else:
+            self._compare_with(self._rate(), "the optimizer's learning rate is")
+
+    def _compare_with(self, rate, words):
+        # The optimizer's rate has no effect if this callback sets another one from the beginning.
+        factor = _suspicious_factor(rate, self.initial_lr)
+        if factor is not None and not (self.is_due(0) and rate < self.initial_lr):
+            _warn_of_factor(self, factor, rate, words)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._epoch = epoch
@@ -179,6 +198,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         self.warmup_epochs = _positive("warmup_epochs", warmup_epochs)
         require_unscaled(initial_lr, "initial_lr")
         factor = factor_of(rule, world.size())
+        self.final_lr = initial_lr * factor
         super().__init__(
             initial_lr,
             lambda epoch: ramp(self._fraction_done(epoch), factor),
@@ -188,9 +208,23 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         )
         self._is_complete = None
 
+    def set_model(self, model: Any) -> None:
+        super().set_model(model)
+        _warmups.add(self)
+
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         super().on_train_begin(logs)
         self._is_complete = None
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        _warmups.discard(self)
+
+    def _compare_rates(self):
+        rate = self._rate()
+        factor = _suspicious_factor(rate, self.initial_lr)
+        # An optimizer with the rate of all ranks is right: the warmup ends at it.
+        if factor is not None and rate < self.initial_lr:
+            _warn_of_factor(self, factor, rate, "the optimizer's learning rate is")
 
     def is_due(self, epoch: float) -> bool:
         if self._is_complete is None:
@@ -208,3 +242,25 @@ def _positive(name, value):
     if not validators.is_number(value) or not 0 <= value < math.inf:
         raise ValueError(f"`{name}` must be a number, 0 or more. Received: {name}={value!r}")
     return value
+
+
+def _suspicious_factor(one, other):
+    """Returns the factor between two rates if it is that of a scaled rate; otherwise `None`."""
+    ranks = world.size()
+    if ranks == 1 or not one or not other:
+        return None
+    found = max(one, other) / min(one, other)
+    factors = (ranks, math.sqrt(ranks))
+    return next((each for each in factors if math.isclose(found, each, rel_tol=1e-5)), None)
+
+
+def _warn_of_factor(callback, factor, rate, words):
+    root = "" if factor == world.size() else "the square root of "
+    text = (
+        f"warning: {words} {rate:g}, and {type(callback).__name__} got {callback.initial_lr:g}. "
+        f"They differ by a factor of {factor:g}, which is {root}the number of ranks. Pass the rate "
+        "of one rank to the optimizer and to LearningRateWarmupCallback, and the rate of all "
+        "ranks, as in ddl.scale_lr(0.1), to LearningRateScheduleCallback. Without a warmup pass "
+        "the rate of all ranks to the optimizer too."
+    )
+    notices.tell_once(text, text)

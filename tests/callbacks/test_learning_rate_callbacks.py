@@ -11,7 +11,7 @@ from easyddl.callbacks.learning_rates import (
 )
 from easyddl.optimizers import momentum_correction
 from easyddl.optimizers.warmup import LearningRateWarmup
-from easyddl.runtime import world
+from easyddl.runtime import notices, world
 
 STEPS, BATCH = 5, 4  # of an epoch
 
@@ -164,3 +164,36 @@ def test_wrong_numbers(arguments, error):
         LearningRateScheduleCallback(**arguments)
     with pytest.raises(ValueError, match="warmup_epochs=-1"):
         LearningRateWarmupCallback(0.1, warmup_epochs=-1)
+
+
+SCALED = 4 * 0.1
+
+
+@pytest.mark.parametrize(
+    ("rate", "callbacks", "factor"),
+    [
+        # A translated script that trains at the rate of one rank.
+        (SCALED, [LearningRateScheduleCallback(0.1, 1.0)], 4),
+        (2 * 0.1, [LearningRateScheduleCallback(0.1, 1.0)], 2),
+        (0.1, [LearningRateScheduleCallback(SCALED, 1.0, start_epoch=1)], 4),
+        (0.1, [LearningRateWarmupCallback, LearningRateScheduleCallback(0.1, 1.0, 1)], 4),
+        (0.025, [LearningRateWarmupCallback], 4),
+        # These are right.
+        (SCALED, [LearningRateScheduleCallback(SCALED, 1.0)], None),
+        (0.1, [LearningRateScheduleCallback(SCALED, 1.0)], None),
+        (0.1, [LearningRateWarmupCallback, LearningRateScheduleCallback(SCALED, 1.0, 1)], None),
+        (SCALED, [LearningRateWarmupCallback], None),
+        (0.1, [LearningRateWarmupCallback], None),
+        (0.3, [LearningRateScheduleCallback(0.1, 1.0)], None),
+    ],
+)
+def test_a_rate_that_differs_by_the_ranks_is_told(rate, callbacks, factor, monkeypatch):
+    told = []
+    monkeypatch.setattr(notices, "tell_once", lambda key, text: told.append(text))
+    warmup = LearningRateWarmupCallback
+    callbacks = [warmup(0.1, warmup_epochs=1) if each is warmup else each for each in callbacks]
+    model, _, _ = fitted(callbacks, 1, keras.optimizers.SGD(rate))
+    assert [f"differ by a factor of {factor}," in text for text in told] == [True] * bool(factor)
+    # A later fit goes on with the rate that the callbacks have set.
+    model.fit(np.ones((4, 3)), np.ones((4, 2)), verbose=0, callbacks=callbacks)
+    assert len(told) == bool(factor)

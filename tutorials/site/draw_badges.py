@@ -2,8 +2,8 @@
 
     python tutorials/site/draw_badges.py tutorials/badges
 
-It needs no package besides Python's own. `tests/tutorials/test_pictures.py` checks that the files in
-the repository are what this script writes.
+It needs no package besides Python's own. `tests/tutorials/test_pictures.py` checks that the files
+in the repository are what this script writes.
 """
 
 import configparser
