@@ -151,7 +151,9 @@ def read(folder):
         folder: String or path. The directory that `EASYDDL_TIMELINE` named.
 
     Returns:
-        List of `Rank`, by rank.
+        List of `Rank`, by rank. A `Rank` has the attributes `rank`, `host` and `size`, and the
+        method `spans()`, which yields each `Span` with its `name`, `begin` and `end` in
+        nanoseconds of the root's clock, and `values`.
 
     Raises:
         FileNotFoundError: If the directory or the file of a rank is missing.

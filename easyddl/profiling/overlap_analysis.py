@@ -43,10 +43,11 @@ def analyze(spans):
     """Analyzes the spans of one rank.
 
     Args:
-        spans: Iterable of `timeline.Span`.
+        spans: Iterable of spans, such as `rank.spans()` of a rank that `read_timeline` returns.
 
     Returns:
-        `OverlapAnalysis`.
+        `OverlapAnalysis`. Its attributes `steps`, `step_time`, `communication`, `exposed` and
+        `hidden` are a number of steps and times in nanoseconds.
     """
     reduced, training, collectives = {}, [], []
     for span in spans:

@@ -59,7 +59,7 @@ from collections.abc import Callable
 import easyddl as ddl
 import matplotlib.pyplot as plt
 import numpy as np
-from easyddl.profiling import merged_timeline, overlap_analysis
+from easyddl import profiling
 
 RANKS = (1, 2, 4, 8)
 CORES = len(os.sched_getaffinity(0))
@@ -382,8 +382,8 @@ plt.show()
 # ## Where the time goes
 #
 # [Where the time goes](../timeline.md) explains the timeline that the job with two ranks has
-# recorded. `easyddl timeline DIR` prints a summary of it. The modules used here are those behind
-# this command. They split the time of a step into three parts:
+# recorded. `easyddl timeline DIR` prints a summary of it. `easyddl.profiling` has the functions
+# that this command uses. They split the time of a step into three parts:
 #
 # - **compute**: the forward pass, the backward pass and the update, while no gradients are sent;
 # - **hidden communication**: gradients are reduced while the backward pass still computes others;
@@ -425,10 +425,10 @@ def shares(analysis):
 
 
 bucket_counts, parts = {}, {}
-for rank in merged_timeline.read(folder.name):
+for rank in profiling.read_timeline(folder.name):
     per_network = spans_by_reducer(list(rank.spans()))
     for network, spans in zip(NETWORKS, per_network, strict=True):
-        analysis = overlap_analysis.analyze(spans)
+        analysis = profiling.analyze_overlap(spans)
         assert analysis.steps == WARM_UP + network.steps - 1  # all steps but the first
         for step in range(1, analysis.steps + 1):
             buckets = buckets_of_step(spans, step)
