@@ -2,8 +2,9 @@
 
     python -m sphinx -W --keep-going -c tutorials/site tutorials build/site
 
-The sources are in `tutorials/`. `docstrings.py` prepares the docstrings, which are Markdown, and
-`mathml.py` writes the formulas.
+The sources are in `tutorials/`. `docstrings.py` prepares the docstrings, which are Markdown,
+`mathml.py` writes the formulas, and `public_names.py` writes `ddl.` before names. `static/` has
+what browsers load.
 """
 
 import importlib.metadata
@@ -16,6 +17,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import docstrings
+import public_names
 
 import easyddl
 
@@ -30,6 +32,7 @@ extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
     "sphinx_copybutton",
 ]
 exclude_patterns = ["clusters", "migration", "plain", "site", "**/.ipynb_checkpoints"]
@@ -38,7 +41,11 @@ html_theme = "furo"
 html_math_renderer = "mathml"
 pygments_style = "default"
 pygments_dark_style = "monokai"
-html_title = "easyddl"
+html_title = f"easyddl {version}"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_js_files = ["site.js"]
+viewcode_line_numbers = True
 html_show_copyright = False
 html_show_sphinx = False
 
@@ -69,3 +76,4 @@ def setup(app):
     """Connects what changes the sources."""
     app.connect("source-read", adapt_links)
     app.connect("autodoc-process-docstring", docstrings.to_restructured_text, priority=1)
+    app.connect("object-description-transform", public_names.add_prefix)

@@ -1,0 +1,30 @@
+// Names what a reader with a screen reader, a keyboard or a narrow screen could not tell otherwise.
+
+function labelCells(table) {
+  const heads = [...table.querySelectorAll("thead th")].map((head) => head.innerText.trim());
+  if (heads.length < 2) return;
+  for (const row of table.querySelectorAll("tbody tr")) {
+    [...row.cells].forEach((cell, column) => {
+      if (column && heads[column]) cell.dataset.label = heads[column];
+    });
+  }
+  table.classList.add("labelled");
+}
+
+function makeFocusable(box) {
+  if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
+}
+
+document.addEventListener("DOMContentLoaded", () => {
+  document.querySelectorAll("article table").forEach(labelCells);
+  document.querySelectorAll("article pre, article .table-wrapper").forEach(makeFocusable);
+  document.querySelectorAll("p.caption[role=heading]").forEach((each) => {
+    each.setAttribute("aria-level", "2");
+  });
+  document.querySelector(".sidebar-drawer")?.setAttribute("aria-label", "All pages");
+  for (const icons of document.querySelectorAll(".content-icon-container")) {
+    icons.setAttribute("role", "navigation");
+    icons.setAttribute("aria-label", "Source and colours of this page");
+  }
+  document.querySelector(".toc-drawer")?.setAttribute("aria-label", "This page");
+});
