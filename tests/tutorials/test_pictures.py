@@ -8,12 +8,31 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[2]
 TUTORIALS = ROOT / "tutorials"
 BADGES = runpy.run_path(str(TUTORIALS / "site" / "draw_badges.py"))
+RIVALS = runpy.run_path(str(TUTORIALS / "site" / "draw_rivals.py"))
 README = (ROOT / "README.md").read_text()
 
 
 def test_levels():
     script = runpy.run_path(str(TUTORIALS / "site" / "draw_levels.py"))
     assert (TUTORIALS / "levels.svg").read_text() == "\n".join(script["picture"]()) + "\n"
+
+
+@pytest.mark.parametrize("name", RIVALS["CHARTS"])
+def test_charts_show_the_tables(name):
+    chart = RIVALS["CHARTS"][name]
+    assert (TUTORIALS / name).read_text() == "\n".join(chart()) + "\n"
+
+
+def test_charts_read_the_tables():
+    times = RIVALS["allreduce_times"]()
+    assert list(times) == [2, 4, 8]
+    assert times[8]["gloo"] == [
+        (1024, 20300),
+        (65536, 22100),
+        (4194304, 28700),
+        (100000000, 380000),
+    ]
+    assert RIVALS["trainings"]()[0] == ("PyTorch, mnist_cnn", 0.97, 0.70, "DDP")
 
 
 @pytest.mark.parametrize(("name", "fact"), BADGES["facts"]().items())

@@ -45,6 +45,7 @@ html_title = f"easyddl {version}"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_js_files = ["site.js"]
+html_search_scorer = "static/scorer.js"
 viewcode_line_numbers = True
 html_show_copyright = False
 html_show_sphinx = False

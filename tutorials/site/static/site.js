@@ -17,7 +17,7 @@ function makeFocusable(box) {
 
 document.addEventListener("DOMContentLoaded", () => {
   document.querySelectorAll("article table").forEach(labelCells);
-  document.querySelectorAll("article pre, article .table-wrapper").forEach(makeFocusable);
+  document.querySelectorAll("article pre, .table-wrapper, .math-wrapper").forEach(makeFocusable);
   document.querySelectorAll("p.caption[role=heading]").forEach((each) => {
     each.setAttribute("aria-level", "2");
   });
