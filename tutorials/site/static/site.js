@@ -9,6 +9,10 @@ function labelCells(table) {
     });
   }
   table.classList.add("labelled");
+  // Markdown needs a head for each column. One without a name says nothing.
+  for (const head of table.querySelectorAll("thead th")) {
+    if (!head.innerText.trim()) head.outerHTML = "<td></td>";
+  }
 }
 
 function makeFocusable(box) {
