@@ -234,7 +234,7 @@ def run_blocks(blocks, folder, lean):
 def fill(folder):
     shutil.copytree(documents.ROOT / "tutorials", folder / "tutorials")
     shutil.copy(TRAIN, folder)
-    for name in ("ext", "tests"):
+    for name in ("ext", "setup.cfg", "tests"):
         (folder / name).symlink_to(documents.ROOT / name)
 
 
