@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from easyddl import profiling
 from easyddl.cli import main
 from easyddl.profiling import merged_timeline, overlap_analysis, trace_file
 
@@ -275,3 +276,11 @@ def test_nothing_but_a_regular_file_is_replaced(kind, tmp_path, monkeypatch):
         start_file(tmp_path, monkeypatch)
     assert victim.exists() is (kind == "link")
     assert kind != "link" or victim.read_text() == "precious"
+
+
+def test_the_public_functions():
+    assert sorted(profiling.__all__) == ["analyze_overlap", "read_timeline"]
+    assert profiling.read_timeline is merged_timeline.read
+    assert profiling.analyze_overlap is overlap_analysis.analyze
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        profiling.nothing  # noqa: B018 - looks the name up
