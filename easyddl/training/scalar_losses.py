@@ -65,18 +65,7 @@ def warn_of_unknown_kind(source):
     )
 
 
-_AXIS = (
-    "Pass an `axis` without 0, for example keras.losses.{name}(axis=(1, 2, 3)), to compute a loss "
-    "for each sample."
-)
-# Keras's losses that are computed from a whole batch, and what to do. Their values do not show it:
-# Circle returns one for each sample, which depends on all others of the batch.
-_REMEDIES = {
-    "Dice": _AXIS,
-    "Tversky": _AXIS,
-    "Circle": "Each rank compares the samples of its own batch with each other. Pass batches of "
-    "the size that one process would take.",
-}
+_BATCH_LOSSES = ("Dice", "Tversky", "Circle")
 
 
 def warn_of_batch_losses(model):
@@ -90,20 +79,32 @@ def warn_of_batch_losses(model):
         name = _name_of_batch_loss(loss)
         if name is not None:
             found = True
-            remedy = _REMEDIES[name].format(name=name)
-            _warn(
-                f"the loss {name} is computed from a whole batch and is not a mean over samples. "
-                "Therefore the mean over the ranks differs from the loss that one process would "
-                f"compute with the samples of all ranks. {remedy}"
-            )
+            _warn_of_batch_loss(name)
     return found
+
+
+def _warn_of_batch_loss(name):
+    if name == "Circle":
+        _warn(
+            "the loss Circle compares the samples of a batch with each other, and each rank "
+            "compares the samples of its own batch only. Therefore the mean over the ranks differs "
+            "from the loss that one process would compute with the samples of all ranks. Pass "
+            "batches of the size that one process would take."
+        )
+    else:
+        _warn(
+            f"the loss {name} is computed from a whole batch and is not a mean over samples. "
+            "Therefore the mean over the ranks differs from the loss that one process would "
+            "compute with the samples of all ranks. Pass an `axis` without 0, for example "
+            f"keras.losses.{name}(axis=(1, 2, 3)), to compute a loss for each sample."
+        )
 
 
 def _name_of_batch_loss(loss):
     """Returns the name of Keras's class if a loss is computed from a whole batch; else `None`."""
     if isinstance(loss, str):
-        return {name.lower(): name for name in _REMEDIES}.get(loss.lower())
-    for name in _REMEDIES:
+        return {name.lower(): name for name in _BATCH_LOSSES}.get(loss.lower())
+    for name in _BATCH_LOSSES:
         cls = getattr(keras.losses, name, None)
         function = getattr(keras.losses, name.lower(), None)
         if loss is not None and loss in (cls, function):

@@ -81,8 +81,8 @@ def test_ranks_that_know_the_token_are_received(monkeypatch):
     monkeypatch.setattr(run_process, "LauncherProcess", launcher)
     group = RankGroup(2, None, {}, None, 30)
     assert [each.pid for each in group.ranks] == [0, 1]
+    group.end("the test is over")  # waits for the ranks
     assert len(launcher.found) == 2
-    group.end("the test is over")
 
 
 @pytest.mark.parametrize("how", ["garbage", "end"])
