@@ -111,6 +111,13 @@ def test_other_lines_are_passed_on_at_once():
     assert feed(error_text.ErrorText(3), lines) == (lines, None)
 
 
+def test_a_long_line_is_searched_in_a_time_in_proportion():
+    """A search of the rest of the line after each of these words would take minutes."""
+    line = "python" * 300_000
+    for end in ("", ": can't open it\n"):
+        assert feed(error_text.ErrorText(3), line + end) == (line + end, None)
+
+
 def test_what_mpich_prints_when_easyddl_ends_the_job_is_left_out():
     aborts = (
         "Abort(1) on node 3 (rank 3 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 1) - "

@@ -12,11 +12,12 @@ _LONGEST_HOLD = 0.5  # seconds from a traceback to the end of its program
 _LARGEST = 1 << 20  # bytes of one error
 
 # The first line of a traceback, behind a progress bar that may be unfinished. Python prints errors
-# of a script's syntax without one, and a script that it cannot open is a single line.
+# of a script's syntax without one, and a script that it cannot open is a single line. A line may be
+# very long, so no pattern here begins a second search within what it has already read.
 _BEGIN = re.compile(
     rb"(?:  \+ Exception Group )?Traceback \(most recent call last\):\r*\n\Z"
     rb"|\A  File \"[^\"]*\", line \d+\r*\n\Z"
-    rb"|\A\S*python\S*: can't open file "
+    rb"|\A(?=\S*?python)\S*: can't open file "
 )
 
 # What MPICH prints on a rank that easyddl ends by MPI_Abort.
@@ -26,7 +27,7 @@ _ABORT = re.compile(
 )
 
 _FRAMES = re.compile(r"^Traceback \(most recent call last\):\n(?:(?:[ \t].*|[~^]+)\n)*", re.M)
-_MESSAGE = re.compile(r" on host \S+ failed[^:]*: (.+)")
+_MESSAGE = re.compile(r"easyddl: rank \d+ on host \S+ failed[^:]*: (.+)")
 
 
 class ErrorText:
@@ -120,7 +121,7 @@ def message_of(error):
     text, frames = error["text"].rstrip(), list(_FRAMES.finditer(error["text"]))
     message = text[frames[-1].end() :] if frames else ""
     # An exception group has no such lines.
-    found = _MESSAGE.search(error["line"])
+    found = _MESSAGE.match(error["line"])
     return (message or (found[1] if found else text)).splitlines()
 
 
