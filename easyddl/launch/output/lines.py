@@ -3,7 +3,7 @@
 import collections
 import re
 
-_LONGEST = 1 << 16  # bytes that are kept of an unfinished line
+LONGEST = 1 << 16  # bytes that are kept of an unfinished line; a longer one comes in parts
 _SHOWN = 1 << 12  # bytes of a line that `last` shows
 
 # A carriage return ends a line, too: a progress bar writes its line again after it. A run of
@@ -45,7 +45,7 @@ class Lines:
             begin = end
         del text[:begin]
         self._searched = searched - begin
-        if len(text) > _LONGEST:
+        if len(text) > LONGEST:
             lines.append(self._take())
         self._keep(lines)
         return lines

@@ -296,6 +296,7 @@ class Job:
         """Waits until all ranks and the launcher have ended."""
         while not all(rank.is_over for rank in self._ranks.values()):
             self._select(1.0)
+            self._screen.release_overdue()
             if self._input is not None:
                 self._input.watch()
             if self._settled_at is not None and time.monotonic() > self._settled_at:
