@@ -600,6 +600,21 @@ def test_no_file_of_mpi_is_left(how):
         time.sleep(0.05)
 
 
+@pytest.mark.skipif(mpi.is_open_mpi(), reason="about files of MPICH")
+def test_no_file_of_mpi_is_left_if_all_ranks_are_killed():
+    """No rank is left then that has mapped the files when a supervisor learns of the end."""
+    process = start("-np", 1, *job("use_files_of_mpi"))
+    try:
+        seen = read_until(process, rb"files .*\n")
+        paths = re.search(rb"files (.*)", seen)[1].split()
+        time.sleep(1)  # the supervisor looks at the files now and then
+        os.kill(pids_in(seen)[0], signal.SIGKILL)
+    finally:
+        rest, status = finish(process)
+    assert status == 128 + signal.SIGKILL and len(paths) == 2, rest
+    assert not any(map(os.path.exists, paths)), paths
+
+
 # What makes a rank of `use_files_of_mpi` fail.
 MPI_FAILURES = {"status": signal.SIGUSR1, "abort": signal.SIGUSR2, "SIGKILL": signal.SIGKILL}
 

@@ -1,6 +1,7 @@
 """Supervises the program of one rank: starts it, passes on its output, and reports its end."""
 
 import contextlib
+import math
 import os
 import selectors
 import signal
@@ -25,6 +26,8 @@ _AFTER_KILL = 0.5  # seconds in which a program may end by itself when the launc
 _BEFORE_KILL = 0.2  # seconds from the end of a program that saw the others die to its own kill
 _LAST_OUTPUT = 1.0  # seconds for the output of a program's children after its end
 _ACKNOWLEDGED = 5.0  # seconds for `easyddl run` to note a failure before the launcher learns of it
+_LOOK = 0.1  # seconds between two searches for MPI's files, or this part of the time so far
+_QUIET = 0.2  # seconds without output until an unfinished line is passed on
 _MOST_UNSENT = 1 << 20  # bytes that are kept for a slow reader
 
 
@@ -43,12 +46,16 @@ class Supervisor:
         self._agent, self._agent_name = agent, launcher_agent.name(agent)
         self._selector = selectors.DefaultSelector()
         self._program = None
+        self._started = 0.0
+        self._read_at = 0.0
         self._input = None
         self._output = None
         self._ordered = False  # whether the program was told to end
         self._lost = False  # whether `easyddl run` or its host has vanished
         self._killed = False  # whether the launcher has killed the other process
         self._files = set()  # MPI's files that a killed program leaves behind
+        self._memory = set()  # those among them that the program has mapped
+        self._look_at = 0.0  # when to look for them next
         self._problem = None  # a failure outside of the program and its output
         self._kill_at = None
         self._acknowledged = False
@@ -126,6 +133,7 @@ class Supervisor:
                 os.sched_setaffinity(0, order["cpus"])
             self._output = RankOutput(self._link, order)
             parent = os.getpid()
+            self._started = time.monotonic()
             self._program = subprocess.Popen(
                 order["program"],
                 cwd=order["directory"],
@@ -156,18 +164,33 @@ class Supervisor:
 
     def _step(self):
         """Waits for one event, at most until the program is to be killed."""
-        wait = 1.0 if not self._output.has_unfinished else 0.2
+        wait = 1.0 if not self._output.has_unfinished else _QUIET
         if self._kill_at is not None:
             wait = min(wait, max(0.0, self._kill_at - time.monotonic()))
-        if not self._files:  # a killed agent can no longer be asked for its file
-            self._files = mpi_files.of_agent(self._agent)
+        wait = min(wait, self._look_for_files())
         self._select(wait)
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
             self._kill()
 
+    def _look_for_files(self):
+        """Notes MPI's files while the program and the agent run: killed, they name no files.
+
+        MPI starts early in most programs. One that runs for long without MPI is asked rarely.
+
+        Returns:
+            Number. The seconds until it should be called again.
+        """
+        now = time.monotonic()
+        if self._memory:
+            return math.inf
+        if now >= self._look_at:
+            self._note_files()
+            self._look_at = now + _LOOK * max(1.0, now - self._started)
+        return self._look_at - now
+
     def _select(self, wait):
         events = self._selector.select(wait)
-        if not events:
+        if not events and time.monotonic() >= self._read_at + _QUIET:
             self._output.flush()
         for key, _ in events:
             key.data()
@@ -182,6 +205,7 @@ class Supervisor:
             return
         data = stream.read(1 << 16)
         if data:
+            self._read_at = time.monotonic()
             self._output.add(name, data)
         elif data == b"":
             self._selector.unregister(stream)
@@ -230,8 +254,8 @@ class Supervisor:
         """Records MPI's files that the program would leave behind if it were killed now."""
         if self._program is not None:
             for process in [self._program.pid, *process_tree.descendants(self._program.pid)]:
-                self._files |= mpi_files.of_rank(process)
-        self._files |= mpi_files.of_agent(self._agent)
+                self._memory |= mpi_files.of_rank(process)
+        self._files |= self._memory | mpi_files.of_agent(self._agent)
 
     def _end(self, number, grace):
         """Sends the program a signal, and kills it some seconds later."""
