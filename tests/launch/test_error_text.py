@@ -41,6 +41,18 @@ def told(rank=3, what="failed: ValueError: a mistake"):
 
 
 @pytest.mark.parametrize("cause", [True, False])
+def test_a_message_that_contains_a_traceback(cause):
+    """As TensorFlow's of a generator that fails."""
+    message = f"the generator failed:\n{printed(an_error())}"
+    try:
+        raise RuntimeError(message) from (TypeError("another") if cause else None)
+    except RuntimeError as error:
+        text = printed(error)
+    lines = error_text.message_of({"text": text, "line": ""})
+    assert lines == f"RuntimeError: {message}".splitlines()
+
+
+@pytest.mark.parametrize("cause", [True, False])
 @pytest.mark.parametrize("before", ["", "a line\n", "epoch 1/2: 30%"])
 def test_an_error_that_easyddl_reports(before, cause):
     text = printed(an_error(cause))

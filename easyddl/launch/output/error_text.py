@@ -26,7 +26,14 @@ _ABORT = re.compile(
     rb"|\[cli_?-?\d+\]: PMIU_write error; .*cmd=abort|:\r*\n|system msg for write_line failure : "
 )
 
-_FRAMES = re.compile(r"^Traceback \(most recent call last\):\n(?:(?:[ \t].*|[~^]+)\n)*", re.M)
+# The calls of the error itself, or of one that led to it or came of it. The message of an error may
+# contain a traceback, too.
+_FRAMES = re.compile(
+    r"(?:\A|^(?:The above exception was the direct cause of the following exception"
+    r"|During handling of the above exception, another exception occurred):\n\n)"
+    r"Traceback \(most recent call last\):\n(?:(?:[ \t].*|[~^]+)\n)*",
+    re.M,
+)
 _MESSAGE = re.compile(r"easyddl: rank \d+ on host \S+ failed[^:]*: (.+)")
 
 
