@@ -12,6 +12,7 @@ The other ranks send their numbers to this socket.
 import contextlib
 import hashlib
 import os
+import re
 import socket
 import time
 
@@ -21,12 +22,21 @@ _COLLECTED = 0.5  # seconds in which the first rank collects the numbers of the 
 _FIRST_ENDS_JOB = 3.0  # seconds after which the first rank has certainly ended the job
 
 
+def comparable(text):
+    """Returns the text of an error with a constant for each address, which differs among ranks.
+
+    Args:
+        text: String, as `<__main__.A object at 0x7f65c2a41810> is not a number`.
+    """
+    return re.sub("0x[0-9a-fA-F]+", "0x", text)
+
+
 class SharedError:
     """An error of this rank, and perhaps of other ranks of its host.
 
     Args:
-        text: String. The text of the error that the rank would print. Equal errors have equal
-            texts.
+        text: String. The text of the error that the rank would print. Equal errors have texts that
+            `comparable` makes equal.
     """
 
     def __init__(self, text):
@@ -92,5 +102,5 @@ def _address(text):
         namespace = os.stat("/proc/self/ns/pid").st_ino
     except OSError:
         return None
-    key = hashlib.sha256(text.encode(errors="replace")).hexdigest()[:32]
+    key = hashlib.sha256(comparable(text).encode(errors="replace")).hexdigest()[:32]
     return f"\0easyddl-error-{namespace}-{job}-{key}"

@@ -8,6 +8,8 @@ it is known to be one that ends the program. `easyddl run` then shows it once.
 import re
 import time
 
+from easyddl.runtime import shared_error
+
 _LONGEST_HOLD = 0.5  # seconds from a traceback to the end of its program
 _LARGEST = 1 << 20  # bytes of one error
 
@@ -116,7 +118,8 @@ def key_of(error):
     Args:
         error: Dictionary, as `ErrorText` makes it.
     """
-    return error["text"], re.sub(r"rank \d+ on host \S+", "", error["line"], count=1)
+    line = re.sub(r"rank \d+ on host \S+", "", error["line"], count=1)
+    return shared_error.comparable(error["text"]), shared_error.comparable(line)
 
 
 def message_of(error):
