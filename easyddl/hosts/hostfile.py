@@ -5,7 +5,7 @@ import re
 
 from easyddl.hosts import host_list
 
-_COUNTS = ("slots", "max_slots", "max-slots")
+_COUNTS = ("slots", "max_slots")
 
 # Settings that only other launchers accept in a hostfile, and what to use instead.
 _ELSEWHERE = {
@@ -63,6 +63,7 @@ def _host(line, place, is_complete):
         name, _, counts["slots"] = name.partition(":")
     for setting in settings:
         key, equals, value = setting.partition("=")
+        key = "max_slots" if key == "max-slots" else key
         if not equals:
             raise ValueError(
                 f"`{place}`: expected one host on a line, as in `h1:4` or `h1 slots=4`. "
@@ -83,8 +84,23 @@ def _host(line, place, is_complete):
                 f"`{place}`: the {key} of host {name} must be a positive integer. "
                 f"Received: {value!r}"
             )
-    slots = counts.get("slots")
-    return host_list.HostSlots(name, None if slots is None else int(slots))
+    slots, most = (None if key not in counts else int(counts[key]) for key in _COUNTS)
+    _check_limit(most, slots, name, place, is_complete)
+    return host_list.HostSlots(name, slots)
+
+
+def _check_limit(most, slots, name, place, is_complete):
+    """Checks `max_slots`. A host with slots never gets more ranks than these."""
+    if most is not None and slots is None and is_complete:
+        raise ValueError(
+            f"`{place}`: `max_slots={most}` is not passed on to the launcher. Write `slots={most}` "
+            f"for the host {name}, which then gets at most {most} ranks."
+        )
+    if most is not None and slots is not None and most < slots:
+        raise ValueError(
+            f"`{place}`: max_slots of host {name} must not be less than its slots. "
+            f"Received: slots={slots}, max_slots={most}"
+        )
 
 
 def _check_setting(key, value, place, is_complete):

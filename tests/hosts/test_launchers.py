@@ -188,6 +188,12 @@ def test_hostfiles(text, expected, tmp_path):
         ("h1:four\n", "line 1`: the slots of host h1 must be a positive integer"),
         ("h1:\n", "line 1`: the slots of host h1 must be a positive integer"),
         ("h1:2 max_slots=no\n", "line 1`: the max_slots of host h1 must be a positive"),
+        (
+            "h1 slots=2 max_slots=1\n",
+            "line 1`: max_slots of host h1 must not be less than its slots",
+        ),
+        ("h1:2 max-slots=1\n", r"less than its slots. Received: slots=2, max_slots=1"),
+        ("h1 max_slots=2\n", "line 1`: `max_slots=2` is not passed on .* Write `slots=2` for"),
         ("h1:2\nh2 port=2222\n", "line 2`: `port=2222` is not passed on .*. Write `Port 2222` for"),
         ("h1 user=me slots=2\n", "line 1`: `user=me` is not passed on .*. Write `User me` for"),
         ("h1:2 ifname=ib0\n", "line 1`: `ifname=ib0` is not passed on .* `--nic ib0`"),
