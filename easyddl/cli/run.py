@@ -158,7 +158,18 @@ def _request(options):
         host_timeout=options.host_timeout,
         verbose=options.verbose,
         cpus=cpus,
+        directory=_current_directory(),
     )
+
+
+def _current_directory():
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise ValueError(
+            "The current directory does not exist any more. The ranks run in it, so change to "
+            "another directory first. If it was made again, `cd .` is enough."
+        ) from None
 
 
 def _tell(request, placed, line):

@@ -5,6 +5,7 @@ import socket
 
 import pytest
 
+from easyddl import cli
 from easyddl.doctor import agent_start as doctor_start
 from easyddl.hosts import host_list
 from easyddl.hosts.host_list import HostSlots
@@ -278,6 +279,15 @@ def test_binding_leaves_what_the_launcher_bound():
 def test_ranks_share_cores_where_there_are_too_few():
     assert binding.partition([[0, 1]] * 3, cores(8)) is None
     assert binding.partition([[0, 8]] * 2, cores(8, threads=2)) is None
+
+
+def test_a_current_directory_that_was_deleted(tmp_path, monkeypatch, capsys):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert cli.main(["run", "-np", "1", "--timeline", "traces", "x"]) == 2
+    assert "The current directory does not exist any more" in capsys.readouterr().err
 
 
 def hellos(*hosts, size=None, version="1"):

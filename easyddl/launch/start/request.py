@@ -1,6 +1,7 @@
 """The user's request to `easyddl run`."""
 
 import dataclasses
+import os
 
 from easyddl.hosts.host_list import HostSlots
 
@@ -28,6 +29,7 @@ class Request:
         verbose: Boolean. Whether to print the CPUs that each rank is bound to.
         cpus: Set of integers. The CPUs of this host that the job may use; `None` for all that
             this process may use.
+        directory: String. The directory in which the program runs.
     """
 
     program: list[str]
@@ -47,3 +49,4 @@ class Request:
     host_timeout: float = 20.0
     verbose: bool = False
     cpus: frozenset[int] | None = None
+    directory: str = dataclasses.field(default_factory=os.getcwd)

@@ -265,7 +265,7 @@ class Job:
                 run={
                     "rank": rank.number,
                     "program": self._request.program,
-                    "directory": os.getcwd(),
+                    "directory": self._request.directory,
                     "environment": self._variables,
                     "cpus": cpus.get(rank.number),
                     "input": has_input and rank.number == 0,
