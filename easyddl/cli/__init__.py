@@ -34,6 +34,9 @@ def main(arguments=None):
         for stream in filter(None, (sys.stdout, sys.stderr)):  # flushed by the interpreter at exit
             os.dup2(null, stream.fileno())
         return 128 + signal.SIGPIPE  # the status of other tools in a shell
+    except KeyboardInterrupt:
+        sys.stderr.write("easyddl: interrupted\n")
+        return 128 + signal.SIGINT
 
 
 def _run(arguments):

@@ -1,6 +1,7 @@
 """The parts of `easyddl run` that need no job: placement, command lines, binding, verdicts."""
 
 import pathlib
+import signal
 import socket
 
 import pytest
@@ -288,6 +289,15 @@ def test_a_current_directory_that_was_deleted(tmp_path, monkeypatch, capsys):
     gone.rmdir()
     assert cli.main(["run", "-np", "1", "--timeline", "traces", "x"]) == 2
     assert "The current directory does not exist any more" in capsys.readouterr().err
+
+
+def test_ctrl_c_before_a_job_prints_no_traceback(monkeypatch, capsys):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(placement, "place", interrupt)
+    assert cli.main(["run", "-np", "1", "x"]) == 128 + signal.SIGINT
+    assert capsys.readouterr().err == "easyddl: interrupted\n"
 
 
 def hellos(*hosts, size=None, version="1"):
