@@ -443,9 +443,11 @@ def test_errors_that_ranks_catch_are_shown_for_each():
         ("./nowhere", 127, "./nowhere: No such file or directory"),
         ("/etc/passwd", 126, "/etc/passwd: Permission denied"),
         ("train.py", 127, "train.py: No such file or directory. Did you mean `python train.py`?"),
+        (f"{sys.executable} a.py", 127, "Did you mean `{program}` without quotation marks?"),
     ],
 )
 def test_a_program_that_cannot_be_started(program, status, words):
+    words = words.format(program=program)
     done = easyddl_run("-np", 2, program)
     assert done.returncode == status, done.stdout
     last = done.stdout.splitlines()[-1]

@@ -4,6 +4,7 @@ import contextlib
 import math
 import os
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
@@ -147,9 +148,7 @@ class Supervisor:
         except OSError as error:
             place = f"{error.filename}: " if error.filename else ""
             status = 127 if isinstance(error, FileNotFoundError) else 126
-            name = order["program"][0]
-            hint = f". Did you mean `python {name}`?" if name.endswith(".py") else ""
-            self._report(status, [], f"{place}{error.strerror}{hint}")
+            self._report(status, [], f"{place}{error.strerror}{_hint(order['program'][0])}")
             self._wait_for_acknowledgement()
             return False
         for stream, name in ((self._program.stdout, "out"), (self._program.stderr, "err")):
@@ -351,6 +350,14 @@ def _connect(addresses, token, end):
                 f"{told}. A firewall may be between them. `--nic` chooses the network."
             )
         time.sleep(0.2)
+
+
+def _hint(name):
+    """Returns what the user may have meant by a program that cannot be started."""
+    first, *others = name.split() or [""]
+    if others and shutil.which(first):  # a whole command line in quotation marks
+        return f". Did you mean `{name}` without quotation marks?"
+    return f". Did you mean `python {name}`?" if name.endswith(".py") else ""
 
 
 def _prepare(parent):
