@@ -655,8 +655,9 @@ def test_an_output_file_that_cannot_be_written(tmp_path):
 def test_an_output_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").touch()
     done = easyddl_run("-np", 2, "--output", tmp_path / "file", *job("tell"))
-    assert done.returncode != 0
-    assert f"{tmp_path}/file" in done.stdout.splitlines()[-1], done.stdout
+    assert done.returncode == 1
+    told = f" failed: `--output {tmp_path}/file`: {tmp_path}/file: File exists."
+    assert done.stdout.splitlines()[-1].endswith(told), done.stdout
 
 
 @pytest.mark.gate

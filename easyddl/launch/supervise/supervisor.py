@@ -130,9 +130,14 @@ class Supervisor:
         own = {launched_process.SUPERVISOR: str(os.getpid())}
         environment = {**os.environ, **order["environment"], **own}
         try:
+            self._output = RankOutput(self._link, order)
+        except OSError as error:
+            problem = f"`--output {order['output']}`: {error.filename}: {error.strerror}"
+            self._fail_to_start(1, problem)
+            return False
+        try:
             if order["cpus"]:
                 os.sched_setaffinity(0, order["cpus"])
-            self._output = RankOutput(self._link, order)
             parent = os.getpid()
             self._started = time.monotonic()
             self._program = subprocess.Popen(
@@ -148,8 +153,8 @@ class Supervisor:
         except OSError as error:
             place = f"{error.filename}: " if error.filename else ""
             status = 127 if isinstance(error, FileNotFoundError) else 126
-            self._report(status, [], f"{place}{error.strerror}{_hint(order['program'][0])}")
-            self._wait_for_acknowledgement()
+            problem = f"{place}{error.strerror}{_hint(order['program'][0])}"
+            self._fail_to_start(status, problem)
             return False
         for stream, name in ((self._program.stdout, "out"), (self._program.stderr, "err")):
             os.set_blocking(stream.fileno(), False)
@@ -160,6 +165,10 @@ class Supervisor:
             self._input = RankInput(self._program.stdin, self._selector, self._link)
         self._receive()  # messages that arrived together with the order
         return True
+
+    def _fail_to_start(self, status, problem):
+        self._report(status, [], problem)
+        self._wait_for_acknowledgement()
 
     def _step(self):
         """Waits for one event, at most until the program is to be killed."""
