@@ -719,6 +719,12 @@ RANK = f"{sys.executable} -m easyddl.launch.supervise.rank"
             f"unshare --uts sh -c 'hostname elsewhere; exec {RANK}' & done; wait",
             None,
         ),
+        # One whose process for the ranks ended when Python had not started in them yet.
+        (
+            f"{own_mpirun.VERSION} export PMI_FD=0 PMI_SIZE=2; for PMI_RANK in 0 1; do "
+            f"export PMI_RANK; : | {RANK} & done; sleep 60",
+            "failed: the launcher's process on this host has ended.",
+        ),
         (f"{own_mpirun.VERSION} sleep 60", "within 3 s (`--start-timeout`): ranks 0, 1 on host"),
         (f"{own_mpirun.VERSION} exit 5", "ended with status 5 before all ranks had reported"),
         (f"{own_mpirun.VERSION} {RANK}", "rank None of None, instead of one of 2"),

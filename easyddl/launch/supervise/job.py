@@ -169,7 +169,7 @@ class Job:
             found = host_names.contradiction(names[number], hellos[number], there)
             if found:
                 self._screen.tell(f"warning: {found}")
-        self._fail_if_signalled()
+        self._fail_if_ended()
 
     def _wait_for_ranks(self, reports, inspections):
         """Waits until all ranks have reported, and inspects the hosts of those that are late."""
@@ -201,11 +201,15 @@ class Job:
         self._select(wait)
         for arrival in reports.take():
             self._admit(arrival)
-        self._fail_if_signalled()
+        self._fail_if_ended()
 
-    def _fail_if_signalled(self):
+    def _fail_if_ended(self):
+        """Raises an error if the job is to end, or cannot start, because of a rank."""
         if self._signal is not None:
             raise JobFailed("The job was ended before it had started.")
+        for rank in self._ranks.values():
+            if rank.problem:
+                raise JobFailed(f"The job did not start: {rank.place} failed: {rank.problem}.")
 
     def _fail_if_hosts_lack(self, inspections):
         told = inspections.lacks(self._absent())

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import signal
 import time
 
@@ -12,11 +13,32 @@ ENDED = b"e"  # what `watch` writes
 _BY_ITSELF = 1.0  # seconds in which it may end by itself
 
 
+def find():
+    """Returns the process id of the agent that started this process; 0 if the agent has ended.
+
+    The kernel gives the children of a process that has ended to another process, mostly to init. In
+    a container the agent itself may have the id of init.
+    """
+    agent = os.getppid()
+    is_init = agent == 1 and not any(name(1) in each.agents for each in launchers.LAUNCHERS)
+    return 0 if is_init or _has_closed_connection() else agent
+
+
+def _has_closed_connection():
+    """Returns whether MPICH's agent has closed the connection by which it serves this rank."""
+    descriptor = os.environ.get("PMI_FD", "")
+    if not descriptor.isdigit():
+        return False
+    poll = select.poll()
+    poll.register(int(descriptor), 0)
+    return any(event & select.POLLHUP for _, event in poll.poll(0))
+
+
 def watch(agent, descriptor):
     """Makes this process write `ENDED` and exit when the agent that started it ends.
 
     Args:
-        agent: Integer. The id of the agent's process.
+        agent: Integer. The id of the agent's process; 0 if it has ended already.
         descriptor: Integer. Where to write.
     """
 

@@ -20,7 +20,7 @@ from easyddl.machine import processes
 def main():
     """Runs the rank. Does not return."""
     settings = json.loads(os.environ.pop("EASYDDL_LAUNCH"))
-    agent = os.getppid()
+    agent = launcher_agent.find()
     status, report = os.pipe()
     life, lifeline = os.pipe()
     if os.fork() == 0:

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+import select
 import selectors
 import shutil
 import signal
@@ -38,7 +39,7 @@ class Supervisor:
     Args:
         settings: Dictionary. `addresses`, `token`, `start_timeout` and `host_timeout`.
         life: Descriptor of a pipe that ends with the process that the launcher knows.
-        agent: Integer. The process that started that one.
+        agent: Integer. The process that started that one; 0 if it has ended already.
     """
 
     def __init__(self, settings, life, agent):
@@ -118,12 +119,25 @@ class Supervisor:
                 return None  # `easyddl run` has printed the reason
             if "run" in message:
                 return message["run"]
+            if self._has_agent_ended():
+                self._fail_to_start(1, self._agent_end)
+                return None
             if "look_up" in message:
                 lookup = host_names.Lookup(message["look_up"])
             if lookup and lookup.addresses is not None:
                 self._link.send(looked_up=lookup.addresses)
                 lookup = None
         raise connection.ConnectionLost("`easyddl run` did not say what to run")
+
+    def _has_agent_ended(self):
+        """Returns whether the other process has said so. It is asked before the program runs."""
+        is_readable = select.select([self._life], [], [], 0)[0]
+        return bool(is_readable) and os.read(self._life, 1) == launcher_agent.ENDED
+
+    @property
+    def _agent_end(self):
+        name = f", {self._agent_name}," if self._agent_name else ""
+        return f"the launcher's process on this host{name} has ended"
 
     def _start(self, order):
         """Starts the program. Returns whether it could be started."""
@@ -249,7 +263,7 @@ class Supervisor:
     def _launcher_killed(self):
         self._selector.unregister(self._life)
         if os.read(self._life, 1) == launcher_agent.ENDED and not self._ordered:
-            self._problem = f"the launcher's process on this host, {self._agent_name}, has ended"
+            self._problem = self._agent_end
             if self._program is not None:
                 self._end(signal.SIGTERM, 2)
             return
