@@ -113,6 +113,7 @@ KINDS = (
     "uneven:check_batches_of_different_sizes",
     "metrics:check_unequal_last_batches",
     "metrics:check_callbacks_between_see_what_all_have",
+    "metrics:check_metrics_that_last",
     "checkpoint:check_files_of_all_kinds",
     "reduction:check_gradients_that_some_ranks_lack",
     "reduction:check_several_models_in_turn_and_together",
