@@ -6,6 +6,7 @@ collectives in its main thread and in one other thread.
 """
 
 import re
+import sys
 import threading
 import weakref
 
@@ -46,10 +47,14 @@ def other():
     """
     global _first
     thread = threading.current_thread()
-    if not _is_started_by_python(thread):
-        return None
     with _lock:
         first = None if _first is None else _first()
-        if first is None or not first.is_alive():
+        if first is None or not _runs(first):
             _first, first = weakref.ref(thread), thread
     return None if first is thread else first
+
+
+def _runs(thread):
+    # A thread that Python did not start always counts as alive. It has a frame while it runs
+    # Python code.
+    return thread.is_alive() and thread.ident in sys._current_frames()
