@@ -205,7 +205,7 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
         backends.require().check_model(model)
         roots = [c for c in fit.callbacks if isinstance(c, DDLGlobalVariablesCallback)]
         if world.size() > 1 and roots and adapted_layers.sync_from_root(model, roots[0].root_rank):
-            compiled_step.drop(model)
+            compiled_step.drop_constants(model)
         settings = compiled_step.Settings(
             self.bucket_bytes, self.sparse_as_dense, self.scalar_losses
         )

@@ -115,7 +115,8 @@ class DDLGlobalVariablesCallback(FreshCopy, keras.callbacks.Callback):
         found = model_state.initial_variables(self.model)
         found += model_state.caches_of_equal_shape(self.model)
         variables.broadcast_variables(found, self.root_rank)
-        adapted_layers.derive_again(self.model)
+        if adapted_layers.derive_again(self.model):
+            compiled_step.drop_test_constants(self.model)
         self._derive_seeds()
 
     def _derive_seeds(self):

@@ -10,7 +10,8 @@ import collections
 import keras
 import numpy as np
 
-from easyddl.collectives import arguments, objects
+from easyddl import backends
+from easyddl.collectives import arguments, arrays, objects
 from easyddl.compat import keras_layer
 from easyddl.runtime import console, world
 
@@ -55,12 +56,38 @@ def sync_from_root(model, root_rank):
 def derive_again(model):
     """Computes again what layers have computed from variables that were broadcast since.
 
+    Collective if the model has such layers.
+
     Args:
         model: A built Keras model.
+
+    Returns:
+        Boolean: whether any layer of any rank has changed.
     """
-    for layer in keras_layer.layers_of(model):
-        if isinstance(layer, keras.layers.Normalization):
-            layer.finalize_state()  # does nothing if the script passed the moments
+    layers = [
+        each
+        for each in keras_layer.layers_of(model)
+        if isinstance(each, keras.layers.Normalization)
+    ]
+    if not layers:
+        return False
+    before = [_moments(layer) for layer in layers]
+    for layer in layers:
+        layer.finalize_state()  # does nothing if the script passed the moments
+    changes = [_moments(layer) for layer in layers] != before
+    # A rank that has loaded the variables has changed before, and its functions are as old.
+    return bool(arrays.allreduce(np.array(changes), "max"))
+
+
+def unused_by_steps(layer):
+    """Returns the names of attributes from which `adapt` computes the table that steps use.
+
+    Each rank keeps its own, because only another `adapt` would use them.
+
+    Args:
+        layer: A Keras layer.
+    """
+    return ("summary",) if isinstance(layer, keras.layers.Discretization) else ()
 
 
 def _table_of(layer):
@@ -96,9 +123,9 @@ def _set_vocabulary(layer, vocabulary):
 def _moments(layer):
     """Returns the moments of a `Normalization`, and those that the script has passed, by name.
 
-    It returns `None` if the layer has none.
+    It returns `None` if the layer has none, or symbolic ones, because Keras built it in a trace.
     """
-    if layer.mean is None:
+    if layer.mean is None or not _has_values(layer.mean):
         return None
     names = ("mean", "variance", "input_mean", "input_variance")
     values = {name: getattr(layer, name) for name in names}
@@ -107,6 +134,11 @@ def _moments(layer):
         for name, value in values.items()
         if value is not None
     }
+
+
+def _has_values(tensor):
+    backend = backends.backend_of(tensor)
+    return backend is None or not backend.is_symbolic(tensor)
 
 
 def _set_moments(layer, moments):

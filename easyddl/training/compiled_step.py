@@ -160,6 +160,21 @@ def drop(model):
         of(model).close()
 
 
+def drop_constants(model):
+    """Drops the model's compiled functions, which contain values of layers that have changed.
+
+    These are the step of its fits, and the functions of `evaluate` and `predict`. Collective.
+    """
+    drop(model)
+    drop_test_constants(model)
+
+
+def drop_test_constants(model):
+    """Makes `evaluate` and `predict` compile their functions again: see `drop_constants`."""
+    model.test_function = None
+    model.predict_function = None
+
+
 def for_fit(model, settings, optimizer_hooks=()):
     """Returns the step for a new fit: the existing one if it is valid on all ranks, or a new one.
 

@@ -10,7 +10,7 @@ from easyddl.collectives import arrays, objects
 from easyddl.collectives.variables import checksum
 from easyddl.compat import keras_layer
 from easyddl.runtime import console, settled_errors
-from easyddl.training import layer_state, model_state
+from easyddl.training import adapted_layers, layer_state, model_state
 
 _CHANGED = (
     "Something other than the optimizer changes them on some ranks only (a callback, for example), "
@@ -77,8 +77,9 @@ def _constants_of(model):
     """
     found = {}
     for layer in keras_layer.layers_of(model):
+        unused = adapted_layers.unused_by_steps(layer)
         for name, value in sorted(vars(layer).items()):
-            if not name.startswith("_") and _is_array(value):
+            if not name.startswith("_") and name not in unused and _is_array(value):
                 array = keras.ops.convert_to_numpy(value)
                 if array.dtype != object:
                     found[f"{layer.path}.{name}"] = checksum(array)

@@ -294,6 +294,9 @@ def check_layers_that_were_adapted_after_the_split():
     layer.adapt(parts[RANK])
     passed = keras.layers.Normalization(mean=parts[RANK].mean(0), variance=parts[RANK].var(0))
     model = new_model(None, layer, passed)
+    # These compile functions that contain this rank's own moments.
+    model.evaluate(x, y, verbose=0)
+    model.predict(x, verbose=0)
     for epochs in (1, 2):  # the second fit goes on with the compiled step of the first
         text = fit(*ddl.split_data(x, y), model, epochs=epochs, batch_size=8)
         assert ("called `adapt` of" in text) == (SIZE > 1 and epochs == 1), text
@@ -305,6 +308,29 @@ def check_layers_that_were_adapted_after_the_split():
     )
     answers = COMM.allgather(np.asarray(model.predict(x, verbose=0)))
     assert all(np.array_equal(each, answers[0]) for each in answers)
+    mean, deviation = parts[0].mean(0), parts[0].std(0)
+    weight, bias = model.layers[-1].get_weights()
+    logits = ((x - mean) / deviation - mean) / deviation @ weight + bias
+    np.testing.assert_allclose(answers[RANK], logits, rtol=1e-3, atol=1e-4)
+    loss = np.mean(np.log(np.exp(logits).sum(1)) - logits[np.arange(SAMPLES), y])
+    np.testing.assert_allclose(model.evaluate(x, y, verbose=0), loss, rtol=1e-3)
+
+
+def check_a_discretization_that_was_adapted_after_the_split():
+    """What `adapt` has summed up remains each rank's own, and no step uses it."""
+    x, y = ddl.split_data(*data(16 * SIZE))
+    layer = keras.layers.Discretization(num_bins=4)
+    layer.adapt(x)
+    text = fit(x, y, new_model(None, layer))
+    assert ("called `adapt` of" in text) == (SIZE > 1) and "models differ" not in text, text
+    assert len(set(COMM.allgather(repr(layer.bin_boundaries)))) == 1
+
+
+def check_a_normalization_that_the_first_batch_builds():
+    model = keras.Sequential([keras.layers.Normalization(), keras.layers.Dense(3)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.1), loss)
+    assert not fit(*ddl.split_data(*data()), model)
 
 
 def check_weights_that_the_root_alone_has_loaded():
