@@ -1,7 +1,7 @@
 """Summaries of arrays, which ranks compare: lengths and sampled contents.
 
-A summary has a few kilobytes. It does not prove that contents are equal, but it shows the usual
-differences: other data, another order, and other random numbers.
+A summary has a few kilobytes. All ranks sample the same positions. It does not prove that contents
+are equal, but it shows the usual differences: other data, another order, and other random numbers.
 """
 
 import dataclasses
@@ -19,6 +19,7 @@ _MOST_NUMBERS = 256  # to keep in the summary
 
 # A smaller difference of floats may be rounding: another order of summation, or another processor.
 _RELATIVE, _ABSOLUTE = 1e-3, 1e-6
+_OF_SUMS = 1e-2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,13 +30,16 @@ class Summary:
         shape: Tuple of integers. For a list, its length.
         digest: Integer. A checksum of sampled integers, booleans and texts; `None` for floats, and
             if the contents are not compared.
-        floats: Tuple of sampled floats; empty for other contents.
+        floats: Tuple of floats at some positions of the sample; empty for other contents.
+        sums: Tuple of sums over all sampled floats with random signs, in units of the sample's
+            norm.
         is_constant: Boolean. Whether all sampled elements are equal.
     """
 
     shape: tuple
     digest: int | None = None
     floats: tuple = ()
+    sums: tuple = ()
     is_constant: bool = True
 
     @property
@@ -46,7 +50,7 @@ class Summary:
 
 def of(leaf):
     """Returns the `Summary` of one array, tensor, table or list; `None` for other objects."""
-    shape = _shape_of(leaf)
+    shape = shape_of(leaf)
     if shape is None:
         return None
     try:
@@ -55,7 +59,8 @@ def of(leaf):
         return Summary(shape)
 
 
-def _shape_of(leaf):
+def shape_of(leaf):
+    """Returns the shape of an array, a tensor, a table or a list; `None` if it has no length."""
     if isinstance(leaf, list):
         return (len(leaf),)
     shape = getattr(leaf, "shape", None)
@@ -85,10 +90,13 @@ def _of_contents(shape, sample):
         return Summary(shape)
     is_constant = bool((sample == sample[:1, :1]).all())
     if sample.dtype.kind in "fcV":  # V: bfloat16 and similar types
-        step = -(-sample.size // _MOST_NUMBERS)
         floats = np.abs(sample) if sample.dtype.kind == "c" else sample
-        floats = floats.reshape(-1)[::step].astype(np.float64)
-        return Summary(shape, floats=tuple(floats.tolist()), is_constant=is_constant)
+        floats = floats.reshape(-1).astype(np.float64)
+        # Equal steps would meet one column only, in rows whose length divides them.
+        random = np.random.default_rng(floats.size)
+        places = random.choice(floats.size, min(floats.size, _MOST_NUMBERS), replace=False)
+        some = tuple(floats[places].tolist())
+        return Summary(shape, None, some, _sums(floats, random), is_constant)
     if sample.dtype.kind == "O":
         texts = [repr(each) for each in sample.reshape(-1) if _is_plain(each)]
         content = "\n".join(texts).encode() if len(texts) == sample.size else None
@@ -96,6 +104,17 @@ def _of_contents(shape, sample):
         content = np.ascontiguousarray(sample).tobytes()
     digest = None if content is None else zlib.crc32(content)
     return Summary(shape, digest=digest, is_constant=is_constant)
+
+
+def _sums(floats, random):
+    """Returns sums with random signs, which another order or another sample changes."""
+    finite = np.where(np.isfinite(floats), floats, 0.0)
+    scale = np.abs(finite).max(initial=0.0)
+    norm = scale and np.linalg.norm(finite / scale)  # squares of large numbers would overflow
+    if norm == 0:
+        return (0.0, 0.0)
+    signs = 1.0 - 2.0 * random.integers(0, 2, (2, floats.size))
+    return tuple((signs @ (finite / scale) / norm).tolist())
 
 
 def _is_plain(value):
@@ -118,16 +137,18 @@ def difference(by_rank):
         return "shapes"
     if any(each.digest != first.digest for each in by_rank):
         return "contents"
-    if any(not _are_close(each.floats, first.floats) for each in by_rank):
+    if any(not _are_close(each, first) for each in by_rank):
         return "floats"
     return None
 
 
-def _are_close(floats, others):
-    if len(floats) != len(others):
+def _are_close(one, other):
+    if len(one.floats) != len(other.floats):
         return False
-    scale = max((abs(each) for each in others if math.isfinite(each)), default=0.0)
-    return np.allclose(floats, others, _RELATIVE, _ABSOLUTE * scale, equal_nan=True)
+    scale = max((abs(each) for each in other.floats if math.isfinite(each)), default=0.0)
+    return np.allclose(
+        one.floats, other.floats, _RELATIVE, _ABSOLUTE * scale, equal_nan=True
+    ) and np.allclose(one.sums, other.sums, 0, _OF_SUMS)
 
 
 def are_equal(by_rank):
@@ -137,12 +158,14 @@ def are_equal(by_rank):
         by_rank: List of dicts of `Summary` by path, one for each rank.
 
     Returns:
-        Boolean; `False` also if no contents were sampled, or only constants.
+        Boolean: whether there is no `difference`. `False` also if contents were not sampled, or
+        are constant.
     """
     first = by_rank[0]
     sampled = [each for each in first.values() if each.has_contents]
     return (
         any(not each.is_constant for each in sampled)
         and len(sampled) == len(first)
-        and all(each == first for each in by_rank)
+        and all(each.keys() == first.keys() for each in by_rank)
+        and all(difference([each[path] for each in by_rank]) is None for path in first)
     )

@@ -9,7 +9,7 @@ import dataclasses
 import keras
 
 from easyddl.collectives import objects
-from easyddl.data import split_calls, summary
+from easyddl.data import kinds, split_calls, summary
 from easyddl.runtime import console, notices, settled_errors, world
 from easyddl.training import configuration
 
@@ -31,6 +31,7 @@ class Inputs:
         problem: String. What is wrong with the lengths of the data, or `None`.
         splits: Dict of `split_calls.Call`: the calls of `split_data` before the fit.
         x: Dict of `summary.Summary` by path; empty if the data came from `split_data`.
+        validation: The same of the validation data; empty also if they are declared as shards.
         class_weight: String, the argument of `fit`.
         configuration: Dict of checksums of the model's configuration, by section.
     """
@@ -40,6 +41,7 @@ class Inputs:
     problem: str | None
     splits: dict
     x: dict
+    validation: dict
     class_weight: str
     configuration: dict
 
@@ -59,12 +61,13 @@ def compare(fit, seed):
             them equal.
     """
     sections = configuration.sections_of(fit.model)
-    mine = _inputs_of(fit.arguments, seed, configuration.checksums(sections))
+    mine = _inputs_of(fit, seed, configuration.checksums(sections))
     by_rank = objects.allgather_object(mine)
     _require_lengths([each.problem for each in by_rank])
     _compare_splits([each.splits for each in by_rank])
     _compare_configurations([each.configuration for each in by_rank], sections)
     _compare_class_weights([each.class_weight for each in by_rank])
+    _compare_validation([each.validation for each in by_rank])
     if summary.are_equal([each.x for each in by_rank]):
         notices.tell_once(
             "the same x",
@@ -74,7 +77,8 @@ def compare(fit, seed):
     return by_rank
 
 
-def _inputs_of(arguments, seed, checksums):
+def _inputs_of(fit, seed, checksums):
+    arguments = fit.arguments
     validates = arguments.get("validation_data") is not None
     validates = validates or bool(arguments.get("validation_split"))
     return Inputs(
@@ -83,6 +87,9 @@ def _inputs_of(arguments, seed, checksums):
         problem=_problem(arguments),
         splits=split_calls.take(),
         x=unsplit_summaries(arguments.get("x")),
+        validation={}
+        if any(getattr(each, "validation", None) == "split" for each in fit.callbacks)
+        else unsplit_summaries(arguments.get("validation_data")),
         class_weight=repr(arguments.get("class_weight")),
         configuration=checksums,
     )
@@ -109,9 +116,9 @@ def _problem(arguments):
     """Returns what is wrong with the lengths of this rank's arrays, or `None`."""
     lengths = {name: _length(arguments.get(name)) for name in ("x", "y", "sample_weight")}
     lengths = {name: each for name, each in lengths.items() if each is not None}
+    _warn_of_steps(arguments, lengths.get("x"))
     if not lengths:
         return None
-    _warn_of_steps(arguments, lengths.get("x"))
     least, most = min(lengths, key=lengths.get), max(lengths, key=lengths.get)
     total, size = lengths[most], world.size()
     if least == most or lengths[least] not in (total // size, -(-total // size)):
@@ -130,15 +137,29 @@ def _length(data):
 
 def _warn_of_steps(arguments, samples):
     steps, size = arguments.get("steps_per_epoch"), world.size()
-    if steps is None or samples is None:
+    if steps is None:
         return
-    batches = -(-samples // (arguments.get("batch_size") or 32))
-    if batches < steps <= size * (batches + 1):
+    if samples is None:
+        batches = _batches_of(arguments.get("x"))
+    else:
+        batches = -(-samples // (arguments.get("batch_size") or 32))
+    if batches is not None and batches < steps <= size * (batches + 1):
         notices.tell(
             "warning: `steps_per_epoch` of model.fit() counts the steps of one rank, whose data "
             f"have {batches} batches. Divide it by ddl.size(), or leave it out. "
             f"Received: steps_per_epoch={steps}"
         )
+
+
+def _batches_of(dataset):
+    """Returns the number of batches of a dataset or a loader; `None` if it is unknown."""
+    if kinds.module_of(dataset) is None:
+        return None
+    try:
+        return getattr(dataset, "num_batches", None) or len(dataset)
+    # TensorFlow raises a TypeError, too, if a length is unknown or infinite.
+    except (TypeError, NotImplementedError):
+        return None
 
 
 def _require_lengths(problems):
@@ -250,6 +271,21 @@ def _compare_class_weights(weights):
             "warning: `class_weight` of model.fit() differs between the ranks, so that their "
             "losses differ. Compute it from all data, before split_data. Received: "
             f"{_values_by_rank(weights)}"
+        )
+
+
+def _compare_validation(by_rank):
+    """Warns of validation data that cannot be all ranks' shards of the same data."""
+    if not all(by_rank):
+        return
+    lengths = [next(iter(each.values())).shape[0] for each in by_rank]
+    if max(lengths) - min(lengths) > 1:
+        notices.tell_once(
+            "validation data",
+            "warning: the ranks pass different `validation_data` to model.fit(). The results are "
+            f"those of the samples of all ranks. {_ADVICE} If each rank evaluates its own shard, "
+            'pass DDLCallback(validation="split"). Received, in samples: '
+            f"{_values_by_rank(lengths)}",
         )
 
 

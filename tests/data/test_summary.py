@@ -66,6 +66,19 @@ def test_floats_have_a_tolerance(dtype):
     assert summary.difference([first, summary.of(data[::-1])]) == "floats"
 
 
+@pytest.mark.parametrize("width", [32, 1024])
+def test_rows_of_a_power_of_two(width):
+    """Every column counts, also if the first one is the same everywhere."""
+    data = random.standard_normal((2048, width)).astype("float32")
+    data[:, : width // 2] = 0
+    first = summary.of(data)
+    assert summary.difference([first, summary.of(data[::-1])]) == "floats"
+    assert not summary.are_equal([{"x": first}, {"x": summary.of(data[random.permutation(2048)])}])
+    sparse_rows = np.eye(1024, 8192, dtype="float32")  # most sampled positions have a zero
+    order = random.permutation(1024)
+    assert summary.difference([summary.of(sparse_rows), summary.of(sparse_rows[order])]) == "floats"
+
+
 def test_lists_of_floats():
     data = FLOATS[:, 0].tolist()
     assert summary.of(data).floats and summary.of(data).shape == (300,)
@@ -112,6 +125,10 @@ def test_equal_data_must_have_contents_that_differ_by_row():
     x = {"a": summary.of(FLOATS)}
     assert summary.are_equal([x, dict(x)])
     assert not summary.are_equal([x, {"a": summary.of(FLOATS + 1)}])
+    with_nan = np.where(FLOATS > 2, np.nan, FLOATS)
+    rounded = [{"a": summary.of(with_nan * factor)} for factor in (1, np.float32(1 + 1e-6))]
+    assert summary.are_equal(rounded)
+    assert not summary.are_equal([x, rounded[0]])
     assert not summary.are_equal([x, {}]) and not summary.are_equal([{}, {}])
     constant = {"a": summary.of(np.ones((5, 2)))}
     assert not summary.are_equal([constant, constant])

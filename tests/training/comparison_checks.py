@@ -132,6 +132,7 @@ def check_data_that_are_not_split():
     x, y = data()
     text = fit(x, y)
     assert (f"all {SIZE} ranks pass the same x" in text) == (SIZE > 1), text
+    x[0, 0] = np.nan
     text = fit({"a": x}["a"], y, steps_per_epoch=2)
     assert ("pass the same x" in text) == (SIZE > 1), text
 
@@ -166,6 +167,31 @@ def check_steps_that_count_all_ranks_data():
             text = fit(x, y, steps_per_epoch=2 * SIZE)
             assert "have 2 batches. Divide it by ddl.size()" in text, text
     assert not fit(x, y, steps_per_epoch=2)
+
+
+def check_steps_that_count_the_batches_of_all_ranks_loaders():
+    """Every kind of data whose length is known."""
+
+    class Batches(keras.utils.PyDataset):
+        num_batches = 2
+
+        def __getitem__(self, i):
+            return data(4, seed=10 * RANK + i)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Keras's own: it runs out of data
+        text = fit(Batches(), batch_size=None, steps_per_epoch=2 * SIZE)
+        assert ("have 2 batches. Divide it by ddl.size()" in text) == (SIZE > 1), text
+    assert not fit(Batches(), batch_size=None, steps_per_epoch=2)
+
+
+def check_validation_data_of_other_lengths():
+    x, y = ddl.split_data(*data())
+    for more, warns in ((1, False), (10, SIZE > 1)):
+        text = fit(x, y, validation_data=data(20 + more * (RANK == LAST), seed=RANK))
+        assert ("different `validation_data` to model.fit()" in text) == warns, text
+    callbacks = [ddl.DDLCallback(validation="split"), ddl.DDLGlobalVariablesCallback()]
+    assert not fit(x, y, validation_data=data(20 + 10 * RANK, seed=RANK), callbacks=callbacks)
 
 
 def search(seed):
