@@ -109,7 +109,8 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
         validation: `"same"` if all ranks evaluate the same data, `"split"` if each rank evaluates
             its own shard. This affects metrics that count, such as `TruePositives`: the same data
             count only once. With `None`, the default, the ranks compare the contents of arrays.
-            The counts of datasets are added, with a warning.
+            The counts of datasets, and of arrays that differ, are added, with a warning unless
+            `split_data` has made them. All ranks must pass the same value.
 
     Raises:
         ValueError: If `bucket_bytes` or the environment variable is not a positive integer, if

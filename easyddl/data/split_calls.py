@@ -29,6 +29,7 @@ class Call:
 _calls: dict[tuple[str, int], Call] = {}  # by the place of the call, and its number there
 _counts: dict[str, int] = {}  # the number of calls by place
 _results: dict[int, weakref.ref] = {}  # the returned objects, by their ids
+_lengths: set[int] = set()  # those of returned arrays and lists
 
 
 def note(leaves, options):
@@ -79,11 +80,22 @@ def note_result(structure):
     """
     leaves, _ = array_data.leaves_of(structure)
     for leaf in leaves.values():
+        shape = summary.shape_of(leaf)
+        if shape is not None and len(_lengths) < _MOST_CALLS:
+            _lengths.add(shape[0])
         key = id(leaf)
         try:
             _results[key] = weakref.ref(leaf, lambda _, key=key: _results.pop(key, None))
         except TypeError:
             continue
+
+
+def is_length_of_result(length):
+    """Returns whether `split_data` has returned an array of this length.
+
+    What a script computes from its shard has the length of the shard.
+    """
+    return length in _lengths
 
 
 def is_result(leaf):

@@ -60,6 +60,59 @@ def check_counts_of_arrays_that_all_ranks_validate_on():
     assert (logs["tp"], logs["fn"]) == wanted, (logs, wanted)
 
 
+def check_counts_of_arrays_that_are_equal_up_to_rounding():
+    """Also with a NaN, which does not equal itself."""
+
+    class WithoutNan(keras.Sequential):
+        def call(self, x, **arguments):
+            return super().call(keras.ops.nan_to_num(x), **arguments)
+
+    x, y = data(seed=1)
+    model = new_model(WithoutNan)
+    x[3, 1] = np.nan
+    mine = (x * np.float32(1 + 1e-6 * RANK), y)
+    with printed() as text:
+        logs = model.evaluate(*mine, verbose=0, return_dict=True, callbacks=[ddl.DDLCallback()])
+    assert "count" not in text[0], text
+    assert (logs["tp"], logs["fn"]) == counted(model, np.nan_to_num(x), y), logs
+
+
+def check_counts_of_arrays_that_differ_are_added_with_a_warning():
+    """As of data that each rank has normalised by the mean of its own shard."""
+    x, y = data(seed=1)
+    model = new_model()
+    ddl.split_data(*data())  # what has the length of a shard may be a shard
+    for validation in (None, "split"):
+        with printed() as text:
+            logs = model.evaluate(
+                x + np.float32(0.01 * RANK),
+                y,
+                verbose=0,
+                return_dict=True,
+                callbacks=[ddl.DDLCallback(validation=validation)],
+            )
+        parts = [counted(model, x + 0.01 * rank, y) for rank in range(SIZE)]
+        assert [logs["tp"], logs["fn"]] == np.sum(parts, axis=0).tolist(), (logs, parts)
+        warns = validation is None and SIZE > 1
+        assert ('pass DDLCallback(validation="same")' in text[0]) == warns, text
+
+
+def check_validations_that_differ_are_an_error():
+    if SIZE == 1:
+        return
+    x, y = data(seed=1)
+    callbacks = both(validation="same" if RANK == 0 else None)
+    try:
+        new_model().fit(
+            *ddl.split_data(*data()), verbose=0, validation_data=(x, y), callbacks=callbacks
+        )
+    except ValueError as error:
+        assert "same `validation` to DDLCallback" in str(error), error
+    else:
+        raise AssertionError("no error")
+    assert ddl.allreduce(1, "sum") == SIZE
+
+
 def check_a_count_of_ones_own():
     """One that is declared to add up, in a model without counts of Keras's."""
 
