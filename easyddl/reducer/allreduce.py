@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import math
 import weakref
 
@@ -14,8 +15,10 @@ from easyddl.reducer.in_step_sum import InStepSum
 from easyddl.runtime import world
 from easyddl.steps import context
 
-# The numbers of elements of the arrays that the script has reduced.
-_reduced_sizes: set[int] = set()
+# How many arrays the script has reduced, by their numbers of elements: those that no update has
+# taken yet, and those in functions that were traced, which reduce again without a call.
+_reduced: collections.Counter[int] = collections.Counter()
+_reduced_in_traces: collections.Counter[int] = collections.Counter()
 _MOST_SIZES = 10_000
 
 # The sums of custom training loops, by the graph or the trace that they are in. What is compiled
@@ -65,17 +68,32 @@ allreduce.autograph_info__ = {}  # type: ignore[attr-defined]
 
 def _note_size(x):
     shape = getattr(x, "shape", None)
-    if len(_reduced_sizes) < _MOST_SIZES and shape is not None and None not in tuple(shape):
-        _reduced_sizes.add(math.prod(shape))
+    if len(_reduced) < _MOST_SIZES and shape is not None and None not in tuple(shape):
+        backend = backends.backend_of(x)
+        is_traced = backend is not None and backend.is_symbolic(x)
+        (_reduced_in_traces if is_traced else _reduced)[math.prod(shape)] += 1
 
 
-def has_reduced(sizes):
-    """Returns whether the script has reduced an array with one of these numbers of elements.
+def take_reduced(sizes):
+    """Returns whether the script has reduced the gradients of an update, and forgets them.
+
+    It may have reduced each one, or all of them as one array, or in several groups. Other arrays,
+    such as a loss, may have the size of some of the gradients, but hardly of all.
 
     Args:
-        sizes: Iterable of integers.
+        sizes: List of integers, the numbers of elements of the gradients.
     """
-    return not _reduced_sizes.isdisjoint(sizes)
+    needed, total = collections.Counter(sizes), sum(sizes)
+    if needed <= _reduced_in_traces or total in _reduced_in_traces:
+        return True
+    for each in (needed - _reduced_in_traces, collections.Counter([total])):
+        if each <= _reduced:
+            _reduced.subtract(each)
+            return True
+    if sum(size * count for size, count in _reduced.items() if size > 1) == total:
+        _reduced.clear()
+        return True
+    return False
 
 
 def _is_of_step(x):

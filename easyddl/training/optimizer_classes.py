@@ -52,8 +52,8 @@ def _discovering(original):
         if step is not None:
             step.hook(self)
         elif not optimizer_hook.move_outwards(self):
-            unreduced_updates.note(_gradients_of(name, args, kwargs))
-            return original(self, *args, **kwargs)
+            with unreduced_updates.noted(_gradients_of(name, args, kwargs)):
+                return original(self, *args, **kwargs)
         return getattr(self, name)(*args, **kwargs)
 
     return backends.require().uncompiled(method)

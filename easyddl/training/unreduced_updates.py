@@ -4,6 +4,7 @@
 train alone, unless the optimizer is a `DistributedOptimizer` or the script reduces the gradients.
 """
 
+import contextlib
 import math
 
 from easyddl.hosts import launched_process
@@ -26,13 +27,24 @@ _OF_KERAS = (
 _has_noted = False  # or there is nothing to note
 
 
-def note(gradients):
+class _Update(context.Scope):
+    """An update that was noted, while it runs."""
+
+
+@contextlib.contextmanager
+def noted(gradients):
     """Notes an update of a Keras optimizer that has no hook and runs in no step of a fit.
+
+    As a context it lasts while the update runs, because this may call another method of the
+    optimizer, or an inner optimizer.
 
     Args:
         gradients: Iterable of gradients; `None` for variables without one.
     """
-    _note(gradients, "a Keras optimizer", _OF_KERAS)
+    if not context.active(_Update):
+        _note(gradients, "a Keras optimizer", _OF_KERAS)
+    with _Update():
+        yield
 
 
 def note_native(gradients):
@@ -50,8 +62,7 @@ def _note(gradients, what, advice):
     if _has_noted or any(fit.step is None for fit in context.active(FitContext)):
         return
     sizes = [math.prod(each.shape) for each in gradients if each is not None]
-    # The script may reduce each gradient, or all of them as one array.
-    if not sizes or allreduce.has_reduced([*sizes, sum(sizes)]):
+    if not sizes or allreduce.take_reduced(sizes):
         return
     _has_noted = True
     world.warn_at_end("update", _TEXT.format(what=what, advice=advice))

@@ -18,10 +18,12 @@ EVERYWHERE = {
     "on_batch_after_a_fit": OF_KERAS,
     "loop": OF_KERAS,
     "each": None,
+    "compiled": None,
     "on_batch_wrapped": None,
 }
 ON_TORCH = {
     "on_batch_in_a_callback": OF_KERAS,
+    "on_batch_with_other_reductions": OF_KERAS,
     "at_once": None,
     "on_batch_on_the_root": None,
     "fit": None,

@@ -92,6 +92,19 @@ def reduce_at_once(gradients):
     return [keras.ops.reshape(p, g.shape) for p, g in zip(parts, gradients, strict=True)]
 
 
+def compiled_reduction():
+    """Only its first call traces it."""
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        return tf.function(reduce_each)
+    if BACKEND == "jax":
+        import jax
+
+        return jax.jit(reduce_each)
+    return reduce_each
+
+
 def do_nothing(gradients):
     return gradients
 
@@ -109,6 +122,13 @@ class OnBatch(keras.callbacks.Callback):
 
 if HOW == "on_batch":
     new_model().train_on_batch(X, Y)
+elif HOW == "on_batch_with_other_reductions":
+    model = new_model()
+    ddl.allreduce(np.array(len(X)), "sum")  # a single number, as the bias of the last layer
+    model.set_weights([ddl.allreduce(each) for each in model.get_weights()])
+    for _ in range(3):
+        loss = model.train_on_batch(X, Y)
+        ddl.allreduce(np.array(loss))
 elif HOW == "on_batch_after_a_fit":
     model = new_model()
     fit(model)
@@ -129,5 +149,12 @@ elif HOW == "plain_fit":  # it has a warning of its own
 elif HOW.startswith("native"):
     native({"native": do_nothing, "native_reduced": reduce_each}[HOW])
 else:
-    loop({"loop": do_nothing, "each": reduce_each, "at_once": reduce_at_once}[HOW])
+    loop(
+        {
+            "loop": do_nothing,
+            "each": reduce_each,
+            "at_once": reduce_at_once,
+            "compiled": compiled_reduction(),
+        }[HOW]
+    )
 print("done", flush=True)
