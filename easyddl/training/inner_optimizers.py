@@ -1,12 +1,26 @@
 """The optimizers to which an optimizer passes its gradients."""
 
+import collections.abc
+import itertools
+import types
+
 import keras
+
+_NO_HOLDERS = (type, types.FunctionType, types.ModuleType)
+_CONTAINERS = (list, tuple, set, frozenset, collections.deque)
+
+# Objects of these packages are not searched, such as variables and models. A model keeps optimizers
+# that are not those of an optimizer that refers to it.
+_LIBRARIES = {"easyddl", "jax", "jaxlib", "keras", "numpy", "tensorflow", "torch"}
+
+_MOST = 10_000  # objects that are searched in one attribute, the outermost first
 
 
 def inner_optimizers(optimizer):
     """Returns the optimizers that an optimizer holds, and those that they hold.
 
-    They are attributes, or in lists of attributes, as that of a `LossScaleOptimizer` is.
+    They are attributes, as that of a `LossScaleOptimizer` is, or inside of containers or plain
+    objects that are attributes.
 
     Args:
         optimizer: A Keras optimizer.
@@ -14,9 +28,51 @@ def inner_optimizers(optimizer):
     found = {id(optimizer): optimizer}
     remaining = [optimizer]
     while remaining:
-        for value in vars(remaining.pop()).values():
-            for each in value if isinstance(value, list | tuple) else [value]:
-                if isinstance(each, keras.optimizers.Optimizer) and id(each) not in found:
-                    found[id(each)] = each
-                    remaining.append(each)
+        outer = remaining.pop()
+        for value in list(vars(outer).values()):
+            held = _optimizers_in(value)
+            # An object that holds the outer optimizer too, such as the trainer of both, owns it.
+            if any(each is outer for each in held):
+                continue
+            new = {id(each): each for each in held if id(each) not in found}
+            found.update(new)
+            remaining.extend(new.values())
     return list(found.values())[1:]
+
+
+def _optimizers_in(value):
+    """Returns the optimizers in a value, without those inside of other optimizers."""
+    optimizers, seen, searched = [], set(), {}
+    remaining = collections.deque([value])
+    while remaining and len(seen) < _MOST:
+        each = remaining.popleft()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        kind = type(each)
+        if kind not in searched:
+            searched[kind] = _search_of(kind)
+        if searched[kind] is None:
+            optimizers.append(each)
+        else:
+            remaining.extend(itertools.islice(searched[kind](each), _MOST))
+    return optimizers
+
+
+def _search_of(kind):
+    """Returns the function that lists what an instance of a class holds; `None` for optimizers."""
+    if issubclass(kind, keras.optimizers.Optimizer):
+        return None
+    if issubclass(kind, dict):
+        return lambda each: list(each.values())
+    if issubclass(kind, _CONTAINERS):
+        return list
+    return (lambda each: list(vars(each).values())) if _is_plain(kind) else (lambda each: ())
+
+
+def _is_plain(kind):
+    """Returns whether a class is one of the script, or a mapping such as an `OptimizerMap`."""
+    if not kind.__dictoffset__ or issubclass(kind, _NO_HOLDERS):
+        return False
+    packages = {cls.__module__.partition(".")[0] for cls in kind.__mro__}
+    return packages.isdisjoint(_LIBRARIES) or issubclass(kind, collections.abc.Mapping)

@@ -18,19 +18,37 @@ from easyddl.compat import patches
 from easyddl.training import compiled_step, optimizer_hook, unreduced_updates
 
 # The methods that Keras's trainers and custom steps call. A subclass may override them.
-# With the position of their argument `grads`.
-_METHODS = {"apply": 0, "stateless_apply": 1}
+# With the position of their argument `grads`; `None` if they pass the gradients to `apply`.
+_METHODS = {"apply": 0, "stateless_apply": 1, "apply_gradients": None}
 
 
 def watch():
-    """Patches all optimizer classes that exist.
+    """Patches all optimizer classes that exist, and each later class when it creates an optimizer.
 
     Called when easyddl is imported in a job of several ranks, and when optimizers are hooked.
     """
     for cls in _classes():
-        for name in _METHODS:
-            if name in vars(cls):
-                patches.install(cls, name, _discovering)
+        _patch(cls)
+    base = next(
+        each for each in keras.optimizers.Optimizer.__mro__ if "apply_gradients" in vars(each)
+    )
+    patches.install(base, "__init__", _patching_class)
+
+
+def _patch(cls):
+    for name in _METHODS:
+        if name in vars(cls):
+            patches.install(cls, name, _discovering)
+
+
+def _patching_class(original):
+    @functools.wraps(original)
+    def __init__(self, *args, **kwargs):
+        for cls in type(self).__mro__:
+            _patch(cls)
+        original(self, *args, **kwargs)
+
+    return __init__
 
 
 def _classes():
@@ -61,5 +79,7 @@ def _discovering(original):
 
 def _gradients_of(name, args, kwargs):
     position = _METHODS[name]
+    if position is None:
+        return []
     given = args[position] if len(args) > position else kwargs.get("grads")
     return list(given) if isinstance(given, list | tuple) else []

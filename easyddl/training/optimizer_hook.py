@@ -1,5 +1,6 @@
 """Hooks an optimizer so that it averages gradients over all ranks before it applies them."""
 
+import contextlib
 import functools
 import weakref
 
@@ -194,9 +195,20 @@ def _apply_replacements(optimizer, reducer):
     """
     original = _ending_reductions(reducer, optimizer.apply)
     original_stateless = _ending_reductions(reducer, optimizer.stateless_apply)
+    original_gradients = _ending_reductions(reducer, optimizer.apply_gradients)
     mean = backends.require().uncompiled(reducer.mean, wholly=True)
-    # True while `stateless_apply` calls `apply`, as it does in most optimizers.
+    # True while the other methods call `apply`, as they do in most optimizers.
     are_averaged = False
+
+    @contextlib.contextmanager
+    def averaged():
+        nonlocal are_averaged
+        are_averaged = True
+        try:
+            with _HookedApply():
+                yield
+        finally:
+            are_averaged = False
 
     def apply(grads, trainable_variables=None):
         if are_averaged:
@@ -210,16 +222,22 @@ def _apply_replacements(optimizer, reducer):
     def stateless_apply(optimizer_variables, grads, trainable_variables):
         # Averages before the original branches, as that of `LossScaleOptimizer` does, because
         # all ranks must take part.
-        nonlocal are_averaged
         means = mean(list(grads), _variables_of(optimizer, None)) if optimizer.built else grads
-        are_averaged = True
-        try:
-            with _HookedApply():
-                return original_stateless(optimizer_variables, means, trainable_variables)
-        finally:
-            are_averaged = False
+        with averaged():
+            return original_stateless(optimizer_variables, means, trainable_variables)
 
-    return {"apply": apply, "stateless_apply": stateless_apply}
+    def apply_gradients(grads_and_vars, *args, **kwargs):
+        grads, variables = zip(*grads_and_vars, strict=True)
+        _build(optimizer, variables, reducer)
+        with backends.require().once_there_is_a_batch(), averaged():
+            means = mean(list(grads), list(variables))
+            return original_gradients(list(zip(means, variables, strict=True)), *args, **kwargs)
+
+    replacements = {"apply": apply, "stateless_apply": stateless_apply}
+    # A subclass's own may skip the update, or apply an inner optimizer. Keras's calls `apply`.
+    if type(optimizer).apply_gradients is not keras.optimizers.Optimizer.apply_gradients:
+        replacements["apply_gradients"] = apply_gradients
+    return replacements
 
 
 def _update_replacements(optimizer, reducer):

@@ -9,6 +9,7 @@ import os
 import pathlib
 import shutil
 import tempfile
+import types
 import warnings
 
 import keras
@@ -35,7 +36,7 @@ import easyddl as ddl
 from easyddl.compat import check, keras_callback, names
 from easyddl.reducer import gradient_reducer
 from easyddl.runtime import notices
-from easyddl.training import optimizer_hook
+from easyddl.training import inner_optimizers, optimizer_hook
 
 
 def check_keras_has_all_private_names_in_use():
@@ -695,9 +696,63 @@ def check_compile_wraps_a_distributed_optimizer():
         assert len(set(counts)) == 1 and 1 < counts[0][0] < 5, counts
 
 
+def skipping_class():
+    """A new class of wrappers that skip updates by what their own rank sees."""
+
+    class Skipping(keras.optimizers.Optimizer):
+        def __init__(self, held, inner):
+            super().__init__(learning_rate=0.0)
+            self.held = held
+            self.inner = lambda: inner
+
+        def build(self, variables):
+            self.inner().build(variables)
+            super().build(variables)
+
+        def apply(self, grads, trainable_variables=None):
+            if all(np.isfinite(keras.ops.convert_to_numpy(each)).all() for each in grads):
+                self.inner().apply(grads, trainable_variables)
+
+    return Skipping
+
+
+def apply_skipping_alone(optimizer, by_pairs=False):
+    """Four steps, the second of which has an infinity on one rank."""
+    variable = keras.Variable(np.zeros(3, "float32"), name="a")
+    optimizer.build([variable])
+    for step in range(4):
+        if hasattr(optimizer, "dynamic_scale"):
+            optimizer.dynamic_scale.assign(1.0)
+        gradient = np.full(3, RANK + 1, "float32")
+        if step == 1 and RANK == 0:
+            gradient[:] = np.inf
+        gradient = keras.ops.convert_to_tensor(gradient)
+        if by_pairs:
+            optimizer.apply_gradients(zip([gradient], [variable], strict=True))
+        else:
+            optimizer.apply([gradient], [variable])
+    mean = np.mean([rank + 1 for rank in range(SIZE)])
+    np.testing.assert_allclose(variable.numpy(), np.full(3, -3 * mean), rtol=1e-6)
+
+
 def check_a_distributed_optimizer_in_any_wrapper():
     """The wrapper skips updates by what its own rank sees, unless it sees the mean."""
+    held = {
+        "attribute": lambda inner: inner,
+        "dict": lambda inner: {"a": inner},
+        "nested": lambda inner: [({"a": [inner]},)],
+        "holder": lambda inner: types.SimpleNamespace(a=types.SimpleNamespace(b=inner)),
+    }
+    for hold in held.values():
+        inner = ddl.DistributedOptimizer(keras.optimizers.SGD(1.0))
+        # The class does not exist before the hook.
+        apply_skipping_alone(skipping_class()(hold(inner), inner))
+    if BACKEND != "jax":  # Keras's own cannot be applied there outside of a compiled step
+        inner = ddl.DistributedOptimizer(keras.optimizers.SGD(1.0))
+        apply_skipping_alone(keras.optimizers.LossScaleOptimizer(inner))
 
+
+def check_a_wrapper_of_apply_gradients():
     class Skipping(keras.optimizers.Optimizer):
         def __init__(self, inner):
             super().__init__(learning_rate=0.0)
@@ -707,28 +762,32 @@ def check_a_distributed_optimizer_in_any_wrapper():
             self.inner.build(variables)
             super().build(variables)
 
-        def apply(self, grads, trainable_variables=None):
-            if all(np.isfinite(keras.ops.convert_to_numpy(each)).all() for each in grads):
-                self.inner.apply(grads, trainable_variables)
+        def apply_gradients(self, grads_and_vars):
+            pairs = list(grads_and_vars)
+            if all(np.isfinite(keras.ops.convert_to_numpy(each)).all() for each, _ in pairs):
+                self.inner.apply_gradients(pairs)
 
-    # Keras's own cannot be applied outside of a compiled step on JAX.
-    of_keras = [keras.optimizers.LossScaleOptimizer] if BACKEND != "jax" else []
-    for wrap in (Skipping, *of_keras):
-        variable = keras.Variable(np.zeros(3, "float32"), name="a")
-        inner = ddl.DistributedOptimizer(keras.optimizers.SGD(1.0))
-        optimizer = wrap(inner)
-        optimizer.build([variable])
-        if hasattr(optimizer, "dynamic_scale"):
-            optimizer.dynamic_scale.assign(1.0)
-        for step in range(4):
-            gradient = np.full(3, RANK + 1, "float32")
-            if step == 1 and RANK == 0:
-                gradient[:] = np.inf
-            optimizer.apply([keras.ops.convert_to_tensor(gradient)], [variable])
-            if hasattr(optimizer, "dynamic_scale"):
-                optimizer.dynamic_scale.assign(1.0)
-        mean = np.mean([rank + 1 for rank in range(SIZE)])
-        np.testing.assert_allclose(variable.numpy(), np.full(3, -3 * mean), rtol=1e-6)
+    class Clipping(keras.optimizers.SGD):
+        def apply_gradients(self, grads_and_vars):
+            grads, variables = zip(*grads_and_vars, strict=True)
+            finite = [keras.ops.where(keras.ops.isfinite(g), g, 0.0) for g in grads]
+            super().apply_gradients(zip(finite, variables, strict=True))
+
+    inner = ddl.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    apply_skipping_alone(Skipping(inner), by_pairs=True)
+    before = gradient_reducer.reduced_steps()
+    apply_skipping_alone(ddl.DistributedOptimizer(Clipping(1.0)), by_pairs=True)
+    if SIZE > 1:
+        assert gradient_reducer.reduced_steps() - before == 4  # once a step
+
+
+def check_a_trainer_that_holds_several_optimizers():
+    """An optimizer that refers to it does not hold the others."""
+    trainer = types.SimpleNamespace()
+    trainer.optimizers = [ddl.DistributedOptimizer(keras.optimizers.SGD()) for _ in range(2)]
+    for each in trainer.optimizers:
+        each.trainer = trainer
+        assert inner_optimizers.inner_optimizers(each) == []
 
 
 def check_a_fit_of_one_rank_alone_is_named():
