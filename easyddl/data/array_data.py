@@ -79,6 +79,8 @@ def map_leaves(function, structure, path):
     """
     if structure is None:
         return None
+    if sparse.is_sparse(structure):  # SciPy's `dok_matrix` is a mapping too
+        return function(path, structure)
     if isinstance(structure, collections.abc.Mapping):
         return _map_mapping(function, structure, path)
     if isinstance(structure, tuple):
@@ -111,6 +113,7 @@ def _map_tuple(function, structure, path):
 def _count_samples(path, leaf):
     """Checks the type of a leaf, and returns its number of samples."""
     _refuse_dataset(path, leaf)
+    _refuse_layout(path, leaf)
     if isinstance(leaf, range):
         return len(leaf)
     if isinstance(leaf, list):
@@ -156,6 +159,17 @@ def _refuse_dataset(path, leaf):
             "`split_data` does not accept a PyTorch dataset: pass a "
             "`torch.utils.data.DataLoader` of it. "
             f"Received: {path} of type {type_name(leaf)}"
+        )
+
+
+def _refuse_layout(path, leaf):
+    """Raises an error for PyTorch's tensors that cannot be indexed by samples."""
+    if not sparse.has_rows(leaf):
+        raise TypeError(
+            "`split_data` takes PyTorch's sparse tensors in COO and CSR format, and no nested "
+            "tensors. Convert it, as in `x.to_dense()` or `x.to_sparse_coo()`, or a nested "
+            "tensor by `torch.nested.to_padded_tensor(x, 0)`. "
+            f"Received: {path} of type {type_name(leaf)} and layout {leaf.layout}"
         )
 
 

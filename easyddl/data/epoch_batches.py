@@ -1,5 +1,7 @@
 """Batches of arrays that are reshuffled over all ranks in every epoch."""
 
+import numbers
+
 import keras
 import numpy as np
 
@@ -49,18 +51,24 @@ def _batch(leaf, rows):
         batch = sparse.to_dense(batch)
     elif hasattr(batch, "detach"):
         batch = batch.detach().cpu()
-    if _is_text(batch):
-        return _as_tensor_of_text(batch)
-    batch = np.asarray(batch)
-    # Keras casts the floats of arrays in the same way.
-    return batch.astype(keras.backend.floatx()) if batch.dtype.kind == "f" else batch
+    array = batch if is_a(batch, "tensorflow") else np.asarray(batch)
+    if _is_text(array) and not _is_numbers(array):
+        return _as_tensor_of_text(batch)  # NumPy would cut zeros at the end of a list's bytes
+    array = np.asarray(array)
+    # Keras casts the floats of arrays in the same way. Of objects, other batches may have floats.
+    return array.astype(keras.backend.floatx()) if array.dtype.kind in "fO" else array
 
 
-def _is_text(batch):
-    dtype = getattr(batch, "dtype", None)
-    if isinstance(batch, list):
-        return len(batch) > 0 and isinstance(batch[0], str | bytes)
+def _is_text(array):
+    dtype = array.dtype
     return getattr(dtype, "name", None) == "string" or getattr(dtype, "kind", None) in {*"OSU"}
+
+
+def _is_numbers(array):
+    """Returns whether an array of objects, such as a table of floats and booleans, has no texts."""
+    if not isinstance(array, np.ndarray) or array.dtype != object:
+        return False
+    return all(isinstance(each, numbers.Real | np.bool_) for each in array.reshape(-1).tolist())
 
 
 def _as_tensor_of_text(batch):

@@ -12,6 +12,13 @@ def is_sparse(leaf):
     return _rows_by_kind(leaf) is not None
 
 
+def has_rows(leaf):
+    """Returns whether `split_data` can take rows of a leaf, if it is a tensor of PyTorch."""
+    if not (is_a(leaf, "torch") and hasattr(leaf, "layout")) or is_sparse(leaf):
+        return True
+    return str(leaf.layout) == "torch.strided" and not getattr(leaf, "is_nested", False)
+
+
 def take_rows(leaf, rows):
     """Takes rows of a sparse array or tensor.
 
@@ -43,7 +50,7 @@ def _rows_by_kind(leaf):
         return _take_jax
     if is_a(leaf, "torch") and getattr(leaf, "is_sparse", False):
         return _take_torch
-    if is_a(leaf, "torch") and str(leaf.layout) == "torch.sparse_csr":
+    if is_a(leaf, "torch") and str(getattr(leaf, "layout", "")) == "torch.sparse_csr":
         return lambda leaf, rows: _take_torch(leaf.to_sparse_coo(), rows).to_sparse_csr()
     return None
 

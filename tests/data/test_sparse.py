@@ -25,6 +25,10 @@ def scipy_coo():
     return pytest.importorskip("scipy.sparse").coo_matrix(dense())
 
 
+def scipy_dok():  # it is a mapping, too
+    return pytest.importorskip("scipy.sparse").dok_matrix(dense())
+
+
 def tensorflow_tensor():
     tf = pytest.importorskip("tensorflow")
 
@@ -45,7 +49,7 @@ def torch_csr():
     return torch.as_tensor(dense()).to_sparse_csr()
 
 
-KINDS = [scipy_csr, scipy_coo, tensorflow_tensor, jax_bcoo, torch_coo, torch_csr]
+KINDS = [scipy_csr, scipy_coo, scipy_dok, tensorflow_tensor, jax_bcoo, torch_coo, torch_csr]
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
@@ -82,7 +86,59 @@ def test_other_dimensions_stay(split, size):
         np.testing.assert_array_equal(sparse.to_dense(part), rows)
 
 
-@pytest.mark.parametrize("kind", ["list", "numpy", "object", "tensor", "ragged"])
+@pytest.mark.filterwarnings("ignore:.*is in (beta|prototype)")
+@pytest.mark.parametrize("kind", ["csc", "bsr", "nested"])
+def test_other_layouts_of_torch_are_refused(at, kind):
+    torch = pytest.importorskip("torch")
+    at(0, 2)
+    made = {
+        "csc": lambda: torch.ones(4, 4).to_sparse_csc(),
+        "bsr": lambda: torch.ones(4, 4).to_sparse_bsr((2, 2)),
+        "nested": lambda: torch.nested.nested_tensor([torch.ones(3), torch.ones(2)]),
+    }[kind]()
+    for shuffle in (False, True, "epoch"):
+        with pytest.raises(TypeError, match=r"Convert it, as in .* Received: arrays\[0\] of type"):
+            split_data(made, shuffle=shuffle)
+
+
+@pytest.mark.parametrize("kind", ["array", "table"])
+def test_epochs_of_objects_that_are_numbers(at, kind):
+    pandas = pytest.importorskip("pandas")
+    at(0, 1)
+    columns = {"a": [0.5, 1.5, 2.5], "b": [1, 2, 3], "c": [True, False, True]}
+    table = pandas.DataFrame(columns)
+    (batch,) = split_data(
+        table if kind == "table" else table.to_numpy(object), [0, 1, 2], shuffle="epoch"
+    )
+    assert batch[0].dtype == keras.backend.floatx()
+    np.testing.assert_array_equal(batch[0], np.array(list(columns.values())).T[batch[1]])
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="texts are TensorFlow's")
+def test_epochs_of_lists_of_texts(at):
+    at(0, 1)
+    for texts in ([["a", "b"], ["c", "d"]], [[b"a\0", b"b"], [b"c", b"d\0"]]):
+        (batch,) = split_data(texts, [0, 1], shuffle="epoch")
+        whole = [[x if isinstance(x, bytes) else x.encode() for x in each] for each in texts]
+        assert batch[0].numpy().tolist() == [whole[i] for i in batch[1]]
+
+
+def test_epochs_of_ragged_rows(split):
+    tf = pytest.importorskip("tensorflow")
+
+    rows = [list(range(i % 4)) for i in range(SAMPLES)]
+    parts = split(2, tf.ragged.constant(rows), np.arange(SAMPLES), shuffle="epoch", batch_size=4)
+    for part in parts:
+        for x, y in (part[i] for i in range(len(part))):
+            assert isinstance(x, tf.RaggedTensor) and x.to_list() == [rows[i] for i in y]
+    if keras.backend.backend() == "tensorflow":
+        lengths = keras.layers.Lambda(lambda x: tf.cast(x.row_lengths(), "float32")[:, None])
+        model = keras.Sequential([lengths, keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        assert len(model.fit(parts[0], epochs=2, verbose=0).history["loss"]) == 2
+
+
+@pytest.mark.parametrize("kind", ["list", "numpy", "object", "tensor"])
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="texts are TensorFlow's")
 def test_texts_in_another_order_in_each_epoch(kind):
     tf = pytest.importorskip("tensorflow")
@@ -93,11 +149,8 @@ def test_texts_in_another_order_in_each_epoch(kind):
         "numpy": np.array,
         "object": lambda each: np.array(each, object),
         "tensor": tf.constant,
-        "ragged": lambda each: tf.ragged.constant([[word] for word in each]),
     }[kind](words)
     data = split_data(made, np.arange(12.0), shuffle="epoch", batch_size=4)
-    if kind == "ragged":
-        return
     seen = [(text.decode(), y) for x, ys in (data[i] for i in range(len(data)))
             for text, y in zip(x.numpy().tolist(), ys, strict=True)]  # fmt: skip
     assert sorted(seen) == sorted(zip(words, np.arange(12.0), strict=True))
