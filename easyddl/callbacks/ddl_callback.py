@@ -231,8 +231,8 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
     def _end_fit(self, fit):
         """Checks the trained model. Called after all epochs if no rank has raised an error."""
         model = fit.model
-        # For a model without trainable weights nothing is averaged, and Keras itself warns.
-        if fit.has_steps and model.trainable_weights and not fit.join.has_gradients:
+        # Steps may train nothing: without trainable weights, or in a `train_step` of one's own.
+        if fit.has_steps and not fit.join.has_gradients and fit.has_moved_weights():
             notices.tell(
                 "warning: no Keras optimizer applied gradients in the steps of model.fit(). "
                 "Therefore no gradients were averaged, and every rank trained alone. Apply the "

@@ -8,6 +8,7 @@ import numpy as np
 
 from easyddl import backends
 from easyddl.collectives import objects
+from easyddl.collectives.variables import checksum
 from easyddl.compat import keras_trainer, patches
 from easyddl.data import set_epoch
 from easyddl.reducer import gradient_reducer
@@ -74,6 +75,7 @@ class FitContext(context.Context):
         self._first_spec = None
         self._validation_freq = None  # that of the ranks that have validation data
         self._first_iteration = _iterations_of(model)
+        self._first_weights = None
         self._reduced_before = _reduced_steps()
 
     @property
@@ -208,6 +210,7 @@ class FitContext(context.Context):
         if spec is not None:
             for act in self._first_batch_hooks:
                 act(spec)
+            self._first_weights = _sampled_weights(self.model)  # they may have been built only now
             if self.step is not None:
                 self.step.is_traced = True
         return spec
@@ -241,6 +244,8 @@ class FitContext(context.Context):
         self._batches_before_epoch = self.meter.steps
         if self._batches_before_fit is None:
             self._batches_before_fit = self.meter.steps
+            if world.size() > 1 and not self._first_batch_hooks:
+                self._first_weights = _sampled_weights(self.model)
         self._equal_logs.clear()
         self.has_restored_metrics = False
         self._wait = lambda: None
@@ -284,6 +289,10 @@ class FitContext(context.Context):
         meter.watch(self)
         return meter
 
+    def has_moved_weights(self):
+        """Returns whether a step with a `DDLCallback` has changed trainable weights."""
+        return self._first_weights != _sampled_weights(self.model)
+
     def has_trained_alone(self):
         """Returns whether the optimizer has applied gradients although none were reduced."""
         moved = _iterations_of(self.model) != self._first_iteration
@@ -296,6 +305,12 @@ def _iterations_of(model):
         return 0
     # With gradient accumulation `iterations` is a computed tensor, not a variable.
     return int(keras.ops.convert_to_numpy(optimizer.iterations))
+
+
+def _sampled_weights(model):
+    """Returns a checksum of at most some thousand elements of each trainable weight."""
+    values = [np.asarray(each.numpy()).reshape(-1) for each in model.trainable_weights]
+    return [checksum(each[:: each.size // 4096 + 1]) for each in values]
 
 
 def _reduced_steps():

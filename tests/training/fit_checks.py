@@ -810,6 +810,34 @@ def check_a_model_without_trainable_weights_is_not_said_to_train_alone():
     assert "trained alone" not in error.getvalue(), error.getvalue()
 
 
+def check_a_step_that_trains_nothing_is_not_said_to_train_alone():
+    class Still(keras.Model):
+        moves = False
+
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+
+        def call(self, x):
+            return self.dense(x)
+
+        def train_step(self, *arguments):  # on JAX the state is one of them
+            if self.moves and BACKEND != "jax":
+                self.dense.kernel.assign_add(keras.ops.ones_like(self.dense.kernel))
+            return {"loss": 0.0} if BACKEND != "jax" else ({"loss": 0.0}, arguments[0])
+
+    for moves in (False, BACKEND != "jax"):
+        model = Still()
+        model.moves = moves
+        model.compile("sgd", "mse")
+        model(np.zeros((1, 6), "float32"))
+        error = io.StringIO()
+        with contextlib.redirect_stderr(error):
+            fit(model)
+        told = RANK == 0 and SIZE > 1 and moves
+        assert ("trained alone" in error.getvalue()) == told, error.getvalue()
+
+
 def check_gradient_accumulation():
     keras.utils.set_random_seed(RANK)
     model = new_model(optimizer=keras.optimizers.SGD(0.1, gradient_accumulation_steps=3))
