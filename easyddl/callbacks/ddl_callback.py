@@ -195,7 +195,7 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
                 if isinstance(callback, _WRITERS) and not hooks.runs_on_all_ranks(callback):
                     change = hooks.announce if world.is_root() else hooks.mute
                     fit.at_end.callback(change(callback))
-                    fit.root_callbacks.append(callback)
+                    fit.root_callbacks.append((callback, hooks.plain_attributes(callback)))
                 elif _prints(callback) and not world.is_root():
                     fit.at_end.callback(patches.replace(callback, "verbose", 0))
             if scaling_measurement.is_wanted():

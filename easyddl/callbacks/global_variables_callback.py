@@ -154,7 +154,7 @@ class DDLGlobalVariablesCallback(FreshCopy, keras.callbacks.Callback):
             return
         fit = fit_context.current(self.model)
         on_root = [] if fit is None else fit.root_callbacks
-        attributes = [(type(c).__name__, hooks.plain_attributes(c)) for c in on_root]
+        attributes = [hooks.changed_attributes(*pair) for pair in on_root]
         mine = (
             bool(self.model.stop_training),
             epoch_logs.numbers_of(logs or {}),
@@ -164,7 +164,7 @@ class DDLGlobalVariablesCallback(FreshCopy, keras.callbacks.Callback):
         self.model.stop_training = any(stops)
         epoch_logs.warn_of_differences(list(numbers), epoch)
         # A script may read these on any rank, such as `best` of a ModelCheckpoint.
-        for callback, (name, values) in zip(on_root, by_rank[0], strict=False):
+        for (callback, _), (name, values) in zip(on_root, by_rank[0], strict=False):
             if not world.is_root() and type(callback).__name__ == name:
                 vars(callback).update(values)
 

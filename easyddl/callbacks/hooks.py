@@ -45,6 +45,20 @@ def plain_attributes(callback):
     }
 
 
+def changed_attributes(callback, before):
+    """Returns the name of a callback's class, and its plain attributes that have changed.
+
+    What has not changed is an argument, such as the name of a file, which may differ by rank.
+
+    Args:
+        callback: A Keras callback.
+        before: Dict. Its earlier `plain_attributes`.
+    """
+    now = plain_attributes(callback)
+    changed = {k: v for k, v in now.items() if k not in before or before[k] != v}
+    return type(callback).__name__, changed
+
+
 def announce(callback):
     """Makes a callback's hooks report their activity to the ranks that wait for this rank.
 

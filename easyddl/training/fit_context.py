@@ -38,7 +38,8 @@ class FitContext(context.Context):
     Attributes:
         arguments: Dict of the arguments of `fit`, by name.
         callbacks: List of the user's callbacks, in the order in which Keras calls them.
-        root_callbacks: List of those that act on the root only.
+        root_callbacks: List of those that act on the root only, each with its plain attributes
+            before the fit, as a dict.
         random_states: The `PerRankStates` of this fit, if each rank draws its own random numbers
             until the fit ends; otherwise `None`.
         has_batches: Boolean. Whether this rank has a batch for the first step.
