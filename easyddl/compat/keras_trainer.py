@@ -52,6 +52,12 @@ NAMES = (
     ),
     Name(
         "keras.Model",
+        "_compile_config",
+        "ranks that compile a model with other losses are not found",
+        is_set=True,
+    ),
+    Name(
+        "keras.Model",
         "_loss_tracker",
         "a model that is compiled again trains with the step of its earlier compilation",
         is_set=True,
@@ -161,6 +167,12 @@ def set_initial_epoch(model, epoch):
 def compilation_of(model):
     """Returns an object that identifies the last `compile` of a model."""
     return model._loss_tracker
+
+
+def compile_arguments_of(model):
+    """Returns the arguments of the last `compile` of a model, by name."""
+    kept = getattr(model, "_compile_config", None)
+    return dict(getattr(kept, "config", None) or {})
 
 
 def tracks_loss_of_output(model, metric):

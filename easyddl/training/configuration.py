@@ -11,7 +11,7 @@ import zlib
 
 import keras
 
-from easyddl.compat import keras_layer, keras_saving
+from easyddl.compat import keras_layer, keras_saving, keras_trainer
 from easyddl.training import model_state
 
 # Keras chooses the names itself, ranks may draw different random numbers, and a module of PyTorch
@@ -36,8 +36,8 @@ def sections_of(model):
         Dict by section. A section is a dict of texts by path. What cannot be serialized is left
         out.
     """
-    compiled = _compiled(model)
-    found = {"compile()": _flat({key: compiled.get(key) for key in _COMPILED})}
+    compiled = keras_trainer.compile_arguments_of(model)
+    found = {"compile()": _flat({key: _serialized(compiled.get(key)) for key in _COMPILED})}
     for i, optimizer in enumerate(model_state.optimizers(model)):
         name = "the optimizer" if i == 0 else f"optimizer {i + 1}"
         found[name] = {"class": type(optimizer).__name__, **_flat(_config_of(optimizer))}
@@ -53,10 +53,35 @@ def checksums(sections):
     return {name: zlib.crc32(json.dumps(each).encode()) for name, each in sections.items()}
 
 
-def _compiled(model):
+def _serialized(value):
+    """Returns the config of an argument of `compile`, without the parts that have none."""
+    if isinstance(value, dict):
+        return {key: _serialized(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_serialized(inner) for inner in value]
+    return {**_attributes_of(value), "config": _config_by_keras(value)}
+
+
+def _config_by_keras(value):
     with _quiet():
-        return model.get_compile_config() or {}
-    return {}
+        return keras.saving.serialize_keras_object(value)
+    return None
+
+
+def _attributes_of(value):
+    """Returns what a loss or a function keeps and its config may lack, by name.
+
+    A loss without a `get_config` of its own, and that of Keras, leave arguments out. A function
+    may contain variables of the function around it.
+    """
+    if isinstance(value, keras.losses.Loss):
+        return dict(vars(value))
+    cells = getattr(value, "__closure__", None) or ()
+    found = {}
+    with _quiet():  # a cell may be empty
+        for name, cell in zip(value.__code__.co_freevars, cells, strict=True):
+            found[name] = cell.cell_contents
+    return found
 
 
 def _config_of(thing):

@@ -267,6 +267,36 @@ def check_optimizers_that_differ_are_an_error():
             assert f"compile(): {name}" in text, text
 
 
+def check_losses_that_differ_beside_what_cannot_be_serialized():
+    if SIZE == 1:
+        return
+
+    class Own(keras.metrics.Mean):
+        def get_config(self):
+            raise NotImplementedError
+
+    class OwnLoss(keras.losses.Loss):
+        def __init__(self, factor):
+            super().__init__()
+            self.factor = factor
+
+        def call(self, y, p):
+            return self.factor * keras.ops.mean(p, axis=-1)
+
+    def closure(factor):
+        return lambda y, p: factor * keras.ops.mean(p, axis=-1)
+
+    mine = ddl.split_data(*data())
+    for loss in (
+        "mse" if RANK == LAST else "mae",
+        keras.losses.Huber(delta=1.0 + RANK),
+        OwnLoss(1.0 + RANK),
+        closure(1.0 + RANK),
+    ):
+        text = refused(*mine, new_model(loss=loss, metrics=[Own()]))
+        assert "compile(): loss" in text and f"on rank {LAST}" in text, text
+
+
 def check_learning_rates_that_differ_are_a_warning():
     rate = 0.1 * (RANK + 1)
     model = new_model(keras.optimizers.SGD(rate))
