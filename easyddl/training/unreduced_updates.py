@@ -39,8 +39,12 @@ def noted(gradients):
     optimizer, or an inner optimizer.
 
     Args:
-        gradients: Iterable of gradients; `None` for variables without one.
+        gradients: List of gradients; `None` for variables without one. It is empty if another
+            method, which this one calls, has them.
     """
+    if not gradients:
+        yield
+        return
     if not context.active(_Update):
         _note(gradients, "a Keras optimizer", _OF_KERAS)
     with _Update():
