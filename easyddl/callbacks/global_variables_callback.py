@@ -154,17 +154,16 @@ class DDLGlobalVariablesCallback(FreshCopy, keras.callbacks.Callback):
             return
         fit = fit_context.current(self.model)
         on_root = [] if fit is None else fit.root_callbacks
-        attributes = [hooks.changed_attributes(*pair) for pair in on_root]
         mine = (
             bool(self.model.stop_training),
             epoch_logs.numbers_of(logs or {}),
-            attributes if world.is_root() else None,
+            [hooks.changed_attributes(*pair) for pair in on_root] if world.is_root() else None,
         )
-        stops, numbers, by_rank = zip(*objects.allgather_object(mine), strict=True)
+        stops, numbers, attributes = zip(*objects.allgather_object(mine), strict=True)
         self.model.stop_training = any(stops)
         epoch_logs.warn_of_differences(list(numbers), epoch)
         # A script may read these on any rank, such as `best` of a ModelCheckpoint.
-        for (callback, _), (name, values) in zip(on_root, by_rank[0], strict=False):
+        for (callback, _), (name, values) in zip(on_root, attributes[0], strict=False):
             if not world.is_root() and type(callback).__name__ == name:
                 vars(callback).update(values)
 

@@ -28,7 +28,7 @@ def comparable(text):
     Args:
         text: String, as `<__main__.A object at 0x7f65c2a41810> is not a number`.
     """
-    return re.sub("0x[0-9a-fA-F]+", "0x", text)
+    return re.sub("0x[0-9a-fA-F]+", "0x...", text)
 
 
 class SharedError:

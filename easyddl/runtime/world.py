@@ -2,12 +2,11 @@
 
 import contextlib
 import functools
-import re
 import threading
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from easyddl.runtime import calling_thread, settled_errors
+from easyddl.runtime import calling_thread, settled_errors, shared_error
 from easyddl.runtime.engine import activity as activity  # as functions of this module, too
 from easyddl.runtime.engine import at_start as at_start
 from easyddl.runtime.engine import end_activities
@@ -221,8 +220,7 @@ def fail_alike(text, problem):
 @on_all_ranks("a comparison of all ranks")
 def agree(text):
     """Waits for all ranks, and raises the same error on all ranks if their texts differ."""
-    # Addresses in a text ("<function f at 0x7f...>") differ between ranks.
-    engine().communicator.barrier(fingerprint(re.sub(r"0x[0-9a-fA-F]+", "0x...", text)))
+    engine().communicator.barrier(fingerprint(shared_error.comparable(text)))
 
 
 @on_all_ranks("barrier()")

@@ -19,6 +19,7 @@ from easyddl.training import (
     callback_order,
     comparison,
     epoch_data,
+    metrics,
     preserved_state,
     step_ends,
     structures,
@@ -292,6 +293,8 @@ class FitContext(context.Context):
 
     def has_moved_weights(self):
         """Returns whether a step with a `DDLCallback` has changed trainable weights."""
+        if self._first_weights is None:  # Keras's own step changes all that there are
+            return bool(self.model.trainable_weights)
         return self._first_weights != _sampled_weights(self.model)
 
     def has_trained_alone(self):
@@ -309,7 +312,13 @@ def _iterations_of(model):
 
 
 def _sampled_weights(model):
-    """Returns a checksum of at most some thousand elements of each trainable weight."""
+    """Returns a checksum of at most some thousand elements of each trainable weight.
+
+    It is `None` for a model that trains by Keras's own step, because it copies the weights.
+    """
+    cls = type(model)
+    if metrics.is_of_keras(cls.train_step) and metrics.is_of_keras(cls.make_train_function):
+        return None
     values = [np.asarray(each.numpy()).reshape(-1) for each in model.trainable_weights]
     return [checksum(each[:: each.size // 4096 + 1]) for each in values]
 

@@ -181,14 +181,15 @@ def _adds_up(metric):
 
 def is_exact(metric):
     """Returns whether a metric's variables are sums, because Keras's own method updates them."""
-    return _is_of_keras(type(metric).update_state) and type(metric) not in _merges
+    return is_of_keras(type(metric).update_state) and type(metric) not in _merges
 
 
 def _has_known_merge(metric):
     return is_exact(metric) or type(metric) in _merges
 
 
-def _is_of_keras(thing):
+def is_of_keras(thing):
+    """Returns whether a class or a function is Keras's own."""
     return inspect.unwrap(thing).__module__.partition(".")[0] == "keras"
 
 
@@ -196,7 +197,7 @@ def leaves(metrics):
     """Returns the metrics whose states are merged, without containers of other metrics."""
     found = []
     for metric in metrics:
-        if _is_of_keras(type(metric)):
+        if is_of_keras(type(metric)):
             inner = getattr(metric, "metrics", None)  # Keras's container of compiled metrics
             found.extend([metric] if inner is None else leaves(inner))
         else:

@@ -13,6 +13,9 @@ from easyddl.runtime import notices, world
 
 KINDS = ("mean", "sum")
 
+# Keras's losses that are computed from a whole batch, Dice and Tversky only without an `axis`.
+_BATCH_LOSSES = ("Dice", "Tversky", "Circle")
+
 
 @contextlib.contextmanager
 def added_losses_scaled(model, kind):
@@ -65,9 +68,6 @@ def warn_of_unknown_kind(source):
     )
 
 
-_BATCH_LOSSES = ("Dice", "Tversky", "Circle")
-
-
 def warn_of_batch_losses(model):
     """Warns once if a loss of a model is one of Keras's losses that are not means over samples.
 
@@ -108,8 +108,6 @@ def _name_of_batch_loss(loss):
         cls = getattr(keras.losses, name, None)
         function = getattr(keras.losses, name.lower(), None)
         if loss is not None and loss in (cls, function):
-            return name
-        if name == "Circle" and cls is not None and isinstance(loss, cls):
             return name
         if cls is not None and isinstance(loss, cls):
             axis = getattr(loss, "axis", None)

@@ -191,12 +191,5 @@ def test_a_message_of_cpp_is_one_text():
     assert list(texts_of_cpp(source)) == ["The rank {} is late. Start it\nearlier."]
 
 
-def test_a_new_message_without_a_row_is_found(monkeypatch):
-    text = "The colour of rank {} is not known to any other rank. Choose a colour."
-    monkeypatch.setitem(globals(), "all_texts", lambda: [("easyddl/colour.py", text)])
-    assert without_row(PAGE.read_text()) == [f"easyddl/colour.py: {text}"]
-    assert not without_row("| *The colour of ... is not known* | | |")
-
-
 if __name__ == "__main__":
     print("\n".join(each.replace("\n", " / ") for each in without_row(PAGE.read_text())))
