@@ -28,7 +28,9 @@ model.compile(
     keras.optimizers.SGD(0.05, momentum=0.9),
     keras.losses.SparseCategoricalCrossentropy(from_logits=True),
 )
+# A GPU draws other numbers than a CPU.
 random = np.random.default_rng(0)
+model.set_weights([random.normal(0, 0.2, w.shape) for w in model.get_weights()])
 x, y = random.standard_normal((256, 8, 8, 1)).astype("float32"), random.integers(0, 3, 256)
 x, y = ddl.split_data(x, y)
 callbacks = [ddl.DDLCallback(bucket_bytes=4096), ddl.DDLGlobalVariablesCallback()]

@@ -16,14 +16,17 @@ using Copy = int (*)(void* to, uintptr_t from, size_t bytes, void* stream);
 
 std::atomic<uint64_t> g_to_host{0};
 
+// Found when this library is loaded: a local static would take functions of the C++ library, which
+// the linker may leave out.
+void* const g_driver = dlopen("libcuda.so.1", RTLD_LAZY);
+const auto g_copy = reinterpret_cast<Copy>(dlsym(g_driver, "cuMemcpyDtoHAsync_v2"));
+
 }  // namespace
 
 // How many bytes streams have copied to the host.
 EXPORT uint64_t standInToHost() { return g_to_host; }
 
 EXPORT int cuMemcpyDtoHAsync_v2(void* to, uintptr_t from, size_t bytes, void* stream) {
-  static void* const driver = dlopen("libcuda.so.1", RTLD_LAZY);
-  static const auto copy = reinterpret_cast<Copy>(dlsym(driver, "cuMemcpyDtoHAsync_v2"));
   g_to_host += bytes;
-  return copy(to, from, bytes, stream);
+  return g_copy(to, from, bytes, stream);
 }

@@ -107,6 +107,8 @@ class Array:
         if self.nbytes:
             pointer = ctypes.c_void_p(values.ctypes.data)
             call("cuMemcpyHtoD_v2", self._address, pointer, ctypes.c_size_t(self.nbytes))
+            # The driver may still copy from memory of its own, for which other streams do not wait.
+            call("cuStreamSynchronize", None)
 
     def get(self):
         """At once, whatever the streams do."""

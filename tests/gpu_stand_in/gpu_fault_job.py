@@ -1,6 +1,7 @@
 """A job whose steps exchange gradients on GPUs, until something goes wrong:  SCRIPT how"""
 
 import os
+import signal
 import sys
 import time
 
@@ -84,9 +85,17 @@ def ends_while_steps_are_queued():
     print(f"rank {world.rank()} has trained", flush=True)
 
 
-def own_host_ids():
-    os.environ["NCCL_HOSTID"] = f"id {world.rank()}"
-    train()
+def killed():
+    """One rank is killed before the fourth step."""
+    train(lambda n: os.kill(os.getpid(), signal.SIGKILL) if (n, world.rank()) == (3, 1) else None)
+
+
+def raises():
+    def check(number):
+        if (number, world.rank()) == (3, 1):
+            raise RuntimeError("one rank alone")
+
+    train(check)
 
 
 def host_and_gpu():
@@ -102,5 +111,8 @@ def host_and_gpu():
 
 
 world.init()
+if "--host-ids" in sys.argv:
+    # NCCL takes ranks of one GPU for ranks of several hosts.
+    os.environ["NCCL_HOSTID"] = f"id {world.rank()}"
 take_gpu(0 if "--share" in sys.argv else world.local_rank())
 globals()[sys.argv[1]]()

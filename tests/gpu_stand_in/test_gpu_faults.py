@@ -9,8 +9,6 @@ from gpu_stand_in import environment
 
 pytestmark = pytest.mark.mpirun
 
-pytestmark = pytest.mark.mpirun
-
 SCRIPT = pathlib.Path(__file__).with_name("gpu_fault_job.py")
 ON_CPUS = SCRIPT.with_name("cpu_only_job.py")
 
@@ -169,7 +167,7 @@ def test_a_gpu_that_two_ranks_share():
         "EASYDDL_GPU=host, which does not use NCCL",
     )
     note = "note: Rank 0 on host a and Rank 1 on host a share one GPU, which slows down both."
-    done = run("own_host_ids", "--share")
+    done = run("well", "--share", "--host-ids")
     assert_trains(done)
     assert done.stdout.count(note) == 1
     new = {"STAND_IN_NCCL_VERSION": "23003", "NCCL_MULTI_RANK_GPU_ENABLE": "1"}
