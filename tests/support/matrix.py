@@ -164,6 +164,10 @@ class Job:
         parts = (self.backend, str(self.ranks), self.hosts.replace(",", ""), mark)
         return "-".join(filter(None, parts))
 
+    def ranks_alike(self, other):
+        """Whether another job has the same ranks."""
+        return (self.ranks, self.variables) == (other.ranks, other.variables)
+
     @property
     def variables(self):
         """The environment of the ranks, besides that of all tests."""
@@ -210,6 +214,14 @@ GATE = (
     Job("torch", 3, of(*WORLD), hosts="a,a,b", marker="gate"),
 )
 
+
+def beyond_gate(job):
+    """A job without the checks that a job of every run has with the same ranks."""
+    same = [gate for gate in GATE if gate.ranks_alike(job)]
+    seen = {check for gate in same for check in gate.checks}
+    return dataclasses.replace(job, checks=tuple(c for c in job.checks if c not in seen))
+
+
 FULL = (
     Job(
         "tensorflow",
@@ -253,6 +265,7 @@ FULL = (
         + tuple(f"torch:{check}" for check in COMPILED_STEPS),
     ),
 )
+FULL = tuple(map(beyond_gate, FULL))
 
 SOAK = (
     Job("tensorflow", 3, some("reduction"), hosts="a,b,b", marker="soak"),
