@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from easyddl.data import tf_graph
 from easyddl.data.shard import EPOCH
 from easyddl.runtime import world
 
@@ -68,18 +69,12 @@ def _shuffled(dataset, count, shard):
         return _sharded(shuffled, count, shard)
 
     length = tf.data.experimental.assert_cardinality(shard.length(count))
-    result = tf.data.Dataset.from_tensors(0).flat_map(begin).apply(length)
+    whole = tf.data.Dataset.from_tensors(0).flat_map(begin)
+    whole._unsplit = dataset  # see `tf_graph.direct_inputs_of`
+    result = whole.apply(length)
     if shard.shuffle == EPOCH:
         result.set_epoch = epoch.assign
     return result
-
-
-def inputs_of(dataset):
-    """Returns a list of the dataset and all datasets inside of it."""
-    found = [dataset]
-    for inner in dataset._inputs():
-        found.extend(inputs_of(inner))
-    return found
 
 
 def _seeds(dataset):
@@ -88,25 +83,19 @@ def _seeds(dataset):
     A pair of zeros means that each process draws its own seed.
     """
     seeds = []
-    for inner in inputs_of(dataset):
+    for inner in tf_graph.inputs_of(dataset):
         if hasattr(inner, "_seed") and hasattr(inner, "_seed2"):
             seeds.append((int(inner._seed), int(inner._seed2)))
-        for function in inner._functions():
-            for op in function.function.graph.get_operations():
-                if op.type.startswith("ShuffleDataset"):
-                    seeds.append(tuple(map(_constant, op.inputs[2:4])))
+        for op in tf_graph.operations_of(inner):
+            if op.type.startswith("ShuffleDataset"):
+                seeds.append(tuple(map(tf_graph.constant, op.inputs[2:4])))
     return seeds
-
-
-def _constant(tensor):
-    value = tf.get_static_value(tensor)
-    return None if value is None else int(value)
 
 
 def _is_free(dataset):
     """Returns whether elements may come in any order, as far as the dataset shows."""
     return dataset.options().deterministic is False or any(
-        getattr(inner, "_deterministic", None) == "false" for inner in inputs_of(dataset)
+        getattr(inner, "_deterministic", None) == "false" for inner in tf_graph.inputs_of(dataset)
     )
 
 

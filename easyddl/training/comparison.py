@@ -9,7 +9,7 @@ import dataclasses
 import keras
 
 from easyddl.collectives import objects
-from easyddl.data import kinds, split_calls, summary
+from easyddl.data import dataset_files, kinds, split_calls, summary
 from easyddl.runtime import console, notices, settled_errors, world
 from easyddl.training import configuration
 
@@ -34,6 +34,8 @@ class Inputs:
         validation: The same of the validation data; empty also if they are declared as shards.
         class_weight: String, the argument of `fit`.
         configuration: Dict of checksums of the model's configuration, by section.
+        files: List of `dataset_files.File` of `x`.
+        validation_files: The same of the validation data.
     """
 
     seed: int | None
@@ -44,6 +46,8 @@ class Inputs:
     validation: dict
     class_weight: str
     configuration: dict
+    files: list
+    validation_files: list
 
 
 def compare(fit, seed):
@@ -68,6 +72,7 @@ def compare(fit, seed):
     _compare_configurations([each.configuration for each in by_rank], sections)
     _compare_class_weights([each.class_weight for each in by_rank])
     _compare_validation([each.validation for each in by_rank])
+    _compare_files(by_rank)
     if summary.are_equal([each.x for each in by_rank]):
         notices.tell_once(
             "the same x",
@@ -92,6 +97,8 @@ def _inputs_of(fit, seed, checksums):
         else unsplit_summaries(arguments.get("validation_data")),
         class_weight=repr(arguments.get("class_weight")),
         configuration=checksums,
+        files=dataset_files.files_of(arguments.get("x")),
+        validation_files=dataset_files.files_of(arguments.get("validation_data")),
     )
 
 
@@ -272,6 +279,17 @@ def _compare_class_weights(weights):
             "losses differ. Compute it from all data, before split_data. Received: "
             f"{_values_by_rank(weights)}"
         )
+
+
+def _compare_files(by_rank):
+    """Compares the files that the ranks' datasets read and write themselves."""
+    everyones = [[*each.files, *each.validation_files] for each in by_rank]
+    problem = dataset_files.problem_of(everyones)
+    if problem is not None:
+        raise settled_errors.settled(ValueError(problem))
+    paths = dataset_files.unsplit_loads([each.files for each in by_rank])
+    if paths:
+        notices.tell_once(("load", *paths), dataset_files.warning_of(paths))
 
 
 def _compare_validation(by_rank):

@@ -1,5 +1,10 @@
 """Which samples the ranks take in `model.fit()`, on every rank of one job."""
 
+import contextlib
+import io
+import shutil
+import tempfile
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -221,6 +226,65 @@ def check_generators():
 
     (epoch,) = recorded(ddl.split_data(forever()), steps_per_epoch=24).trained
     assert_is_everything(epoch, 24 * SIZE)
+
+
+# Files that datasets write.
+
+
+def check_caches_in_files():
+    """After the split each rank needs a file of its own, and before it all may read one."""
+    numbers = tf.data.Dataset.range(24 * SIZE)
+    folder = COMM.bcast(tempfile.mkdtemp() if RANK == 0 else None)
+
+    def train(dataset):
+        return recorded(dataset.map(to_sample).batch(4), epochs=2).trained
+
+    def after(path):
+        return ddl.split_data(numbers).cache(path)
+
+    def before(path, **options):
+        return ddl.split_data(numbers.cache(path), **options)
+
+    if SIZE > 1:
+        text = fails(ValueError, lambda: train(after(f"{folder}/after")))
+        assert "Put the rank into its path" in text and f"cache('{folder}/after')" in text, text
+        for options in ({}, {"shuffle": "epoch"}):
+            dataset = before(f"{folder}/before", **options)
+            text = fails(ValueError, lambda dataset=dataset: train(dataset))
+            assert "let one process read the whole dataset once" in text, text
+        if RANK == 0:
+            list(numbers.cache(f"{folder}/before"))
+            list(numbers.take(24).cache(f"{folder}/after"))
+        ddl.barrier()
+        # The file is there, and has the elements of one rank.
+        assert "Put the rank" in fails(ValueError, lambda: train(after(f"{folder}/after")))
+    else:
+        train(before(f"{folder}/before"))
+    for dataset in (
+        after(f"{folder}/own-{RANK}-of-{SIZE}"),
+        before(f"{folder}/before", shuffle="epoch"),
+        ddl.split_data(numbers.snapshot(f"{folder}/whole")),
+    ):
+        for epoch in train(dataset):
+            assert_is_everything(epoch, 24 * SIZE)
+    ddl.barrier()
+    if RANK == 0:
+        shutil.rmtree(folder)
+
+
+def check_a_saved_dataset_that_nothing_splits():
+    with tempfile.TemporaryDirectory() as mine:
+        folder = COMM.bcast(mine)
+        if RANK == 0:
+            tf.data.Dataset.range(24 * SIZE).save(folder)
+        ddl.barrier()
+        loaded = tf.data.Dataset.load(folder)
+        for dataset, warns in ((loaded, SIZE > 1), (ddl.split_data(loaded), False)):
+            printed = io.StringIO()
+            with contextlib.redirect_stderr(printed):
+                recorded(dataset.map(to_sample).batch(4))
+            text = COMM.bcast(printed.getvalue())
+            assert ("Call ddl.split_data() after load()" in text) == warns, text
 
 
 # What is held out.

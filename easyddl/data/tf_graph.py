@@ -1,0 +1,53 @@
+"""Reads the graph of a `tf.data.Dataset`, by private names of tf.data."""
+
+import tensorflow as tf
+
+
+def inputs_of(dataset):
+    """Returns a list of the dataset and all datasets inside of it."""
+    found = [dataset]
+    for inner in direct_inputs_of(dataset):
+        found.extend(inputs_of(inner))
+    return found
+
+
+def direct_inputs_of(dataset):
+    """Returns the datasets from which a dataset takes its elements.
+
+    A dataset that a function captures has no place among the inputs that TensorFlow returns.
+    `split_data` sets the attribute `_unsplit` where it makes such a dataset.
+    """
+    unsplit = getattr(dataset, "_unsplit", None)
+    return [*dataset._inputs(), *([] if unsplit is None else [unsplit])]
+
+
+def operations_of(dataset):
+    """Returns the operations of a dataset's own functions, and of the functions that these call."""
+    graphs = [function.function.graph for function in dataset._functions()]
+    return [op for graph in graphs for op in _operations_in(graph)]
+
+
+def _operations_in(graph):
+    # A graph lists all functions that it needs, also those that these call themselves.
+    called = getattr(graph, "_functions", {}).values()
+    graphs = [graph, *(each.graph for each in called if hasattr(each, "graph"))]
+    return [op for each in graphs for op in each.get_operations()]
+
+
+def captured_by(dataset):
+    """Returns the tensors that a dataset's own functions have captured."""
+    functions = [function.function for function in dataset._functions()]
+    return [tensor for function in functions for tensor in function.captured_inputs]
+
+
+def constant(tensor):
+    """Returns the value of a constant of a graph; `None` if it is no constant."""
+    value = tf.get_static_value(tensor)
+    return None if value is None else value.item() if hasattr(value, "item") else value
+
+
+def is_sharded(dataset):
+    """Returns whether a dataset takes every n-th element, as the result of `split_data` does."""
+    return type(dataset).__name__ == "_ShardDataset" or any(
+        op.type == "ShardDataset" for op in operations_of(dataset)
+    )
