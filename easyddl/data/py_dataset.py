@@ -2,6 +2,7 @@
 
 import keras
 
+from easyddl.data import summary
 from easyddl.data.epoch_order import EpochOrder
 
 
@@ -55,6 +56,11 @@ class ShardedBatches(EpochOrder):
         if self.shard.shuffle:
             # A dataset expects plain integers as indices.
             self._places = self.shard.rows(self.dataset.num_batches, self.epoch).tolist()
+
+
+def arrays_in(dataset):
+    """Returns the arrays that a dataset holds in its attributes, by name."""
+    return summary.arrays_in_attributes(dataset, dataset.num_batches or 2)
 
 
 def count_batches(dataset):

@@ -8,7 +8,7 @@ import dataclasses
 import inspect
 import weakref
 
-from easyddl.data import array_data, set_epoch, summary
+from easyddl.data import array_data, kinds, set_epoch, summary
 
 _MOST_CALLS = 64  # recorded calls: a loop may split data without end, and without a fit
 
@@ -42,7 +42,11 @@ def note(leaves, options):
     place = _place()
     number = _counts[place] = _counts.get(place, 0) + 1
     if len(_calls) < _MOST_CALLS:
-        found = {path: summary.of(leaf) or _of_dataset(leaf) for path, leaf in leaves.items()}
+        found = {}
+        for path, leaf in leaves.items():
+            found[path] = summary.of(leaf) or _of_dataset(leaf)
+            for name, each in _arrays_in(leaf).items():
+                found[f"{path} ({name})"] = summary.of(each)
         kept = {path: each for path, each in found.items() if each is not None}
         _calls[place, number] = Call(options, kept)
 
@@ -53,6 +57,15 @@ def _of_dataset(data):
         return summary.Summary((len(data),))
     except TypeError:  # TensorFlow raises this, too, if a length is unknown or infinite
         return None
+
+
+def _arrays_in(data):
+    """Returns the arrays that a dataset or a loader holds, by name; empty for other data."""
+    find = getattr(kinds.module_of(data), "arrays_in", None)
+    try:
+        return {} if find is None else find(data)
+    except Exception:  # a class of the user's own, or another version of the framework
+        return {}
 
 
 def _place():

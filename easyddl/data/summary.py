@@ -71,6 +71,20 @@ def shape_of(leaf):
     return shape if shape and shape[0] is not None else None
 
 
+def arrays_in_attributes(owner, least):
+    """Returns the arrays and lists in the public attributes of an object, by name.
+
+    Args:
+        owner: A dataset of the user's own class.
+        least: Integer. The least length of what holds samples, or their order.
+    """
+    found = {
+        f"its attribute `{name}`": each for name, each in vars(owner).items() if name[0] != "_"
+    }
+    shapes = {name: shape_of(each) for name, each in found.items()}
+    return {n: each for n, each in found.items() if shapes[n] and shapes[n][0] >= max(least, 2)}
+
+
 def _sample(leaf, shape):
     """Returns sampled elements as an array with two axes, or `None`."""
     is_file = is_a(leaf, "h5py")  # reading its rows is slow

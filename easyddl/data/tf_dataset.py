@@ -4,7 +4,17 @@ import tensorflow as tf
 
 from easyddl.data import tf_graph
 from easyddl.data.shard import EPOCH
-from easyddl.runtime import world
+from easyddl.runtime import notices, world
+
+# tf.data's classes whose function determines which elements there are.
+_FILTERS = ("_FilterDataset", "_TakeWhileDataset")
+_SELECTING = (
+    *_FILTERS,
+    "_FlatMapDataset",
+    "_InterleaveDataset",
+    "_ParallelInterleaveDataset",
+    "_GroupByWindowDataset",
+)
 
 _SPLIT_FIRST = (
     "Split the dataset before it is shuffled, as in `ddl.split_data(dataset).shuffle(...)`, or "
@@ -77,19 +87,33 @@ def _shuffled(dataset, count, shard):
     return result
 
 
-def _seeds(dataset):
-    """Returns the pairs of seeds of all shuffles in a dataset, including those inside functions.
+def _draws(dataset, selects=False):
+    """Yields what draws random numbers in a dataset, including what is inside of functions.
 
-    A pair of zeros means that each process draws its own seed.
+    A pair of zeros as seeds means that each process draws its own seed.
+
+    Args:
+        dataset: A `tf.data.Dataset`.
+        selects: Boolean. Whether a later step selects elements, as a filter does.
+
+    Yields:
+        Pairs of the kind of the draw and its seeds. `"shuffle"` changes the order, `"choice"` and
+        `"filter"` change which elements there are. `"map"` may do so: a function draws, and the
+        same step or a later one selects.
     """
-    seeds = []
-    for inner in tf_graph.inputs_of(dataset):
-        if hasattr(inner, "_seed") and hasattr(inner, "_seed2"):
-            seeds.append((int(inner._seed), int(inner._seed2)))
-        for op in tf_graph.operations_of(inner):
-            if op.type.startswith("ShuffleDataset"):
-                seeds.append(tuple(map(tf_graph.constant, op.inputs[2:4])))
-    return seeds
+    name = type(dataset).__name__
+    if hasattr(dataset, "_seed") and hasattr(dataset, "_seed2"):
+        kind = "choice" if name == "_RandomDataset" else "shuffle"
+        yield kind, (int(dataset._seed), int(dataset._seed2))
+    selects = selects or name in _SELECTING
+    for op in tf_graph.operations_of(dataset):
+        if op.type.startswith("ShuffleDataset"):
+            yield "shuffle", tuple(map(tf_graph.constant, op.inputs[2:4]))
+        elif selects and "seed2" in op.node_def.attr:
+            seeds = op.get_attr("seed"), op.get_attr("seed2")
+            yield "filter" if name in _FILTERS else "map", seeds
+    for inner in tf_graph.direct_inputs_of(dataset):
+        yield from _draws(inner, selects)
 
 
 def _is_free(dataset):
@@ -104,17 +128,34 @@ def _check_order(dataset):
 
     With different orders the ranks' shards would overlap, and no other check would find it.
     """
-    seeds = _seeds(dataset)
+    draws = list(_draws(dataset))
+    seeds = [pair for kind, pair in draws if kind != "map"]
     if seeds:
         world.agree(
-            "split_data() of a tf.data.Dataset that was shuffled before. "
+            "split_data() of a tf.data.Dataset that was shuffled, or drew random numbers, before. "
             f"{_SPLIT_FIRST}set the same seeds on all ranks. Its seeds are {seeds}"
         )
-    if (0, 0) in seeds:
+    unseeded = [kind for kind, pair in draws if pair == (0, 0)]
+    if "shuffle" in unseeded:
         raise ValueError(
             "A dataset that was shuffled without a seed has a different order on each rank, so "
             f"the ranks' shards would overlap. {_SPLIT_FIRST}pass the same `seed` to `shuffle` on "
             "all ranks. Received: a tf.data.Dataset with a shuffle that has no seed"
+        )
+    if "filter" in unseeded or "choice" in unseeded:
+        raise ValueError(
+            "A dataset from which elements were chosen at random without a seed has other elements "
+            "on each rank, so the ranks' shards would overlap. Split the dataset before that step, "
+            "or pass the same `seed` to it on all ranks: to `rejection_resample`, to "
+            "`sample_from_datasets`, or to the `tf.random` function of the `filter`. "
+            "Received: a tf.data.Dataset with a random choice that has no seed"
+        )
+    if "map" in unseeded:
+        notices.tell(
+            "warning: a dataset draws random numbers without a seed, and then selects elements, "
+            "before split_data(). If the selection depends on these numbers, the ranks' shards "
+            "overlap. Split the dataset before that step, or call keras.utils.set_random_seed() "
+            "with the same seed on all ranks before the dataset is made."
         )
     if _is_free(dataset):
         raise ValueError(
@@ -122,6 +163,13 @@ def _check_order(dataset):
             "the ranks' shards would overlap. Split the dataset before that step, or leave out "
             "`deterministic=False`. Received: a tf.data.Dataset with deterministic=False"
         )
+
+
+def arrays_in(dataset):
+    """Returns the arrays that a dataset holds, by name: those of `from_tensor_slices`."""
+    sources = [each for each in tf_graph.inputs_of(dataset) if hasattr(each, "_tensors")]
+    tensors = [each for source in sources for each in source._tensors]
+    return {f"its tensor {i}": each for i, each in enumerate(tensors) if each.dtype != tf.variant}
 
 
 def count_batches(dataset):

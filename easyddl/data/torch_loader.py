@@ -1,12 +1,14 @@
 """Splits a PyTorch `DataLoader` with a sampler that takes one rank's shard."""
 
 import contextlib
+import functools
+import random
 
 import numpy as np
 import torch
 from torch.utils import data
 
-from easyddl.data import iterators
+from easyddl.data import iterators, summary
 
 _KEPT = (
     "num_workers",
@@ -21,6 +23,8 @@ _KEPT = (
     "pin_memory_device",
     "in_order",
 )
+
+_GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 
 
 def split(loader, shard):
@@ -55,7 +59,8 @@ class RankSampler(data.Sampler):
     """One rank's shard of the indices that another sampler draws.
 
     The other sampler draws the same indices on all ranks, from random numbers that depend only on
-    the seed and the epoch. `DDLCallback` calls `set_epoch` at the beginning of each epoch. Without
+    the seed and the epoch: those of PyTorch, NumPy and Python, and of generators in its attributes.
+    `DDLCallback` calls `set_epoch` at the beginning of each epoch. Without
     `DDLCallback` the sampler counts the passes over the data.
 
     Args:
@@ -94,18 +99,47 @@ class RankSampler(data.Sampler):
 
     @contextlib.contextmanager
     def _seeded(self):
-        """Seeds the sampler's generators, and restores their states afterwards."""
+        """Seeds the generators that the sampler may use, and restores their states afterwards."""
         seed = np.random.SeedSequence([self.shard.seed, self.epoch]).generate_state(1)[0]
-        own = getattr(self.sampler, "generator", None)
-        generators = [torch.default_generator, *([] if own is None else [own])]
-        states = [generator.get_state() for generator in generators]
-        for generator in generators:
-            generator.manual_seed(int(seed))
-        try:
+        with contextlib.ExitStack() as undo:
+            for generator in _generators_of(self.sampler):
+                undo.enter_context(_seeded_generator(generator, int(seed)))
             yield
-        finally:
-            for generator, state in zip(generators, states, strict=True):
-                generator.set_state(state)
+
+
+def _generators_of(sampler):
+    """Returns the generators of all, and those in attributes of a sampler and of samplers in it."""
+    found = [torch.default_generator, np.random, random]
+    samplers = [sampler]
+    for each in samplers:  # grows
+        values = list(getattr(each, "__dict__", {}).values())
+        found += [value for value in values if isinstance(value, _GENERATORS)]
+        samplers += [v for v in values if isinstance(v, data.Sampler) and v not in samplers]
+    return list({id(each): each for each in found}.values())
+
+
+@contextlib.contextmanager
+def _seeded_generator(generator, seed):
+    if isinstance(generator, torch.Generator):
+        before = generator.get_state()
+        generator.manual_seed(seed)
+        restore = generator.set_state
+    elif isinstance(generator, np.random.Generator):
+        bits = generator.bit_generator
+        before, bits.state = bits.state, type(bits)(seed).state
+        restore = functools.partial(setattr, bits, "state")
+    elif generator is np.random or isinstance(generator, np.random.RandomState):
+        before = generator.get_state()
+        generator.seed(seed)
+        restore = generator.set_state
+    else:
+        before = generator.getstate()
+        generator.seed(seed)
+        restore = generator.setstate
+    try:
+        yield
+    finally:
+        restore(before)
 
 
 class _ShardedBatches(data.IterableDataset):
@@ -117,6 +151,22 @@ class _ShardedBatches(data.IterableDataset):
 
     def __iter__(self):
         return iterators.sharded(self.loader, self.shard)
+
+
+def arrays_in(loader):
+    """Returns the arrays that the dataset of a loader holds, by name.
+
+    `torch.utils.data.random_split`, for example, makes datasets that hold indices.
+    """
+    found, dataset = {}, loader.dataset
+    while isinstance(dataset, data.Subset):
+        found[f"its indices {len(found)}"] = list(dataset.indices)
+        dataset = dataset.dataset
+    if isinstance(dataset, data.TensorDataset):
+        found |= {f"its tensor {i}": each for i, each in enumerate(dataset.tensors)}
+    elif isinstance(dataset, data.Dataset) and hasattr(dataset, "__len__"):
+        found |= summary.arrays_in_attributes(dataset, len(dataset))
+    return found
 
 
 def count_batches(loader):

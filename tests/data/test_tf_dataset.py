@@ -125,7 +125,6 @@ def test_a_shuffle_with_a_seed_comes_first(split):
         lambda data: data.shuffle(8, reshuffle_each_iteration=False).batch(2),
         lambda data: data.batch(2).shuffle(4).map(lambda x: x).prefetch(1).repeat(),
         lambda data: tf.data.Dataset.zip((data, data.shuffle(8))),
-        lambda data: tf.data.Dataset.sample_from_datasets([data, data]),
         lambda data: data.interleave(lambda x: tf.data.Dataset.range(x).shuffle(8)),
     ],
 )
@@ -133,6 +132,44 @@ def test_a_shuffle_without_a_seed_is_refused(at, shuffled):
     at(0, 2)
     with pytest.raises(ValueError, match=r"would overlap.*pass the same `seed`"):
         split_data(shuffled(tf.data.Dataset.range(8)))
+
+
+def by_chance(*numbers):
+    return tf.random.uniform(()) < 0.5
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        lambda data: tf.data.Dataset.sample_from_datasets([data, data]),
+        lambda data: data.rejection_resample(lambda x: tf.cast(x % 2, tf.int32), [0.9, 0.1]),
+        lambda data: data.filter(by_chance).batch(2),
+        lambda data: data.filter(tf.function(lambda x: tf.cond(x > 2, by_chance, by_chance))),
+    ],
+)
+def test_a_random_choice_without_a_seed_is_refused(at, chosen):
+    at(0, 2)
+    with pytest.raises(ValueError, match=r"would overlap.*pass the same `seed`.*rejection_res"):
+        split_data(chosen(tf.data.Dataset.range(8)))
+
+
+def test_a_random_choice_with_a_seed_is_one_for_all_ranks(split):
+    def chosen():
+        tf.random.set_seed(3)
+        return tf.data.Dataset.range(100).filter(by_chance)
+
+    parts = [number for part in split(2, chosen) for number in numbers(part)]
+    assert 20 < len(parts) == len(set(parts)) < 80
+
+
+def test_random_numbers_before_a_filter_are_a_warning(at, capsys):
+    at(0, 2)
+    data = tf.data.Dataset.range(8).map(lambda x: (x, tf.random.uniform(())))
+    split_data(data)  # an augmentation, for example
+    split_data(tf.data.Dataset.range(8).filter(everything).map(lambda x: (x, by_chance())))
+    assert capsys.readouterr().err == ""
+    split_data(data.filter(lambda x, u: u < 0.5))
+    assert "call keras.utils.set_random_seed()" in capsys.readouterr().err
 
 
 def test_without_that_check_parts_would_overlap(split, monkeypatch):

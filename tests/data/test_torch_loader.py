@@ -1,5 +1,8 @@
 """What each rank gets of a PyTorch `DataLoader`."""
 
+import random
+
+import numpy as np
 import pytest
 
 from easyddl import split_data
@@ -60,6 +63,40 @@ def test_a_random_order_is_one_over_all_ranks_in_each_epoch(split, options):
         assert sorted(sum(each[1:], each[0])) == list(range(13))
         seen.append(each)
     assert seen[0] != seen[1] != seen[2]
+
+
+class Choice(data.Sampler):
+    """Draws by a function."""
+
+    def __init__(self, draw, **generators):
+        self.draw = draw
+        self.__dict__.update(generators)
+
+    def __len__(self):
+        return 13
+
+    def __iter__(self):
+        return iter(self.draw(self))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: Choice(lambda self: np.random.permutation(13).tolist()),
+        lambda: Choice(lambda self: random.sample(range(13), 13)),
+        lambda: Choice(lambda s: s.own.permutation(13).tolist(), own=np.random.default_rng()),
+        lambda: Choice(lambda s: s.own.permutation(13).tolist(), own=np.random.RandomState()),
+        lambda: Choice(lambda self: self.own.sample(range(13), 13), own=random.Random()),
+        lambda: Choice(lambda s: list(s.inner), inner=Choice(lambda s: np.random.permutation(13))),
+    ],
+)
+def test_a_sampler_of_ones_own_draws_the_same_on_all_ranks(split, made):
+    state = random.getstate(), np.random.get_state()[1].tolist()
+    parts = split(3, lambda: loader(13, sampler=made()), remainder="keep")
+    orders = [[number for part in parts for number in flat(part)] for _ in range(2)]
+    assert sorted(orders[0]) == sorted(orders[1]) == list(range(13))
+    assert orders[0] != orders[1]
+    assert state == (random.getstate(), np.random.get_state()[1].tolist())
 
 
 def test_the_order_follows_from_seed_and_epoch(split):

@@ -105,6 +105,53 @@ def check_another_order_is_an_error():
     refused(*ddl.split_data(x[order], y[order]))
 
 
+class Batches(keras.utils.PyDataset):
+    """Batches in an order that each process draws for itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.order = np.random.default_rng(RANK).permutation(SAMPLES)
+
+    def __len__(self):
+        return SAMPLES // 4
+
+    def __getitem__(self, i):
+        x, y = data()
+        rows = self.order[4 * i : 4 * i + 4]
+        return x[rows], y[rows]
+
+
+def check_another_order_within_datasets_is_an_error():
+    if SIZE == 1:
+        return
+    text = refused(ddl.split_data(Batches()))
+    assert "arrays[0] (its attribute `order`) with different contents" in text, text
+    if importlib.util.find_spec("torch") is None:
+        return
+    import torch
+
+    whole = torch.utils.data.TensorDataset(*map(torch.tensor, data()))
+    generator = torch.Generator().manual_seed(RANK)
+    half, _ = torch.utils.data.random_split(whole, [0.5, 0.5], generator)
+    loader = torch.utils.data.DataLoader(half, batch_size=2)
+    text = refused(ddl.split_data(loader))
+    assert "arrays[0] (its indices 0) with different contents" in text, text
+
+
+def check_another_order_within_datasets_of_tensorflow_is_an_error():
+    """As that of `keras.utils.split_dataset` without a seed."""
+    if SIZE == 1 or importlib.util.find_spec("tensorflow") is None:
+        return
+    import tensorflow as tf
+
+    x, y = data()
+    order = np.random.default_rng(RANK).permutation(SAMPLES)
+    samples = tf.data.Dataset.from_tensor_slices((x[order], y[order]))
+    text = refused(ddl.split_data(samples.prefetch(2)).batch(4))
+    assert "arrays[0] (its tensor 1) with different contents" in text, text
+    assert not fit(ddl.split_data(tf.data.Dataset.from_tensor_slices((x, y))).batch(4))
+
+
 def check_other_floats_are_a_warning():
     if SIZE == 1:
         return
