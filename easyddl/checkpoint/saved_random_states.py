@@ -7,6 +7,7 @@ import numpy as np
 from easyddl import backends
 from easyddl.collectives import objects
 from easyddl.compat import keras_layer, keras_random
+from easyddl.data import global_random
 from easyddl.runtime import world
 
 
@@ -32,14 +33,26 @@ def capture(model):
     Returns:
         Dict that JSON can represent.
     """
-    numbers = np.random.get_state(legacy=False)
-    key = {name: np.asarray(value).tolist() for name, value in numbers["state"].items()}
+    shared = global_random.shared_states()
     return {
         "generators": [np.asarray(state.numpy()).tolist() for state in _states(model)],
-        "numpy": {**numbers, "state": key},
-        "python": random.getstate(),
+        **_as_json(global_random.states()),
         "framework": backends.require().random_state(),
+        **({} if shared is None else {"shared": _as_json(shared)}),
     }
+
+
+def _as_json(host_states):
+    """Returns states of the generators of NumPy and Python in a form that JSON can represent."""
+    numbers, python = host_states
+    key = {name: np.asarray(value).tolist() for name, value in numbers["state"].items()}
+    return {"numpy": {**numbers, "state": key}, "python": python}
+
+
+def _from_json(captured):
+    numbers, (version, words, gauss) = captured["numpy"], captured["python"]
+    key = {name: _as_uint64(value) for name, value in numbers["state"].items()}
+    return {**numbers, "state": key}, (version, tuple(words), gauss)
 
 
 def restore(model, captured):
@@ -62,12 +75,9 @@ def restore(model, captured):
     for state, seed in zip(states, seeds, strict=True):
         state.assign(np.array(seed, state.dtype))
     if "numpy" in captured:
-        numbers = captured["numpy"]
-        key = {name: _as_uint64(value) for name, value in numbers["state"].items()}
-        np.random.set_state({**numbers, "state": key})
-    if "python" in captured:
-        version, words, gauss = captured["python"]
-        random.setstate((version, tuple(words), gauss))
+        global_random.set_states(_from_json(captured))
+    if "shared" in captured:
+        global_random.set_shared_states(_from_json(captured["shared"]))
     if captured.get("framework") is not None:
         backends.require().set_random_state(captured["framework"])
 
@@ -89,7 +99,8 @@ def derive_for_rank(captured, distance):
     framework = captured.get("framework")
     if framework is not None:
         framework = backends.require().random_state_of_another_rank(framework, distance)
-    return {"generators": seeds, "framework": framework}
+    shared = {"shared": captured["shared"]} if "shared" in captured else {}
+    return {"generators": seeds, "framework": framework, **shared}
 
 
 class PerRankStates:
@@ -98,12 +109,20 @@ class PerRankStates:
     The global generators belong to no layer: they are the framework's generators and Keras's global
     seed generator. Each rank's states are derived from the root's. The constructor is a collective.
 
+    If the data of all ranks allow it, this includes the generators of NumPy and Python. Those of a
+    script without a seed differ anyway, and stay as they are.
+
     Args:
         root_rank: Integer. The rank whose states do not change.
+        may_differ: Boolean. Whether this rank's data allow it: see `global_random.may_differ`.
     """
 
-    def __init__(self, root_rank):
+    def __init__(self, root_rank, may_differ=False):
         self._root_rank = root_rank
+        self._host_states = None  # those of NumPy and Python at the beginning, if they were equal
+        self._separates = False
+        if world.size() > 1:
+            self._separate_host_generators(may_differ)
         self._created = _create_global_generator()
         state, seeds, pair = objects.broadcast_object(_global_states(), self._root_rank)
         distance = (world.rank() - self._root_rank) % world.size()
@@ -114,11 +133,36 @@ class PerRankStates:
             backend.set_op_seeds((seeds[0] + distance, None))
         _set_global_pair([(pair[0] + distance) % 2**32, pair[1]])
 
+    def _separate_host_generators(self, may_differ):
+        states = global_random.states()
+        shared = objects.broadcast_object(states, self._root_rank)
+        is_equal = global_random.digest(states) == global_random.digest(shared)
+        all_may, all_equal = map(
+            all, zip(*objects.allgather_object((may_differ, is_equal)), strict=True)
+        )
+        if not all_may:
+            return
+        distance = (world.rank() - self._root_rank) % world.size()
+        global_random.separate(shared, distance if all_equal else None)
+        self._separates = True
+        self._host_states = states if all_equal else None
+
+    def close(self):
+        """Ends what `sync_from_root` has not ended, because of an error. This is no collective.
+
+        Numbers of NumPy and Python are then again the same on all ranks, if they were before.
+        """
+        shared = global_random.unite() if self._separates else None
+        self._separates = False
+        if shared is not None and self._host_states is not None:
+            global_random.set_states(shared)
+
     def sync_from_root(self):
         """Sets the root's states of the global generators on all ranks. Collective.
 
         Afterwards the script draws the same random numbers on all ranks, as before the training.
         """
+        self._unite_host_generators()
         was_used = self._created not in (None, _global_states()[2])
         states = objects.broadcast_object((*_global_states(), was_used), self._root_rank)
         state, seeds, pair, was_used = states
@@ -131,6 +175,16 @@ class PerRankStates:
             _set_global_pair(pair)
         if self._created is not None:
             _undo_global_generator(was_used)
+
+    def _unite_host_generators(self):
+        own, before = global_random.states(), self._host_states
+        self.close()
+        if before is None:
+            return
+        # Only the root's own numbers continue. If it has drawn none, the shared ones do.
+        has_drawn = global_random.digest(own) != global_random.digest(before)
+        states = own if has_drawn else global_random.states()
+        global_random.set_states(objects.broadcast_object(states, self._root_rank))
 
 
 def _global_states():

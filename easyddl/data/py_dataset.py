@@ -2,7 +2,7 @@
 
 import keras
 
-from easyddl.data import summary
+from easyddl.data import global_random, summary
 from easyddl.data.epoch_order import EpochOrder
 
 
@@ -41,10 +41,12 @@ class ShardedBatches(EpochOrder):
 
     def on_epoch_begin(self):
         super().on_epoch_begin()
-        self.dataset.on_epoch_begin()
+        with global_random.common():  # it may shuffle its samples
+            self.dataset.on_epoch_begin()
 
     def on_epoch_end(self):
-        self.dataset.on_epoch_end()
+        with global_random.common():
+            self.dataset.on_epoch_end()
         self._reorder()  # the dataset may now have another number of batches
 
     def _count_batches(self):

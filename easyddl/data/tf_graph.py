@@ -51,3 +51,9 @@ def is_sharded(dataset):
     return type(dataset).__name__ == "_ShardDataset" or any(
         op.type == "ShardDataset" for op in operations_of(dataset)
     )
+
+
+def calls_python(dataset):
+    """Returns whether Python functions take part in making the elements of a dataset."""
+    inputs = inputs_of(dataset)
+    return any("PyFunc" in op.type for each in inputs for op in operations_of(each))

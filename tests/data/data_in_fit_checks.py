@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import random
 import shutil
 import tempfile
 
@@ -226,6 +227,102 @@ def check_generators():
 
     (epoch,) = recorded(ddl.split_data(forever()), steps_per_epoch=24).trained
     assert_is_everything(epoch, 24 * SIZE)
+
+
+# Random numbers outside of the model.
+
+
+class Drawing(keras.utils.PyDataset):
+    """Draws by NumPy and Python: for each batch, and for the order of each epoch."""
+
+    def __init__(self):
+        super().__init__()
+        self.order = np.arange(24 * SIZE)
+        self.draws = []
+        self.read_before = None  # batches that Keras reads before it trains
+
+    def __len__(self):
+        return 6 * SIZE
+
+    def __getitem__(self, index):
+        self.draws.append((np.random.random(), random.random()))
+        rows = column(24 * SIZE)[self.order[4 * index : 4 * index + 4]]
+        return rows, rows
+
+    def on_epoch_begin(self):
+        if self.read_before is None:
+            self.read_before = len(self.draws)
+            self.draws.clear()
+
+    def on_epoch_end(self):
+        np.random.shuffle(self.order)
+
+
+def check_augmentations_differ_and_orders_do_not():
+    for seed in (3, None):
+        if seed is None:  # the processes draw by themselves
+            np.random.seed(RANK)
+            random.seed(RANK)
+        else:
+            keras.utils.set_random_seed(seed)
+        data = Drawing()
+        epochs = recorded(ddl.split_data(data), epochs=3, shuffle=False).trained
+        for epoch in epochs:
+            assert_is_everything(epoch, 24 * SIZE)
+        everyones = flat(COMM.allgather(data.draws))
+        assert len(set(everyones)) == len(everyones)
+        if seed is None:
+            continue
+        # After the fit, numbers are again the same on all ranks, and new.
+        after = (np.random.random(), random.random())
+        assert len(set(COMM.allgather(after))) == 1 and after not in everyones
+        # The root draws what one process draws.
+        keras.utils.set_random_seed(seed)
+        alone = [(np.random.random(), random.random()) for _ in range(data.read_before + 6)]
+        assert everyones[:6] == alone[-6:]
+
+
+def check_orders_of_a_dataset_of_ones_own_are_those_of_one_process():
+    class Shuffling(Drawing):
+        def __getitem__(self, index):
+            rows = column(24 * SIZE)[self.order[4 * index : 4 * index + 4]]
+            return rows, rows
+
+    keras.utils.set_random_seed(5)
+    epochs = recorded(ddl.split_data(Shuffling()), epochs=3, shuffle=False).trained
+    numbers = COMM.allgather(np.random.random())
+    keras.utils.set_random_seed(5)
+    order = np.arange(24 * SIZE)
+    for epoch in epochs:
+        steps = np.stack(COMM.allgather(epoch), 1).reshape(-1)
+        np.testing.assert_array_equal(steps, order)
+        np.random.shuffle(order)
+    assert set(numbers) == {np.random.random()}
+
+
+def check_generators_draw_the_same_on_all_ranks():
+    def forever():
+        while True:
+            for rows in np.split(np.random.permutation(24 * SIZE), 6 * SIZE):
+                yield column(24 * SIZE)[rows], column(24 * SIZE)[rows]
+
+    keras.utils.set_random_seed(7)
+    (epoch,) = recorded(ddl.split_data(forever()), steps_per_epoch=6).trained
+    assert_is_everything(epoch, 24 * SIZE)
+
+
+def check_numbers_are_the_same_again_after_an_error():
+    class Failing(Drawing):
+        def __getitem__(self, index):
+            raise ZeroDivisionError(np.random.random())
+
+    keras.utils.set_random_seed(9)
+    try:
+        recorded(ddl.split_data(Failing()))
+    except Exception:
+        assert len(set(COMM.allgather((np.random.random(), random.random())))) == 1
+    else:
+        raise AssertionError("no error")
 
 
 # Files that datasets write.
