@@ -412,7 +412,10 @@ def test_variables_that_ranks_get():
         "EASYDDL_OVERLAP": "0",
         "C": "2",
         "EASYDDL_TIMELINE": "/traces",
+        "PYTHONHASHSEED": "0",  # texts have the same hashes on all ranks
     }
+    ours["PYTHONHASHSEED"] = "random"
+    assert environment.forwarded(ours, Request(["x"]))["PYTHONHASHSEED"] == "random"
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])

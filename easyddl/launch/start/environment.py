@@ -38,6 +38,9 @@ BEFORE_START = ("EASYDDL_LAUNCH", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTH
 def forwarded(environment, request, timeline=None):
     """Returns the variables that every rank gets, by name.
 
+    Without `PYTHONHASHSEED` each process would have its own hashes of texts. A set of labels would
+    then have another order on each rank, and the number of a label another meaning.
+
     Args:
         environment: Mapping. The environment of this process.
         request: `Request`. Its settings come last.
@@ -49,7 +52,7 @@ def forwarded(environment, request, timeline=None):
     ours = {name: value for name, value in environment.items() if not _stays(name)}
     if timeline:
         ours["EASYDDL_TIMELINE"] = timeline
-    return {**ours, **network(request), **request.environment}
+    return {"PYTHONHASHSEED": "0", **ours, **network(request), **request.environment}
 
 
 def _stays(name):
