@@ -57,3 +57,27 @@ def calls_python(dataset):
     """Returns whether Python functions take part in making the elements of a dataset."""
     inputs = inputs_of(dataset)
     return any("PyFunc" in op.type for each in inputs for op in operations_of(each))
+
+
+# The types of keys and values of the tables of Keras's layers.
+_TABLES = ((tf.string, tf.int64), (tf.int64, tf.int64), (tf.int64, tf.string))
+
+
+def content_of_table(handle):
+    """Returns the keys and the values of a lookup table, as arrays.
+
+    Args:
+        handle: A tensor that a function has captured.
+
+    Returns:
+        Pair of arrays; `None` if the tensor is no handle of a table.
+    """
+    if handle.dtype != tf.resource or not hasattr(handle, "numpy"):
+        return None
+    for keys, values in _TABLES:
+        try:
+            found = tf.raw_ops.LookupTableExportV2(table_handle=handle, Tkeys=keys, Tvalues=values)
+        except tf.errors.OpError:  # a variable, or a table of other types
+            continue
+        return found[0].numpy(), found[1].numpy()
+    return None

@@ -9,7 +9,7 @@ import dataclasses
 import keras
 
 from easyddl.collectives import objects
-from easyddl.data import dataset_files, kinds, split_calls, summary
+from easyddl.data import dataset_files, kinds, lookup_tables, split_calls, summary
 from easyddl.runtime import console, notices, settled_errors, world
 from easyddl.training import configuration
 
@@ -36,6 +36,7 @@ class Inputs:
         configuration: Dict of checksums of the model's configuration, by section.
         files: List of `dataset_files.File` of `x`.
         validation_files: The same of the validation data.
+        tables: List of the sizes and checksums of lookup tables, of `x` and of validation data.
     """
 
     seed: int | None
@@ -48,6 +49,7 @@ class Inputs:
     configuration: dict
     files: list
     validation_files: list
+    tables: list
 
 
 def compare(fit, seed):
@@ -73,6 +75,8 @@ def compare(fit, seed):
     _compare_class_weights([each.class_weight for each in by_rank])
     _compare_validation([each.validation for each in by_rank])
     _compare_files(by_rank)
+    for tables in zip(*(each.tables for each in by_rank), strict=True):
+        _compare_tables(tables)
     if summary.are_equal([each.x for each in by_rank]):
         notices.tell_once(
             "the same x",
@@ -99,6 +103,9 @@ def _inputs_of(fit, seed, checksums):
         configuration=checksums,
         files=dataset_files.files_of(arguments.get("x")),
         validation_files=dataset_files.files_of(arguments.get("validation_data")),
+        tables=[
+            lookup_tables.checksums_of(arguments.get(name)) for name in ("x", "validation_data")
+        ],
     )
 
 
@@ -279,6 +286,21 @@ def _compare_class_weights(weights):
             "losses differ. Compute it from all data, before split_data. Received: "
             f"{_values_by_rank(weights)}"
         )
+
+
+def _compare_tables(by_rank):
+    """Compares the lookup tables that the ranks use in one of the datasets of a fit."""
+    if len({len(each) for each in by_rank}) > 1:
+        return  # a rank without validation data has none
+    for everyones in zip(*by_rank, strict=True):
+        if len(set(everyones)) > 1:
+            received = _values_by_rank([f"{size} entries" for size, _ in everyones])
+            notices.tell(
+                "warning: the ranks' datasets look up values in different tables, as those of "
+                "`TextVectorization` and `StringLookup`, so that a number has another meaning on "
+                "each rank. Call adapt() on all data, before split_data(), or pass the vocabulary "
+                f"of one rank to all, by ddl.broadcast_object(). Received: {received}"
+            )
 
 
 def _compare_files(by_rank):

@@ -384,6 +384,28 @@ def check_a_saved_dataset_that_nothing_splits():
             assert ("Call ddl.split_data() after load()" in text) == warns, text
 
 
+# Values that the data are mapped to.
+
+
+def check_vocabularies_of_a_map():
+    words = np.array([f"word-{i % (12 * SIZE)}" for i in range(24 * SIZE)])
+    mine = ddl.split_data(words)
+
+    def train(vocabulary, layer):
+        layer.adapt(vocabulary)
+        dataset = ddl.split_data(tf.data.Dataset.from_tensor_slices(words)).map(layer)
+        printed = io.StringIO()
+        with contextlib.redirect_stderr(printed):
+            recorded(dataset.map(lambda x: to_sample(tf.reshape(x, ()))).batch(4))
+        return COMM.bcast(printed.getvalue())
+
+    for layer in (keras.layers.StringLookup, keras.layers.TextVectorization):
+        options = {"standardize": None} if layer is keras.layers.TextVectorization else {}
+        text = train(mine, layer(**options))
+        assert ("Call adapt() on all data, before split_data()" in text) == (SIZE > 1), text
+        assert not train(words, layer(**options))
+
+
 # What is held out.
 
 
