@@ -169,6 +169,15 @@ class Backend(abc.ABC):
                 variables must be non-trainable.
         """
 
+    def noting_used_variables(self, note):
+        """Returns a context that reports the trainable variables that a step uses.
+
+        Args:
+            note: Function of a variable, in the framework's or Keras's form. It may be called
+                several times with one variable.
+        """
+        return contextlib.nullcontext()
+
     def outside_of_step(self):
         """Returns a context in which variables have values while a step is traced or run.
 

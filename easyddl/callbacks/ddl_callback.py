@@ -33,6 +33,7 @@ from easyddl.training import (
     optimizer_classes,
     optimizer_hook,
     replica_check,
+    used_variables,
 )
 from easyddl.training import scalar_losses as scalar
 
@@ -220,6 +221,7 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
             fit.on_success(lambda: self._end_fit(fit))
             fit.on_steps_end(lambda: epoch_end.end_steps(fit, self.uneven, self._epoch))
             fit.at_end.callback(metrics_hook.hook(model, fit))
+            used_variables.watch(fit)
             fit.wrap_train_step(
                 lambda train_step: layer_state.merging_train_step(train_step, model)
             )

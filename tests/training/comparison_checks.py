@@ -436,6 +436,33 @@ def check_a_normalization_that_the_first_batch_builds():
     assert not fit(*ddl.split_data(*data()), model)
 
 
+def new_raw_variable(value):
+    """A variable that no layer tracks, as a script may create it for its loss."""
+    value = np.full(2, value, "float32")
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.Variable(value, name="raw")
+    if keras.backend.backend() == "torch":
+        import torch
+
+        return torch.nn.Parameter(torch.tensor(value))
+    return keras.Variable(value, name="raw")
+
+
+def check_variables_outside_of_the_model():
+    x, y = ddl.split_data(*data())
+    for value, warns in ((0.5, False), (0.5 + RANK, SIZE > 1)):
+        raw = new_raw_variable(value)
+
+        def loss(y_true, y_pred, raw=raw):
+            return keras.ops.mean(keras.ops.square(y_pred * raw[0] - raw[1]), axis=-1)
+
+        for eager in (False, True):
+            text = fit(x, y, model=new_model(loss=loss, run_eagerly=eager))
+            assert ("use variables that the model does not track" in text) == warns, text
+
+
 def check_weights_that_the_root_alone_has_loaded():
     """What layers have computed from their variables follows the broadcast."""
     layer = keras.layers.Normalization()

@@ -42,6 +42,13 @@ class TensorFlowStep(Backend):
 
         return step
 
+    @contextlib.contextmanager
+    def noting_used_variables(self, note):
+        with private.variable_watcher() as watcher:
+            yield
+            for variable in watcher.watched_variables():
+                note(variable)
+
     def outside_of_step(self):
         return tf.init_scope()
 
