@@ -243,9 +243,8 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
         found = replica_check.differences(model) if self.check_replicas is not False else None
         if found:
             notices.tell(
-                f"warning: the ranks' models differ after model.fit(): {found}. If they differ "
-                "by rounding only, a custom step computes with numbers that differ by rank, and "
-                "does not undo that exactly. Otherwise something changes them on some ranks only, "
+                f"warning: the ranks' models differ after model.fit(): {found}. "
+                f"{replica_check.ROUNDING} Otherwise something changes them on some ranks only, "
                 "for example a callback. DDLCallback(check_replicas=1) finds the step; "
                 "check_replicas=False disables this comparison."
             )

@@ -12,9 +12,15 @@ from easyddl.compat import keras_layer
 from easyddl.runtime import console, settled_errors
 from easyddl.training import adapted_layers, layer_state, model_state
 
+_MOST_SHOWN = 5
+
+ROUNDING = (
+    "If they differ by rounding only (by less than 1e-5), a custom step computes with numbers that "
+    "differ by rank, and does not undo that exactly."
+)
 _CHANGED = (
-    "Something other than the optimizer changes them on some ranks only (a callback, for example), "
-    "or draws random numbers that differ between ranks."
+    f"{ROUNDING} Otherwise something other than the optimizer changes them on some ranks only (a "
+    "callback, for example), or draws random numbers that differ between ranks."
 )
 
 
@@ -57,17 +63,38 @@ def differences(model):
     mine.append(zlib.crc32(repr(constants).encode()))
     checksums = arrays.allgather(np.array([mine], np.int64))
     differing = np.flatnonzero((checksums != checksums[0]).any(axis=0)).tolist()
+    of_variables = [i for i in differing if i < len(compared)]
     shown = [
         _shown(getattr(compared[i], "path", compared[i].name), checksums[:, i])
-        for i in differing
-        if i < len(compared)
+        for i in of_variables
     ]
+    sizes = _sizes_of_differences([compared[i] for i in of_variables[:_MOST_SHOWN]])
+    shown[: len(sizes)] = map("{} ({})".format, shown, sizes)
     if len(compared) in differing:
         shown += _differing_constants(objects.allgather_object(constants))
     if not shown:
         return None
-    more = f", and {len(shown) - 5} more" if len(shown) > 5 else ""
-    return "; ".join(shown[:5]) + more
+    more = f", and {len(shown) - _MOST_SHOWN} more" if len(shown) > _MOST_SHOWN else ""
+    return "; ".join(shown[:_MOST_SHOWN]) + more
+
+
+def _sizes_of_differences(compared):
+    """Returns texts that say how large the differences of variables are. Collective."""
+    values = [np.asarray(each.numpy()) for each in compared]
+    roots = arrays.broadcast_arrays(values, 0, "variables that differ") if values else []
+    mine = [_distance(*pair) for pair in zip(values, roots, strict=True)]
+    by_rank = objects.allgather_object(mine)
+    largest = [max(each) for each in zip(*by_rank, strict=True)]
+    return [f"by up to {each:.1e} of its largest value" for each in largest]
+
+
+def _distance(value, root):
+    """Returns the largest difference of two arrays, relative to the largest value."""
+    value, root = value.astype(np.float64), root.astype(np.float64)
+    if value.size == 0:
+        return 0.0
+    scale = np.abs(root).max() or 1.0
+    return float(np.abs(value - root).max() / scale)
 
 
 def _constants_of(model):

@@ -1,5 +1,7 @@
 """Differences between the ranks' models are found, and named."""
 
+import re
+
 import keras
 from fits import COMM, RANK, SIZE, both, fails
 from mpi import run_checks
@@ -52,6 +54,9 @@ def check_a_weight_that_differs():
     assert "after step 4 of epoch 1" in text, text
     assert f"kernel on rank {SIZE - 1} is not rank 0's" in text, text
     assert len(set(COMM.allgather(text))) == 1
+    # Of one number the difference is 1e-4, and at most that of the largest.
+    size = float(re.search(r"by up to (\S+) of its largest value", text)[1])
+    assert 1e-7 < size < 2e-4 and "If they differ by rounding only" in text, text
 
 
 def check_an_optimizer_that_differs():
