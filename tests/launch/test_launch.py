@@ -521,7 +521,7 @@ def test_a_rank_that_aborts_comes_before_those_that_notice():
 
 def test_why_ranks_were_killed():
     ranks = [rank(number, ordered=True, status=137) for number in range(2)]
-    text = " Ranks 0, 1 were killed before the end of the script: "
+    text = " Ranks 0, 1 were killed before their processes had ended: "
     assert verdict.killed_text(ranks, 30.0) == f"{text}`--grace` is 30 s."
     assert verdict.killed_text(ranks, 30.0, "SIGINT") == f"{text}a second SIGINT came."
     assert verdict.killed_text([rank(0, ordered=True, status=0)], 30.0, "SIGINT") == ""

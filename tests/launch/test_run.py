@@ -474,7 +474,7 @@ def test_ranks_that_ignore_signals_are_killed():
     process.send_signal(signal.SIGTERM)
     rest, status = finish(process)
     assert status == 128 + signal.SIGTERM
-    assert "Ranks 0, 1 were killed before the end of the script: `--grace` is 1 s." in rest
+    assert "Ranks 0, 1 were killed before their processes had ended: `--grace` is 1 s." in rest
     leftovers.assert_gone(pids_in(seen))
 
 
@@ -499,8 +499,8 @@ def test_a_second_ctrl_c_kills_at_once():
     rest, status = finish(process)
     assert status == 128 + signal.SIGINT
     assert rest.splitlines()[-1] == (
-        "easyddl: SIGINT has ended the job on all hosts. Ranks 0, 1 were killed before the end of "
-        "the script: a second SIGINT came."
+        "easyddl: SIGINT has ended the job on all hosts. Ranks 0, 1 were killed before their "
+        "processes had ended: a second SIGINT came."
     )
     leftovers.assert_gone(pids_in(seen))
 

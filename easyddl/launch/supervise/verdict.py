@@ -178,9 +178,12 @@ def killed_text(ranks, grace, second=None):
     killed = sorted(rank.number for rank in ranks if rank.ordered and rank.status == 137)
     if not killed:
         return ""
-    some = f"{console.ranks(killed).capitalize()} {'were' if len(killed) > 1 else 'was'}"
+    is_one = len(killed) == 1
+    some = f"{console.ranks(killed).capitalize()} {'was' if is_one else 'were'}"
+    # Their scripts may have ended, for example after saving.
+    processes = "its process" if is_one else "their processes"
     why = f"a second {second} came" if second else f"`--grace` is {grace:g} s"
-    return f" {some} killed before the end of the script: {why}."
+    return f" {some} killed before {processes} had ended: {why}."
 
 
 def _stop(status, ranks):
