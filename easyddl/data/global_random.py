@@ -104,6 +104,9 @@ def may_differ(data):
     if is_a(data, "tensorflow", "DatasetV2"):
         from easyddl.data import tf_graph  # imports TensorFlow
 
-        split = [each for each in tf_graph.inputs_of(data) if tf_graph.is_sharded(each)]
-        return bool(split) and not any(map(tf_graph.calls_python, split))
+        try:
+            split = [each for each in tf_graph.inputs_of(data) if tf_graph.is_sharded(each)]
+            return bool(split) and not any(map(tf_graph.calls_python, split))
+        except AttributeError:  # another TensorFlow, with other private names
+            return False
     return False

@@ -49,6 +49,8 @@ class CompiledStep:
         root_rank: Integer. The rank that broadcasts the variables of optimizers that a step
             discovers; `None` if each rank keeps its own variables.
         is_traced: Boolean. Whether a fit has had a batch, so that the step has its variables.
+        has_compared_others: Boolean. Whether the ranks have compared the variables that the step
+            uses and the model does not track: see `used_variables`.
     """
 
     def __init__(self, model, settings, optimizer_hooks=()):
@@ -60,6 +62,7 @@ class CompiledStep:
         self.meter = backends.require().step_meter()
         self.root_rank = None
         self.is_traced = False
+        self.has_compared_others = False
         self._optimizer_hooks = optimizer_hooks
         self._hooks = contextlib.ExitStack()  # removed at the end of each fit
         self._reducers = {}  # pairs of an optimizer and its reducer, by the optimizer's id

@@ -27,6 +27,8 @@ def watch(fit):
     Args:
         fit: `FitContext`.
     """
+    if fit.step.has_compared_others:
+        return
     used = {}
     has_run = False
 
@@ -44,11 +46,9 @@ def watch(fit):
 
         return step
 
-    compared = []
-
     def compare_once():
-        if not compared:
-            compared.append(True)
+        if not fit.step.has_compared_others:
+            fit.step.has_compared_others = True
             _compare(_untracked(fit.model, used.values()))
             used.clear()
 
