@@ -47,6 +47,7 @@ if not _entry_point.is_light():
         RankZero,
     )
     from easyddl.collectives.arrays import allgather, alltoall, broadcast, reduce_scatter
+    from easyddl.collectives.lending import collectives_in
     from easyddl.collectives.objects import allgather_object, broadcast_object, root_first
     from easyddl.collectives.variables import broadcast_variables
     from easyddl.data.split_data import split_data
@@ -88,6 +89,7 @@ __all__ = [
     "broadcast",
     "broadcast_object",
     "broadcast_variables",
+    "collectives_in",
     "init",
     "is_root",
     "local_rank",

@@ -127,26 +127,33 @@ def fingerprint(text):
         text: String. The collective and its arguments, for the error message.
 
     Raises:
-        RuntimeError: If a second thread besides the main one calls collectives.
+        RuntimeError: If the collectives belong to another thread of this rank.
     """
+    require_owner(text)
     if calling_thread.is_main():
         called = _called()
         where = f" in {called}" if called and called not in text else ""
     else:  # another thread cannot know whether other ranks are in a fit
-        where = _of_the_thread(text)
+        where = " in a thread of collectives_in()"
     return engine().core.Fingerprint(text + where)
 
 
-def _of_the_thread(text):
-    other = calling_thread.other()
-    if other is not None and size() > 1:
-        raise RuntimeError(
-            f"The thread {threading.current_thread().name!r} called {text} while the thread "
-            f"{other.name!r} runs, which has called collectives, too. Two threads may call them in "
-            "a different order on each rank, and get each other's data. Call collectives in the "
-            "main thread, or in one other thread."
-        )
-    return calling_thread.describe()
+def require_owner(text):
+    """Raises an error unless the collectives of this rank belong to the calling thread.
+
+    Args:
+        text: String. The collective.
+    """
+    if calling_thread.is_owner() or size() == 1:
+        return
+    raise RuntimeError(
+        f"On rank {rank()} the thread {threading.current_thread().name!r} called {text}, but the "
+        f"thread {calling_thread.owner().name!r} calls the collectives of this rank. Two threads "
+        "may call them in a different order on each rank, and get each other's data. Call all "
+        "collectives in the main thread, or lend them to one other: `with "
+        "ddl.collectives_in(thread):`. A thread that exchanges data at the same time as the main "
+        "thread needs a communicator of its own: `mpi4py.MPI.COMM_WORLD.Dup()`."
+    )
 
 
 def on_all_ranks(
@@ -179,11 +186,7 @@ def give_up(text, error):
     if not is_started() or size() == 1:
         return
     # All ranks raise an error of the engine, or the engine has ended the collective on all ranks.
-    is_of_engine = isinstance(error, engine().core.Error)
-    # After an error of the engine in a thread other than the main one, the collectives must end
-    # too: the main thread would otherwise continue, out of step with the other ranks.
-    is_alone = calling_thread.is_main() or not is_of_engine
-    if is_alone and (is_of_engine or settled_errors.is_settled(error)):
+    if isinstance(error, engine().core.Error) or settled_errors.is_settled(error):
         return
     engine().communicator.give_up(settled_errors.why_given_up(error, text))
     end_activities()

@@ -1,5 +1,7 @@
 """Threads of one rank that call collectives."""
 
+import _thread
+import concurrent.futures
 import signal
 import threading
 import time
@@ -8,10 +10,13 @@ import numpy as np
 from line_errors import renew_communicator
 from mpi import run_checks
 from mpi4py import MPI
+from ranks import error_of
+from steps import BACKEND
 
 import easyddl as ddl
 from easyddl.collectives import arrays
 from easyddl.compat import patches
+from easyddl.runtime import engine
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -38,76 +43,212 @@ class Caller(threading.Thread):
             time.sleep(0.0001 * (RANK + self.number) % 0.0003)
 
 
-def run_together(callers, in_main=(), alike=False):
-    """Runs threads at the same time, and one caller in this thread, on all ranks.
-
-    Args:
-        callers: Threads.
-        in_main: Callers for this thread.
-        alike: Whether all ranks start the threads in the same order.
-    """
-    COMM.Barrier()
-    for caller in callers if alike or RANK % 2 == 0 else reversed(callers):
-        caller.start()
-    for caller in in_main:
-        caller.run()
-    for caller in callers:
-        caller.join()
-    COMM.Barrier()
-    wrong = [caller.wrong for caller in (*callers, *in_main) if caller.wrong is not None]
-    assert not wrong, wrong
-
-
 def assert_usable():
     assert ddl.allreduce(RANK, "sum") == sum(range(SIZE))
 
 
-def check_one_thread_besides_the_main_one():
+def refused(name):
+    """The begin of the message for a call in a thread."""
+    return f"the thread {name!r} called allreduce(x: int64 of shape (3,), op='sum'), but the thread"
+
+
+def assert_refused(errors, name):
+    """All ranks have an error that names a rank and a thread, and then no collective works."""
+    assert all(refused(name) in str(error) for error in errors), errors
+    everyones = COMM.allgather(len(errors))
+    assert all(everyones), everyones
+    try:
+        ddl.barrier()
+    except RuntimeError as error:
+        assert "On rank " in str(error) and refused(name) in str(error), error
+        assert "ddl.collectives_in(thread)" in str(error), error
+    else:
+        raise AssertionError("no error")
+    renew_communicator()
+
+
+def in_pool(name):
+    """Jobs of which each rank's two workers take whichever is next."""
+    with concurrent.futures.ThreadPoolExecutor(2, name) as pool:
+        callers = [Caller(1), Caller(2)]
+        for caller in callers if RANK % 2 == 0 else reversed(callers):
+            pool.submit(caller.run)
+    return callers
+
+
+def in_raw_threads(name):
+    """Threads that Python's `threading` has not started, as those of a framework."""
+    callers, done = [Caller(1), Caller(2)], threading.Semaphore(0)
+
+    def run(caller):
+        threading.current_thread().name = f"{name}_0"
+        caller.run()
+        done.release()
+
+    for caller in callers:
+        _thread.start_new_thread(run, (caller,))
+    for _ in callers:
+        done.acquire()
+    return callers
+
+
+def check_other_threads_are_refused_on_all_ranks():
+    if SIZE == 1:
+        return
+    for start in (in_pool, in_raw_threads):
+        for number in range(10):
+            COMM.Barrier()
+            name = f"{start.__name__}{number}"
+            callers = start(name)
+            assert not any(each.wrong for each in callers), [each.wrong for each in callers]
+            errors = [each.error for each in callers]
+            assert all(f"On rank {RANK} the thread '{name}_" in str(error) for error in errors)
+            first = [error for error in errors if refused(f"{name}_0") in str(error)]
+            assert_refused(first or errors, f"{name}_{0 if first else 1}")
+
+
+def check_a_thread_beside_the_main_one_is_refused_on_all_ranks():
+    if SIZE == 1:
+        return
+    for number in range(10):
+        beside, caller = Caller(1, f"beside{number}"), Caller(2)
+        COMM.Barrier()
+        beside.start()
+        caller.run()
+        beside.join()
+        assert beside.wrong is None and caller.wrong is None, (beside.wrong, caller.wrong)
+        assert_refused([beside.error], beside.name)
+
+
+def check_a_call_on_one_rank_ends_the_waits_of_all():
+    if SIZE == 1:
+        return
+    thread = Caller(1, "alone")
+    if RANK == SIZE - 1:
+        thread.start()
+        thread.join()
+        assert refused("alone") in str(thread.error), thread.error
+    try:
+        ddl.barrier()
+    except RuntimeError as error:
+        assert f"On rank {SIZE - 1} " in str(error) and refused("alone") in str(error), error
+    else:
+        raise AssertionError("no error")
+    renew_communicator()
+
+
+def check_calls_in_threads_of_the_framework_are_refused_on_all_ranks():
+    if SIZE == 1 or BACKEND == "torch":
+        return
+
+    def add_up(x):
+        return ddl.allreduce(np.asarray(x), "sum")
+
+    def compiled():
+        x = np.full(3, RANK)
+        if BACKEND == "tensorflow":
+            import tensorflow as tf
+
+            return tf.function(lambda x: tf.numpy_function(add_up, [x], tf.int64))(x)
+        import jax
+
+        shape = jax.ShapeDtypeStruct((3,), np.int32)
+        called = jax.jit(lambda x: jax.experimental.io_callback(add_up, shape, x))
+        return jax.block_until_ready(called(x.astype(np.int32)))
+
+    try:
+        raise AssertionError(f"no error, but {compiled()}")
+    except Exception as error:  # a class of the framework
+        assert f"On rank {RANK} the thread 'Dummy-" in str(error), error
+    text = error_of(RuntimeError, ddl.barrier)
+    assert "called allreduce(" in text and "ddl.collectives_in(thread)" in text, text
+    renew_communicator()
+
+
+def check_threads_that_are_lent_the_collectives():
     for name in (None, f"rank {RANK}"):  # Python's names may differ by rank
         caller = Caller(1, name)
-        run_together([caller])
-        assert caller.error is None, caller.error
+        with ddl.collectives_in(caller):
+            caller.start()
+        assert not caller.is_alive()  # the end of the body has waited
+        assert caller.error is None and caller.wrong is None, (caller.error, caller.wrong)
+        assert_usable()
+
+
+def check_the_lender_is_refused():
+    if SIZE == 1:
+        return
+    borrower = threading.Thread(target=lambda: None, name="borrower")
+    with ddl.collectives_in(borrower):
+        errors = [error_of(RuntimeError, lambda: ddl.allreduce(np.full(3, RANK), "sum"))]
+    assert "but the thread 'borrower' calls the collectives" in str(errors[0])
+    assert_refused(errors, threading.main_thread().name)
     assert_usable()
 
 
-def check_two_threads_are_an_error_on_all_ranks():
+def check_an_error_beside_a_thread_that_waits():
+    """One rank's own error ends the wait of the thread on all ranks, and reaches the script."""
     if SIZE == 1:
         return
-    for _ in range(10):
-        callers = [Caller(1, "one"), Caller(2, "other")]
-        run_together(callers)
-        errors = [caller.error for caller in callers if caller.error is not None]
-        assert errors, "no error"
-        text = str(errors[0])
-        assert "while the thread" in text or "in thread 1 of those named" in text, text
-        renew_communicator()
+    caller = Caller(1) if RANK == 0 else threading.Thread(target=COMM.recv)
+    try:
+        with ddl.collectives_in(caller):
+            caller.start()
+            if RANK == 0:
+                raise KeyError("on purpose")
+    except KeyError:
+        assert RANK == 0 and "on purpose" in str(caller.error), caller.error
+        for rank in range(1, SIZE):
+            COMM.send(None, rank)
+    error = error_of(RuntimeError, ddl.barrier)
+    assert "the body of collectives_in() was given up by a KeyError: 'on purpose'" in error, error
+    renew_communicator()
 
 
-def check_two_threads_of_one_name_are_an_error_on_all_ranks():
-    if SIZE == 1:
-        return
-    for _ in range(10):
-        callers = [Caller(1), Caller(2)]
-        run_together(callers, alike=True)
-        assert any(caller.error is not None for caller in callers)
-        renew_communicator()
+def check_what_cannot_be_lent_the_collectives():
+    ended = threading.Thread(target=lambda: None)
+    ended.start()
+    ended.join()
+    for wrong in (ended, threading.current_thread()):
+        assert "`thread` must be another thread" in error_of(
+            ValueError, lambda wrong=wrong: ddl.collectives_in(wrong)
+        )
+    assert "Received: thread of type int" in error_of(TypeError, lambda: ddl.collectives_in(1))
+    assert_usable()
 
 
-def check_a_thread_beside_the_main_one_is_never_mixed_with_it():
-    if SIZE == 1:
-        return
-    for _ in range(10):
-        run_together([Caller(1)], in_main=[Caller(2)])
-        renew_communicator()
+def check_a_communicator_of_the_threads_own():
+    """As the message advises: mpi4py's."""
+    own, found = COMM.Dup(), []
+
+    def exchange():
+        found.extend(own.allreduce(number + RANK) for number in range(CALLS))
+
+    thread = threading.Thread(target=exchange)
+    thread.start()
+    for _ in range(CALLS):
+        assert_usable()
+    thread.join()
+    assert found == [SIZE * number + sum(range(SIZE)) for number in range(CALLS)]
+    own.Free()
 
 
 def check_a_signal_is_heard_while_another_thread_is_in_a_collective():
     """The others come to that collective only when the main thread has got its signal."""
     if SIZE == 1:
         return
+    failed = []
+
+    def call_engine():  # Python refuses the collectives of a second thread
+        try:
+            barrier = engine.engine().communicator.barrier
+            barrier(engine.engine().core.Fingerprint("a thread's call"))
+        except RuntimeError as error:
+            failed.append(str(error))
+
     if RANK == 0:
         errors = []
-        caller = Caller(1)
+        caller = threading.Thread(target=call_engine)
         caller.start()
         time.sleep(0.3)  # it waits in its collective
 
@@ -126,7 +267,7 @@ def check_a_signal_is_heard_while_another_thread_is_in_a_collective():
         assert errors
         COMM.bcast(None)
         caller.join()
-        assert "on purpose" in str(caller.error), caller.error
+        assert "on purpose" in failed[0], failed
     else:
         COMM.bcast(None)
     renew_communicator()
@@ -157,14 +298,6 @@ def check_an_error_that_cannot_be_printed():
             raise AssertionError("no error")
     renew_communicator()
     assert_usable()
-
-
-def check_threads_in_turn():
-    for number in range(3):
-        caller = Caller(number)
-        caller.start()
-        caller.join()
-        assert caller.error is None and caller.wrong is None, (caller.error, caller.wrong)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from easyddl.runtime import entry_point
 
 WORLD = "init rank size local_rank local_size node_rank num_nodes is_root barrier"
 COLLECTIVES = "allreduce broadcast allgather reduce_scatter alltoall"
-OBJECTS = "broadcast_object allgather_object root_first"
+OBJECTS = "broadcast_object allgather_object root_first collectives_in"
 TRAINING = (
     "split_data scale_lr DDLCallback DDLGlobalVariablesCallback DistributedOptimizer "
     "broadcast_variables RankZero LearningRateWarmup LearningRateWarmupCallback "
@@ -73,6 +73,7 @@ def test_each_is_there_with_a_docstring(name):
         ("allgather_object", {"obj": inspect.Parameter.empty}),
         ("broadcast_variables", {"variables": inspect.Parameter.empty, "root_rank": 0}),
         ("root_first", {}),
+        ("collectives_in", {"thread": inspect.Parameter.empty}),
         ("barrier", {}),
         ("init", {}),
     ],

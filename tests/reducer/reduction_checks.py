@@ -339,33 +339,29 @@ def check_collectives_in_a_callback():
 
 def check_a_callback_that_reduces_from_a_thread():
     # A thread of the user's own, in a collective while the main thread trains.
-    class InAThread(keras.callbacks.Callback):
-        def on_train_begin(self, logs=None):
-            self.results = []
-            self.thread = threading.Thread(target=self.work)
-            self.thread.start()
-            time.sleep(0.2 * (RANK % 2))
+    class InAThread(ddl.DDLCallback):
+        async_safe = False  # Keras calls it in the main thread
+
+        def on_train_batch_begin(self, batch, logs=None):
+            super().on_train_batch_begin(batch, logs)
+            if batch == 1:
+                self.results = []
+                self.thread = threading.Thread(target=self.work)
+                self.loan = ddl.collectives_in(self.thread)
+                self.loan.__enter__()
+                self.thread.start()
+                time.sleep(0.2 * (RANK % 2))
 
         def work(self):
             for number in range(20):
                 self.results.append(ddl.allreduce(RANK + number, "sum"))
 
-        def on_epoch_end(self, epoch, logs=None):
-            self.thread.join()  # before the logs are averaged, by the main thread
+        def on_train_batch_end(self, batch, logs=None):
+            super().on_train_batch_end(batch, logs)
+            if batch == 6:  # before the main thread averages the logs
+                self.loan.__exit__(None, None, None)
 
-    class First(InAThread, ddl.DDLCallback):
-        def on_train_begin(self, logs=None):
-            ddl.DDLCallback.on_train_begin(self, logs)
-
-        def on_train_batch_begin(self, batch, logs=None):
-            if batch == 1:
-                InAThread.on_train_begin(self)
-
-        def on_epoch_end(self, epoch, logs=None):
-            InAThread.on_epoch_end(self, epoch)
-            ddl.DDLCallback.on_epoch_end(self, epoch, logs)
-
-    first = First()
+    first = InAThread()
     model = new_model()
     x, y = data(12)
     model.fit(x, y, batch_size=8, verbose=0, callbacks=[first, ddl.DDLGlobalVariablesCallback()])

@@ -21,8 +21,10 @@ def add_up(number, what="the sum"):
     """The sum of `number` over all ranks."""
     numbers = np.full(3, number, "float32").view("uint8")
     total = np.empty_like(numbers)
-    communicator = world.engine().communicator
-    communicator.allreduce([numbers], [total], "float32", "sum", world.fingerprint(what))
+    engine = world.engine()
+    # Not `world.fingerprint`, which refuses threads other than the main one.
+    fingerprint = engine.core.Fingerprint(what)
+    engine.communicator.allreduce([numbers], [total], "float32", "sum", fingerprint)
     assert np.all(total.view("float32") == total.view("float32")[0])
     return float(total.view("float32")[0])
 

@@ -40,11 +40,12 @@ class KerasFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def _install():
     sys.meta_path.insert(0, KerasFinder())
     import easyddl
-    from easyddl.collectives import arrays, objects, variables
+    from easyddl.collectives import arrays, lending, objects, variables
     from easyddl.runtime import world
 
     public = {
         arrays: ("allgather", "allreduce", "alltoall", "broadcast", "reduce_scatter"),
+        lending: ("collectives_in",),
         objects: ("allgather_object", "broadcast_object"),
         variables: ("broadcast_variables",),
         world: ("barrier", "is_root", "num_nodes", "rank", "size"),
