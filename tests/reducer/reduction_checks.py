@@ -1,5 +1,6 @@
 """Gradients on their way over the ranks: what is reduced, when, and what it leaves behind."""
 
+import contextlib
 import os
 import pathlib
 import random
@@ -367,6 +368,29 @@ def check_a_callback_that_reduces_from_a_thread():
     model.fit(x, y, batch_size=8, verbose=0, callbacks=[first, ddl.DDLGlobalVariablesCallback()])
     assert first.results == [sum(range(SIZE)) + SIZE * number for number in range(20)]
     assert_replicas_are_equal(model)
+
+
+def check_a_fit_in_a_thread():
+    model, errors = new_model(), []
+
+    def train():
+        try:
+            fit(model, steps=4)
+        except Exception as error:
+            errors.append(error)
+
+    for is_lent in (True, False):
+        thread = threading.Thread(target=train, name="training")
+        with ddl.collectives_in(thread) if is_lent else contextlib.nullcontext():
+            thread.start()
+        thread.join()
+        if is_lent or SIZE == 1:
+            assert not errors, errors
+            assert_replicas_are_equal(model)
+    if SIZE > 1:
+        assert "the thread 'training' called" in str(errors[0]), errors
+        assert "ddl.collectives_in(thread)" in str(fails(ddl.barrier))
+        renew_communicator()
 
 
 def check_accumulation_reduces_once_an_update():
