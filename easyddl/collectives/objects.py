@@ -181,7 +181,8 @@ def _broadcast_problem(problem):
     Args:
         problem: String, or `None` if the body succeeded. Only the root's argument is used.
     """
-    problem = broadcast_object(problem)
+    with context.Call("root_first()"):
+        problem = broadcast_object(problem)
     if problem is not None and not world.is_root():
         raise settled_errors.settled(
             RuntimeError(f"Rank 0, which runs first in `root_first`, failed: {problem}")

@@ -7,6 +7,7 @@ from keras import ops
 from easyddl.reducer.gradient_list import GradientList
 from easyddl.reducer.in_step_sum import InStepRows
 from easyddl.runtime import settled_errors, world
+from easyddl.steps import context
 
 
 class GradientReducer:
@@ -63,7 +64,10 @@ class GradientReducer:
 
     @world.on_all_ranks("The registration of gradients")
     def _register(self, key, grads, variables):
-        self._lists[key] = GradientList(grads, variables, self._bucket_bytes, self._sparse_as_dense)
+        with context.Call("the first update of an optimizer"):
+            self._lists[key] = GradientList(
+                grads, variables, self._bucket_bytes, self._sparse_as_dense
+            )
 
     def register(self, grads, variables):
         """Registers gradients in a step that does not yet average them.

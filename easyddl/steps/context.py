@@ -26,7 +26,12 @@ class Scope:
     """A context manager that is active on this rank while it is entered.
 
     Scopes nest: a fit validates, and a callback may train another model.
+
+    Attributes:
+        called: String. What the user called, for messages.
     """
+
+    called = ""
 
     def __enter__(self):
         _active.append(self)
@@ -36,17 +41,25 @@ class Scope:
         _active.remove(self)
 
 
+class Call(Scope):
+    """A call of the user outside of `fit`, which contains collectives that the user did not call.
+
+    Args:
+        called: String. The call, for messages. All ranks must be in it.
+    """
+
+    def __init__(self, called):
+        self.called = called
+
+
 class Context(Scope):
     """One call of `fit` or `evaluate`, with the changes that its end must undo.
 
     Attributes:
-        called: String. What the user called, for messages.
         model: The Keras model.
         step: The `Step` of the training; `None` if it averages no gradients.
         at_end: `contextlib.ExitStack`. It is closed when the call ends, with or without an error.
     """
-
-    called = ""
 
     def __init__(self, model):
         self.model = model
@@ -74,7 +87,7 @@ def called():
 
     Inner calls, which a callback may make, are not returned, because some ranks may not make them.
     """
-    return next((each.called for each in _active if isinstance(each, Context)), "")
+    return next((each.called for each in _active if each.called), "")
 
 
 def of(model, kind=Context):

@@ -73,11 +73,13 @@ def predict(
     with world.failing_alike(text):
         count = _count_batches(x, batch_size, steps)
     world.agree(f"{text} of {count} batches")
-    replica_check.check(model, "before predict()", _NOT_SHARED)
+    with context.Call("predict()"):
+        replica_check.check(model, "before predict()", _NOT_SHARED)
     with world.failing_alike(text), world.activity("predict()"):
         outputs = _predict_range(model, x, batch_size, count, verbose)
     world.agree(f"the end of {text}")
-    return _gather(outputs)
+    with context.Call("predict()"):
+        return _gather(outputs)
 
 
 def _count_batches(x, batch_size, steps):

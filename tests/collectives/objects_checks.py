@@ -155,6 +155,17 @@ def check_root_first_more_than_once():
         ddl.allreduce(mine)
 
 
+def check_messages_name_the_call_of_the_user():
+    def first():
+        with ddl.root_first():
+            pass
+
+    if ddl.size() > 1:
+        text = error_of(RuntimeError, first if ddl.is_root() else ddl.barrier)
+        assert "Rank 0 called broadcast_object(root_rank=0) in root_first()." in text, text
+        assert_world_works()
+
+
 def check_from_root_gives_all_its_result_or_its_error():
     class Local(Exception):
         """One that pickle cannot find."""
