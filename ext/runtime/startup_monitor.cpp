@@ -57,6 +57,11 @@ void restore_interrupt_handler() {
   if (ours) sigaction(SIGINT, &g_previous, nullptr);
 }
 
+// What often keeps a rank from its start, without any sign of an error.
+constexpr const char* kStandardInput =
+    " A rank that reads standard input, as input() does, never reaches it, because launchers pass "
+    "standard input to rank 0 alone.";
+
 // Ends this process by a signal, which every launcher treats as a failure of the job. MPICH's
 // launcher waits forever if a process exits by itself before it has initialised MPI.
 [[noreturn]] void end_by_signal(int status, int signal) {
@@ -119,7 +124,7 @@ void StartupMonitor::run() {
     }
     if (deadlines_.abort > 0 && seconds() >= deadlines_.abort) {
       end(describe_wait() + " That is too long: EASYDDL_STALL_ABORT is " +
-              rounded(deadlines_.abort) + " s. Ending the job.",
+              rounded(deadlines_.abort) + " s. Ending the job." + kStandardInput,
           1, SIGTERM);
     }
     if (!has_warned && deadlines_.warn > 0 && seconds() >= deadlines_.warn) {
@@ -128,8 +133,8 @@ void StartupMonitor::run() {
           "easyddl: warning: " + describe_wait() +
           "\n  All ranks must reach this step. A rank that prints no such line has not reached it: "
           "it has failed (see its output), has ended, or has not yet reached its first use of "
-          "easyddl. A rank that reads standard input, as input() does, never reaches it, because "
-          "launchers pass standard input to rank 0 alone.");
+          "easyddl." +
+          kStandardInput);
     }
   }
 }
