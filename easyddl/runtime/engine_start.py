@@ -71,6 +71,7 @@ def _start_monitored(mpi, core, monitor, seconds, problem):
     """
     if not mpi.Is_initialized():
         mpi_library.check_launcher_before_start(mpi)
+        mpi_library.respect_protected_memory()
         monitor.enter("MPI_Init", False)
         mpi.Init_thread(mpi.THREAD_MULTIPLE)
     comm = mpi.COMM_WORLD

@@ -4,6 +4,7 @@ This module is the only one that imports mpi4py, and the only one of `runtime` t
 `easyddl._core`. Everything else gets the engine from `world.engine()`.
 """
 
+import ctypes
 import importlib.util
 import os
 import pathlib
@@ -11,6 +12,8 @@ import sys
 
 from easyddl.hosts import launched_process, launchers
 from easyddl.runtime import mpi_abi
+
+_PR_GET_DUMPABLE = 3
 
 _BUILD = (
     "Build easyddl from its sources for the MPI that is used here: `pip install --force-reinstall "
@@ -44,6 +47,16 @@ def load_mpi():
             f"{str(error).splitlines()[0]}."
         ) from error
     return MPI
+
+
+def respect_protected_memory():
+    """Keeps MPICH from reading the memory of this process if the kernel protects it from others.
+
+    MPICH does not find out by itself, and its first long message would fail. Call it before
+    MPI_Init.
+    """
+    if ctypes.CDLL(None).prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0) != 1:
+        os.environ.setdefault("MPIR_CVAR_CH4_CMA_ENABLE", "0")
 
 
 def load_core(mpi):

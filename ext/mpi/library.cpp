@@ -25,6 +25,14 @@ std::string mpi_used_by(const std::string& user) {
   return path_of(function);
 }
 
+// Returns the cause of an error of MPI that does not name it, and what to do; empty if unknown.
+std::string advice_about(const std::string& problem) {
+  if (problem.find("process_vm_") == std::string::npos) return "";  // of MPICH
+  return "\nMPI copies directly between the memory of ranks that share a host. The kernel forbids "
+         "this once a rank has changed its user, its capabilities or PR_SET_DUMPABLE. Change them "
+         "before easyddl starts, or set MPIR_CVAR_CH4_CMA_ENABLE=0, so that MPICH does not do so.";
+}
+
 }  // namespace
 
 // A translation is not linked with an MPI library, because libraries of the same ABI have different
@@ -64,7 +72,8 @@ void check_mpi(int code, const char* call) {
   char text[mpi::kMaxErrorString];
   int length = 0;
   if (mpi_functions().MPI_Error_string(code, text, &length) != MPI_SUCCESS) length = 0;
-  throw Error(std::string(call) + " failed: " + std::string(text, static_cast<size_t>(length)));
+  const std::string problem(text, static_cast<size_t>(length));
+  throw Error(std::string(call) + " failed: " + problem + advice_about(problem));
 }
 
 }  // namespace easyddl
