@@ -316,6 +316,7 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
             self.model.reset_metrics()  # as the evaluation of the other ranks does
             found = evaluation_metrics.shared_logs(self.model, {}, validation=self.validation)
             logs.update({f"val_{key}": value for key, value in found.items()})
+            fit.noted_logs(found, "val_")
         epoch_logs.share(logs, own)
 
 

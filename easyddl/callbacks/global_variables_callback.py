@@ -159,12 +159,13 @@ class DDLGlobalVariablesCallback(FreshCopy, keras.callbacks.Callback):
         on_root = [] if fit is None else fit.root_callbacks
         mine = (
             bool(self.model.stop_training),
-            epoch_logs.numbers_of(logs or {}),
+            epoch_logs.entries_of(logs or {}),
+            list((logs or {}) if fit is None else fit.own_logs(logs or {})),
             [hooks.changed_attributes(*pair) for pair in on_root] if world.is_root() else None,
         )
-        stops, numbers, attributes = zip(*objects.allgather_object(mine), strict=True)
+        stops, entries, own, attributes = zip(*objects.allgather_object(mine), strict=True)
         self.model.stop_training = any(stops)
-        epoch_logs.warn_of_differences(list(numbers), epoch)
+        epoch_logs.warn_of_differences(entries, own, epoch)
         # A script may read these on any rank, such as `best` of a ModelCheckpoint.
         for (callback, _), (name, values) in zip(on_root, attributes[0], strict=False):
             if not world.is_root() and type(callback).__name__ == name:

@@ -59,3 +59,15 @@ def ranks(numbers):
         numbers: List of integers, at least one.
     """
     return f"rank{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+
+
+def by_rank(values):
+    """Returns text such as `"0.9 on ranks 0, 2; 0.5 on rank 1"`, for messages.
+
+    Args:
+        values: Iterable of a hashable value of each rank.
+    """
+    numbers = {}
+    for rank, value in enumerate(values):
+        numbers.setdefault(value, []).append(rank)
+    return "; ".join(f"{value} on {ranks(those)}" for value, those in numbers.items())

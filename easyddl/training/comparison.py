@@ -195,7 +195,7 @@ def _compare_splits(by_rank):
             raise settled_errors.settled(
                 ValueError(
                     f"All ranks must pass the same arguments to {place}, or their shards overlap. "
-                    f"Received: {_values_by_rank(options)}"
+                    f"Received: {console.by_rank(options)}"
                 )
             )
         for path in calls[0].summaries:
@@ -209,7 +209,7 @@ def _compare_data(place, path, by_rank):
     if found is None:
         return
     if found == "shapes":
-        what, received = "shapes", _values_by_rank([each.shape for each in by_rank])
+        what, received = "shapes", console.by_rank([each.shape for each in by_rank])
     else:
         others = [rank for rank, each in enumerate(by_rank) if each != by_rank[0]]
         what = "contents"
@@ -237,7 +237,7 @@ def _compare_configurations(by_rank, sections):
         for path, values in _differences([each[name] for each in everyones]).items():
             is_rate = path.endswith(configuration.RATE) and all(map(_is_number, values))
             found = rates if is_rate else layers if name.startswith("layer") else errors
-            found.append(f"{name}: {path} is {_values_by_rank(map(_short, values))}")
+            found.append(f"{name}: {path} is {console.by_rank(map(_short, values))}")
     if rates:
         notices.tell(
             "warning: the ranks pass different learning rates. DDLGlobalVariablesCallback gives "
@@ -284,7 +284,7 @@ def _compare_class_weights(weights):
         notices.tell(
             "warning: `class_weight` of model.fit() differs between the ranks, so that their "
             "losses differ. Compute it from all data, before split_data. Received: "
-            f"{_values_by_rank(weights)}"
+            f"{console.by_rank(weights)}"
         )
 
 
@@ -325,16 +325,8 @@ def _compare_validation(by_rank):
             "warning: the ranks pass different `validation_data` to model.fit(). The results are "
             f"those of the samples of all ranks. {_ADVICE} If each rank evaluates its own shard, "
             'pass DDLCallback(validation="split"). Received, in samples: '
-            f"{_values_by_rank(lengths)}",
+            f"{console.by_rank(lengths)}",
         )
-
-
-def _values_by_rank(values):
-    """Returns text such as `"0.9 on ranks 0, 2; 0.5 on rank 1"`."""
-    ranks = {}
-    for rank, value in enumerate(values):
-        ranks.setdefault(value, []).append(rank)
-    return "; ".join(f"{value} on {console.ranks(those)}" for value, those in ranks.items())
 
 
 def _shown(texts):

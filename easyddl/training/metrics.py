@@ -314,10 +314,36 @@ def _warn_of_unknown_merge(metrics):
 
 
 def mean_logs(logs):
-    """Returns the mean of each entry over the ranks that have it. Omits other than numbers.
+    """Returns the mean of each entry over the ranks that have it: see `means`. Collective.
 
     Args:
         logs: Dict of this rank's logs.
+    """
+    return means(gathered_logs(logs))
+
+
+def gathered_logs(logs):
+    """Gathers the entries of all ranks. Collective.
+
+    Args:
+        logs: Dict of this rank's logs.
+
+    Returns:
+        Dict by entry, equal on all ranks. Each value is a dict by the rank that has the entry, of
+        arrays; `None` for other than numbers.
+    """
+    values = collections.defaultdict(dict)
+    for rank, theirs in enumerate(objects.allgather_object(_arrays(logs))):
+        for key, value in theirs.items():
+            values[key][rank] = value
+    return values
+
+
+def means(gathered):
+    """Returns the mean of each entry over the ranks that have it. Omits other than numbers.
+
+    Args:
+        gathered: The result of `gathered_logs`.
 
     Returns:
         Dict of floats, and of NumPy arrays for entries with several values, equal on all ranks.
@@ -325,17 +351,13 @@ def mean_logs(logs):
     Raises:
         ValueError: On all ranks, if the shapes of an entry differ.
     """
-    values = collections.defaultdict(dict)
-    for rank, theirs in enumerate(objects.allgather_object(_arrays(logs))):
-        for key, value in theirs.items():
-            values[key][rank] = value
-    not_numbers = [key for key, each in values.items() if any(v is None for v in each.values())]
+    not_numbers = [key for key, each in gathered.items() if any(v is None for v in each.values())]
     _warn_of_omitted(not_numbers)
-    return {key: _mean(key, each) for key, each in values.items() if key not in not_numbers}
+    return {key: _mean(key, each) for key, each in gathered.items() if key not in not_numbers}
 
 
 def _arrays(logs):
-    return {key: _array(value) for key, value in logs.items()}
+    return {key: as_array(value) for key, value in logs.items()}
 
 
 def _mean(key, by_rank):
@@ -374,13 +396,13 @@ def _flat(logs):
 
 def _plain(value):
     """Converts a tensor to a float, or to an array if it has several values."""
-    array = _array(value)
+    array = as_array(value)
     if array is None:
         return value
     return float(array) if array.ndim == 0 else array
 
 
-def _array(value):
+def as_array(value):
     """Converts an entry of the logs to an array; `None` if it does not contain numbers."""
     try:
         return None if value is None else np.array(keras.ops.convert_to_numpy(value), np.float64)

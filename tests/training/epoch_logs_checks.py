@@ -239,6 +239,8 @@ def check_entries_of_ones_own_evaluate():
         for key, value in wanted.items():
             assert history[key] == [value] * 2 == [each[key] for each in spy.seen], history
             assert text[0].count(f"{key!r} of the epoch's logs is no result") == (SIZE > 1), text
+        only = "the mean of their values. Only rank 0 computed it."
+        assert text[0].count(only) == (SIZE > 1 and "val_root" in wanted), text
         assert len(set(COMM.allgather(repr(history)))) == 1
         assert "differs" not in text[0] and "models differ" not in text[0], text
 
@@ -262,17 +264,54 @@ def check_entries_that_a_callback_adds():
     assert text[0].count(told) == text[0].count("differs") == (SIZE > 1), text
 
 
+def check_entries_with_several_values():
+    class Own(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            logs["list"] = [1.0, 2.0 + RANK]
+            logs["tuple"] = (0.5, np.arange(6.0) + 10 * RANK)
+            logs["shape"] = np.ones(3 + RANK)
+            logs["same"] = [np.nan, {"a": np.ones(3), "b": -0.0 if RANK else 0.0}]
+            logs["texts"] = ["rank", str(RANK)]
+
+    with printed() as text:
+        new_model().fit(*ddl.split_data(*data()), epochs=2, verbose=0, callbacks=both(Own()))
+    for name, shown in {
+        "list": "2 numbers (1, 2; their sum is 3) on rank 0; 2 numbers (1, 3; their sum is 4) on",
+        "tuple": "7 numbers (0.5, 0, 1, 2, ...; their sum is 15.5) on rank 0; 7 numbers (0.5, 10,",
+        "shape": "3 numbers (1, 1, 1; their sum is 3) on rank 0; 4 numbers",
+    }.items():
+        told = f"{name!r} of the logs of epoch 1 differs between the ranks"
+        assert text[0].count(told) == text[0].count(shown) == (SIZE > 1), (name, text)
+    assert text[0].count("differs between the ranks") == 3 * (SIZE > 1), text
+
+
 def check_callbacks_that_some_ranks_lack():
-    """An entry of one rank alone differs from none, and nothing waits for the others."""
+    """An entry of one rank alone is named, and nothing waits for the others."""
 
     class Own(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
             logs["own"] = 1.0
+            logs["text"] = "a text"
 
     with printed() as text:
-        mine = [Own()] * (RANK == 0)
-        new_model().fit(*ddl.split_data(*data()), verbose=0, callbacks=both(*mine))
-    assert not text[0], text
+        mine = [Own()] * (RANK == SIZE - 1)
+        new_model().fit(*ddl.split_data(*data()), epochs=2, verbose=0, callbacks=both(*mine))
+    for key, shown in {"own": "1.0", "text": "a str"}.items():
+        told = f"{key!r} of the logs of epoch 1 exists on some ranks only. A callback adds it there"
+        assert text[0].count(told) == (SIZE > 1), text
+        assert (f"; {shown} on rank {SIZE - 1}" in text[0]) == (SIZE > 1), text
+    assert text[0].count("warning") == 2 * (SIZE > 1), text
+
+
+def check_one_rank_alone_changes_a_result():
+    class Own(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            logs["loss"] = logs["loss"] + (RANK == 0)
+
+    with printed() as text:
+        new_model().fit(*ddl.split_data(*data()), verbose=0, callbacks=both(Own()))
+    told = "'loss' of the logs of epoch 1 differs between the ranks"
+    assert text[0].count(told) == text[0].count("warning") == (SIZE > 1), text
 
 
 if __name__ == "__main__":
