@@ -118,10 +118,12 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
             `uneven`, `scalar_losses` or `validation` has an invalid value, if `check_replicas` is
             not a positive integer, `None` or `False`, or if `sparse_as_dense` is not a boolean.
         TypeError: At `fit`, if the class was passed instead of an instance.
-        ValueError: At `fit`, if it is passed more than once.
-        RuntimeError: On all ranks, if they train for different numbers of epochs; if they have
-            different numbers of batches and `uneven="error"`; if `check_replicas` finds a
-            difference; or if the model's own `fit` does not call `keras.Model.fit`.
+        ValueError: At `fit`, if it is passed more than once. On all ranks, if they train for
+            different numbers of epochs, or differ in other arguments, data or configurations that
+            must be equal.
+        RuntimeError: On all ranks, if they have different numbers of batches and
+            `uneven="error"`; if `check_replicas` finds a difference; or if the model's own `fit`
+            does not call `keras.Model.fit`.
 
     Example:
     ```python

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import re
 from typing import get_args
 
 import numpy as np
@@ -63,6 +64,18 @@ class ArrayArgument:
 def to_python(value):
     """Converts a NumPy scalar to a Python object, whose text is equal on all ranks."""
     return value.item() if isinstance(value, np.generic) else value
+
+
+def comparable_name(name):
+    """Returns the name of a layer or a variable without the numbers of automatic names.
+
+    Keras numbers what a process makes, as in `dense_1/kernel`. A rank that has made more models
+    than the others has other numbers.
+
+    Args:
+        name: String.
+    """
+    return re.sub(r"_\d+(?=[_/.]|$)", "", name)
 
 
 def check_op(dtype, op):

@@ -52,8 +52,9 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int = 0) -> None:
 
 def _listed(variables, values):
     """Returns the names, dtypes and shapes of variables, for all ranks to compare."""
-    pairs = enumerate(zip(variables, values, strict=True))
-    return ", ".join(f"{i} {getattr(v, 'name', '')} {a.dtype.name}{a.shape}" for i, (v, a) in pairs)
+    names = [arguments.comparable_name(str(getattr(each, "name", ""))) for each in variables]
+    pairs = enumerate(zip(names, values, strict=True))
+    return ", ".join(f"{i} {name} {a.dtype.name}{a.shape}" for i, (name, a) in pairs)
 
 
 @world.on_all_ranks("the mean of variables")

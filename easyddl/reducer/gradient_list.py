@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from easyddl import backends
-from easyddl.collectives import arrays, objects
+from easyddl.collectives import arguments, arrays, objects
 from easyddl.reducer import bucket_size, buckets, row_cost
 from easyddl.reducer.registration import Registration
 from easyddl.runtime import world
@@ -55,9 +55,9 @@ class GradientList:
             self._register(bucket_bytes or bucket_size.measured())
 
     def _listed(self):
-        # `variable.path` may differ between ranks: it contains the number of earlier models.
-        pairs = zip(self._variables, self._specs, strict=True)
-        return ", ".join(f"{i} {v.name} {s[0]}{s[1]}" for i, (v, s) in enumerate(pairs))
+        names = [arguments.comparable_name(each.name) for each in self._variables]
+        pairs = enumerate(zip(names, self._specs, strict=True))
+        return ", ".join(f"{i} {name} {s[0]}{s[1]}" for i, (name, s) in pairs)
 
     def _kinds(self, grad):
         """Returns two booleans: whether this rank's gradient is dense, and whether it is sparse."""

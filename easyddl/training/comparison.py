@@ -9,11 +9,15 @@ import dataclasses
 import keras
 
 from easyddl.collectives import objects
+from easyddl.collectives.arguments import to_python
 from easyddl.data import dataset_files, kinds, lookup_tables, split_calls, summary
 from easyddl.runtime import console, notices, settled_errors, world
 from easyddl.training import configuration
 
 _MOST_SHOWN = 5
+
+# The arguments of `fit` that must be equal on all ranks, with their defaults.
+_EQUAL = {"epochs": 1, "initial_epoch": 0, "validation_freq": 1}
 
 _ADVICE = (
     "Each rank runs the script by itself: set seeds before random choices, sort what the file "
@@ -27,12 +31,14 @@ class Inputs:
 
     Attributes:
         seed: Integer. The seed of the order of arrays; `None` if the fit does not shuffle arrays.
-        validation_freq: The argument of `fit` if there are validation data, else `None`.
+        validates: Boolean. Whether there are validation data.
+        arguments: Dict of the arguments of `fit` that the ranks compare.
         problem: String. What is wrong with the lengths of the data, or `None`.
         splits: Dict of `split_calls.Call`: the calls of `split_data` before the fit.
         x: Dict of `summary.Summary` by path; empty if the data came from `split_data`.
         validation: The same of the validation data; empty also if they are declared as shards.
-        class_weight: String, the argument of `fit`.
+        validates_shard: Boolean. Whether the validation data are known to be a shard.
+        output_names: List of the names of the model's outputs, if it has several.
         configuration: Dict of checksums of the model's configuration, by section.
         files: List of `dataset_files.File` of `x`.
         validation_files: The same of the validation data.
@@ -40,12 +46,14 @@ class Inputs:
     """
 
     seed: int | None
-    validation_freq: object
+    validates: bool
+    arguments: dict
     problem: str | None
     splits: dict
     x: dict
     validation: dict
-    class_weight: str
+    validates_shard: bool
+    output_names: list
     configuration: dict
     files: list
     validation_files: list
@@ -69,14 +77,17 @@ def compare(fit, seed):
     sections = configuration.sections_of(fit.model)
     mine = _inputs_of(fit, seed, configuration.checksums(sections))
     by_rank = objects.allgather_object(mine)
+    _compare_arguments(by_rank)
     _require_lengths([each.problem for each in by_rank])
     _compare_splits([each.splits for each in by_rank])
     _compare_configurations([each.configuration for each in by_rank], sections)
-    _compare_class_weights([each.class_weight for each in by_rank])
+    _compare_steps(by_rank)
+    _compare_class_weights([each.arguments["class_weight"] for each in by_rank])
     _compare_validation([each.validation for each in by_rank])
     _compare_files(by_rank)
     for tables in zip(*(each.tables for each in by_rank), strict=True):
         _compare_tables(tables)
+    _compare_output_names([each.output_names for each in by_rank])
     if summary.are_equal([each.x for each in by_rank]):
         notices.tell_once(
             "the same x",
@@ -88,18 +99,22 @@ def compare(fit, seed):
 
 def _inputs_of(fit, seed, checksums):
     arguments = fit.arguments
-    validates = arguments.get("validation_data") is not None
-    validates = validates or bool(arguments.get("validation_split"))
+    validation = arguments.get("validation_data")
+    names = [*_EQUAL, "steps_per_epoch", "validation_steps"]
+    is_shard = any(getattr(each, "validation", None) == "split" for each in fit.callbacks)
     return Inputs(
         seed=seed,
-        validation_freq=arguments.get("validation_freq", 1) if validates else None,
+        validates=validation is not None or bool(arguments.get("validation_split")),
+        arguments={
+            **{name: to_python(arguments.get(name, _EQUAL.get(name))) for name in names},
+            "class_weight": _weights_of(arguments.get("class_weight")),
+        },
         problem=_problem(arguments),
         splits=split_calls.take(),
         x=unsplit_summaries(arguments.get("x")),
-        validation={}
-        if any(getattr(each, "validation", None) == "split" for each in fit.callbacks)
-        else unsplit_summaries(arguments.get("validation_data")),
-        class_weight=repr(arguments.get("class_weight")),
+        validation={} if is_shard else unsplit_summaries(validation),
+        validates_shard=is_shard or any(map(split_calls.is_result, keras.tree.flatten(validation))),
+        output_names=_output_names_of(fit.model),
         configuration=checksums,
         files=dataset_files.files_of(arguments.get("x")),
         validation_files=dataset_files.files_of(arguments.get("validation_data")),
@@ -107,6 +122,19 @@ def _inputs_of(fit, seed, checksums):
             lookup_tables.checksums_of(arguments.get(name)) for name in ("x", "validation_data")
         ],
     )
+
+
+def _weights_of(class_weight):
+    """Returns the argument `class_weight` of `fit` as a dict of texts by class."""
+    if not isinstance(class_weight, dict):
+        return {}
+    pairs = sorted((str(key), str(weight)) for key, weight in class_weight.items())
+    return {key: _short(weight) for key, weight in pairs}
+
+
+def _output_names_of(model):
+    names = getattr(model, "output_names", None) or []
+    return list(names) if len(names) > 1 else []
 
 
 def unsplit_summaries(data):
@@ -174,6 +202,49 @@ def _batches_of(dataset):
     # TensorFlow raises a TypeError, too, if a length is unknown or infinite.
     except (TypeError, NotImplementedError):
         return None
+
+
+def _compare_arguments(by_rank):
+    """Compares the arguments of `fit` that determine which epochs the ranks train and validate."""
+    for name in _EQUAL:
+        is_of_validation = name == "validation_freq"
+        given = [
+            repr(each.arguments[name]) if each.validates or not is_of_validation else None
+            for each in by_rank
+        ]
+        if len(set(given) - {None}) > 1:
+            raise settled_errors.settled(
+                ValueError(
+                    f"All ranks must pass the same `{name}` to model.fit(). Each rank runs the "
+                    "script by itself: let one rank choose, by ddl.broadcast_object(). Received: "
+                    f"{console.by_rank(given)}"
+                )
+            )
+
+
+def _compare_steps(by_rank):
+    """Names numbers of steps that differ by more than shards of the same data may differ."""
+    given = [each.arguments["steps_per_epoch"] for each in by_rank]
+    if _are_apart(given):
+        notices.tell(
+            "note: the ranks pass different `steps_per_epoch` to model.fit(), as for shards of "
+            "different lengths. DDLCallback(uneven=...) sets what happens. If the shards have the "
+            f"same length, pass the same number. Received: {console.by_rank(given)}"
+        )
+    validating = [each for each in by_rank if each.validates]
+    given = [each.arguments["validation_steps"] if each.validates else "-" for each in by_rank]
+    apart = _are_apart([each.arguments["validation_steps"] for each in validating])
+    if apart and not any(each.validates_shard for each in validating):
+        notices.tell(
+            "warning: the ranks pass different `validation_steps` to model.fit(). The results are "
+            "those of the samples of all ranks. Pass the same number, or if each rank evaluates "
+            f'its own shard, DDLCallback(validation="split"). Received: {console.by_rank(given)}'
+        )
+
+
+def _are_apart(steps):
+    given = [each for each in steps if each is not None]
+    return 0 < len(given) < len(steps) or (bool(given) and max(given) - min(given) > 1)
 
 
 def _require_lengths(problems):
@@ -279,12 +350,25 @@ def _is_number(text):
     return True
 
 
-def _compare_class_weights(weights):
-    if len(set(weights)) > 1:
+def _compare_class_weights(by_rank):
+    differing = _differences(by_rank)
+    if differing:
+        found = [f"class {key}: {console.by_rank(each)}" for key, each in differing.items()]
         notices.tell(
             "warning: `class_weight` of model.fit() differs between the ranks, so that their "
             "losses differ. Compute it from all data, before split_data. Received: "
-            f"{console.by_rank(weights)}"
+            f"{_shown(found)}"
+        )
+
+
+def _compare_output_names(by_rank):
+    """Names outputs that each rank calls by another name, as by numbers of layers."""
+    if any(each != by_rank[0] for each in by_rank):
+        notices.tell(
+            "warning: the model's outputs have other names on each rank, and so have the entries "
+            "of its logs. Keras numbers the layers that a process makes: pass `name` to the "
+            "layers of the outputs, or make the same models on all ranks. Received: "
+            f"{console.by_rank(map(', '.join, by_rank))}"
         )
 
 

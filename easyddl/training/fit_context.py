@@ -95,8 +95,9 @@ class FitContext(context.Context):
             self.array_order = array_order.begin(self, [seed])
             return
         inputs = comparison.compare(self, seed)
-        frequencies = [each.validation_freq for each in inputs]
-        self._validation_freq = next((each for each in frequencies if each is not None), None)
+        validating = [each for each in inputs if each.validates]
+        if validating:
+            self._validation_freq = validating[0].arguments["validation_freq"]
         self.array_order = array_order.begin(self, [each.seed for each in inputs])
 
     def any_rank_validates(self, epoch):

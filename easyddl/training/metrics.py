@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, overload
 import keras
 import numpy as np
 
-from easyddl.collectives import arrays, objects
+from easyddl.collectives import arguments, arrays, objects
 from easyddl.compat import keras_metric
 from easyddl.runtime import notices, world
 from easyddl.training import metric_starts
@@ -254,7 +254,10 @@ def _sum_variables(metrics, has_samples, differs):
     values = [np.array([differs], np.float64)]
     for metric in metrics:
         values += [value.ravel() for value in _summands(metric, has_samples)]
-    names = ", ".join(f"{m.name} {[tuple(v.shape) for v in m.variables]}" for m in metrics)
+    names = ", ".join(
+        f"{arguments.comparable_name(m.name)} {[tuple(v.shape) for v in m.variables]}"
+        for m in metrics
+    )
     text = f"adding up the metrics ({names})"
     (total,) = arrays.reduce_arrays([np.concatenate(values)], "float64", "sum", text)
     ends = np.cumsum([math.prod(v.shape) for v in variables])[:-1]

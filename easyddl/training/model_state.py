@@ -3,7 +3,7 @@
 import keras
 
 from easyddl import backends
-from easyddl.collectives import objects, variables
+from easyddl.collectives import arguments, objects, variables
 from easyddl.compat import keras_layer, keras_optimizer
 from easyddl.training import compiled_step
 from easyddl.training.inner_optimizers import inner_optimizers
@@ -93,7 +93,10 @@ def caches_of_equal_shape(model):
 
     A cache may have grown with the batches of each rank in an earlier fit.
     """
-    mine = {(each.path, each.shape, each.dtype): each for each in caches(model)}
+    mine = {
+        (i, arguments.comparable_name(each.path), each.shape, each.dtype): each
+        for i, each in enumerate(caches(model))
+    }
     everywhere = set.intersection(*map(set, objects.allgather_object(list(mine))))
     return [each for key, each in mine.items() if key in everywhere]
 

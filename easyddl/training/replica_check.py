@@ -6,7 +6,7 @@ import keras
 import numpy as np
 
 from easyddl import backends
-from easyddl.collectives import arrays, objects
+from easyddl.collectives import arguments, arrays, objects
 from easyddl.collectives.variables import checksum
 from easyddl.compat import keras_layer
 from easyddl.runtime import console, settled_errors
@@ -103,13 +103,14 @@ def _constants_of(model):
     A compiled step contains them as constants, for example the mean of a `Normalization`.
     """
     found = {}
-    for layer in keras_layer.layers_of(model):
+    for i, layer in enumerate(keras_layer.layers_of(model)):
+        path = arguments.comparable_name(layer.path or layer.name)
         unused = adapted_layers.unused_by_steps(layer)
         for name, value in sorted(vars(layer).items()):
             if not name.startswith("_") and name not in unused and _is_array(value):
                 array = keras.ops.convert_to_numpy(value)
                 if array.dtype != object:
-                    found[f"{layer.path}.{name}"] = checksum(array)
+                    found[f"layer {i + 1}, {path}.{name}"] = checksum(array)
     return found
 
 

@@ -288,6 +288,74 @@ def check_class_weights_that_differ():
     assert ("`class_weight` of model.fit() differs" in text) == (SIZE > 1), text
 
 
+def check_class_weights_in_another_order():
+    weights = {0: 1.0, 1: 0.1 + 0.2, 2: 3.0}
+    mine = dict(reversed(weights.items())) if RANK else {**weights, 1: 0.3}
+    assert not fit(*ddl.split_data(*data()), class_weight=mine)
+
+
+def check_epochs_that_differ_are_an_error():
+    if SIZE == 1:
+        return
+    mine = ddl.split_data(*data())
+    validation = {"validation_data": data(), "epochs": 4}
+    for name, of_last, arguments in (
+        ("epochs", 3, {"epochs": 2}),
+        ("initial_epoch", 1, {"epochs": 3, "initial_epoch": 0}),
+        ("validation_freq", 2, {**validation, "validation_freq": 1}),
+        ("validation_freq", [1, 3], {**validation, "validation_freq": [1, 2]}),
+    ):
+        others = arguments[name]
+        arguments = {**arguments, name: of_last} if RANK == LAST else arguments
+        text = refused(*mine, **arguments)
+        assert f"same `{name}` to model.fit()" in text, text
+        assert f"{others} on rank" in text and f"; {of_last} on rank {LAST}" in text, text
+    # A rank that does not validate follows the others.
+    arguments = {"epochs": 2}
+    if RANK == LAST:
+        arguments |= {"validation_data": data(seed=RANK), "validation_freq": 2}
+    assert not fit(*mine, **arguments)
+
+
+def check_steps_that_differ():
+    """Shards of different lengths have other numbers of steps, and so has a mistake."""
+    if SIZE == 1:
+        return
+    x, y = data(20 * SIZE, seed=RANK)
+    for more, said in ((1, False), (2, True)):
+        text = fit(x, y, steps_per_epoch=2 + more * (RANK == LAST))
+        assert ("note: the ranks pass different `steps_per_epoch`" in text) == said, text
+        arguments = {"validation_data": (x, y), "validation_batch_size": 4}
+        arguments["validation_steps"] = 2 + more * (RANK == LAST)
+        text = fit(x, y, **arguments)
+        assert ("warning: the ranks pass different `validation_steps`" in text) == said, text
+        assert not said or f"; {2 + more} on rank {LAST}" in text, text
+    callbacks = [ddl.DDLCallback(validation="split"), ddl.DDLGlobalVariablesCallback()]
+    assert not fit(x, y, callbacks=callbacks, **arguments)
+    if RANK == LAST:
+        del arguments["validation_steps"]
+    assert f"None on rank {LAST}" in fit(x, y, **arguments)
+
+
+def check_models_that_one_rank_alone_has_made_before():
+    """Keras numbers layers and their optimizer's variables by what the process has made."""
+    for _ in range(RANK):
+        new_model(None, keras.layers.BatchNormalization())
+    x, y = ddl.split_data(*data())
+    adam = keras.optimizers.Adam(0.1)
+    model = new_model(adam, keras.layers.Dense(4), keras.layers.BatchNormalization())
+    assert not fit(x, y, model, epochs=2, validation_data=(x, y))
+    assert len(set(COMM.allgather(model.get_weights()[0].tobytes()))) == 1
+    # The outputs of a model, and the entries of its logs, have the names of its last layers.
+    inner = keras.Input((4,))
+    model = keras.Model(inner, [keras.layers.Dense(3)(inner), keras.layers.Dense(3)(inner)])
+    model.compile("adam", ["mse", "mae"], metrics=[["mae"], ["mse"]])
+    text = fit(x, [x[:, :3], x[:, :3]], model, epochs=2)
+    assert ("outputs have other names on each rank" in text) == (SIZE > 1), text
+    assert "models differ" not in text, text
+    assert len(set(COMM.allgather(model.get_weights()[0].tobytes()))) == 1
+
+
 def check_optimizers_that_differ_are_an_error():
     if SIZE == 1:
         return
