@@ -378,7 +378,7 @@ def _compare_tables(by_rank):
         return  # a rank without validation data has none
     for everyones in zip(*by_rank, strict=True):
         if len(set(everyones)) > 1:
-            received = _values_by_rank([f"{size} entries" for size, _ in everyones])
+            received = console.by_rank([f"{size} entries" for size, _ in everyones])
             notices.tell(
                 "warning: the ranks' datasets look up values in different tables, as those of "
                 "`TextVectorization` and `StringLookup`, so that a number has another meaning on "
