@@ -19,6 +19,10 @@ from easyddl.hosts import launched_process
 from easyddl.machine import processes
 from easyddl.runtime import world
 
+_MOST_SHOWN = 5
+
+_saved: dict[str, None] = {}  # the paths of this process's saves, the last one at the end
+
 
 def install():
     """Patches the functions of Keras that write model files. Called when easyddl is imported."""
@@ -88,11 +92,26 @@ def _write(path, given, save):
 
     os.makedirs(os.path.dirname(path), exist_ok=True)  # as Keras does for some kinds of files
     atomic_files.write_entries(path, write, writer=launched_process.rank())
+    _note_saved(given)
+
+
+def _note_saved(given):
+    """Requests texts at the end of the job about what all ranks have saved.
+
+    The last path has a text of its own, because the root may have saved others alone before.
+    """
+    _saved.pop(given, None)
+    *earlier, last = [*_saved, given]
+    _saved[given] = None
     world.warn_at_end(
         "file",
-        f"easyddl: all ranks have saved the model as {given}. The file is complete. All ranks have "
+        f"easyddl: all ranks have saved the model as {last}. The file is complete. All ranks have "
         "the same model, so one may save it alone: `if ddl.is_root(): model.save(...)`.",
     )
+    more = len(earlier) - _MOST_SHOWN
+    shown = ", ".join(earlier[:_MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    text = f"easyddl: before, all ranks have saved models as {shown}, too." if earlier else ""
+    world.warn_at_end("files", text)
 
 
 def _is_older_than_this_process(path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import math
 import weakref
+from collections.abc import Callable
 
 from keras import ops
 
@@ -20,6 +21,10 @@ from easyddl.steps import context
 _reduced: collections.Counter[int] = collections.Counter()
 _reduced_in_traces: collections.Counter[int] = collections.Counter()
 _MOST_SIZES = 10_000
+
+# What waits for the script to reduce arrays of all of some numbers of elements, such as weights, by
+# these numbers: those that it has not reduced since, and a function.
+_awaited: dict[tuple[int, ...], tuple[collections.Counter[int], Callable[[], None]]] = {}
 
 # The sums of custom training loops, by the graph or the trace that they are in. What is compiled
 # from a trace keeps its sums: see `Submitter`.
@@ -71,7 +76,32 @@ def _note_size(x):
     if len(_reduced) < _MOST_SIZES and shape is not None and None not in tuple(shape):
         backend = backends.backend_of(x)
         is_traced = backend is not None and backend.is_symbolic(x)
-        (_reduced_in_traces if is_traced else _reduced)[math.prod(shape)] += 1
+        size = math.prod(shape)
+        (_reduced_in_traces if is_traced else _reduced)[size] += 1
+        for sizes in list(_awaited):
+            _advance(sizes, size)
+
+
+def _advance(sizes, size):
+    left, act = _awaited[sizes]
+    left[size] -= 1
+    if left[size] <= 0:
+        del left[size]
+    if not left or size == sum(sizes):
+        del _awaited[sizes]
+        reduced = [size] if left else sizes
+        _reduced.subtract(reduced)  # these are no gradients of the next update
+        act()
+
+
+def when_reduced(sizes, act):
+    """Calls `act` as soon as the script has reduced arrays of all these sizes from now on.
+
+    Args:
+        sizes: Tuple of integers, numbers of elements.
+        act: Function without arguments.
+    """
+    _awaited[sizes] = collections.Counter(sizes), act
 
 
 def take_reduced(sizes):

@@ -13,8 +13,9 @@ from easyddl.runtime.engine import end_activities
 from easyddl.runtime.engine import engine as engine
 from easyddl.runtime.engine import is_started as is_started
 
-# The subjects of `warn_at_end`: fits, updates outside of fits, and files that all ranks write.
-END_WARNINGS = ("fit", "update", "file")
+# The subjects of `warn_at_end`: fits, updates outside of fits, the last file that all ranks have
+# written, and the files before it.
+END_WARNINGS = ("fit", "update", "file", "files")
 
 # The texts of `warn_at_end` before the start of the engine, by the number of the subject.
 _at_end: dict[int, str] = {}
@@ -264,7 +265,7 @@ def warn_at_end(subject, text):
 
     Args:
         subject: One of `END_WARNINGS`. A later text on the same subject replaces an earlier one.
-        text: String.
+        text: String. An empty one withdraws an earlier text.
     """
     number = END_WARNINGS.index(subject)
     if is_started():

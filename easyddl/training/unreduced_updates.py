@@ -1,10 +1,12 @@
 """Updates outside of fits whose gradients are not reduced.
 
 `train_on_batch` and the script's own loops apply gradients without a `DDLCallback`. The ranks then
-train alone, unless the optimizer is a `DistributedOptimizer` or the script reduces the gradients.
+train alone, unless the optimizer is a `DistributedOptimizer`, or the script reduces the gradients,
+or averages the weights after its updates.
 """
 
 import contextlib
+import functools
 import math
 
 from easyddl.hosts import launched_process
@@ -14,8 +16,8 @@ from easyddl.steps import context
 from easyddl.training.fit_context import FitContext
 
 _TEXT = (
-    "easyddl: warning: {what} applied gradients outside of model.fit() without reducing them: "
-    "every rank trained alone. {advice}"
+    "easyddl: warning: {what} applied gradients outside of model.fit() without reducing them"
+    "{since}: every rank trained alone. {advice}"
 )
 
 _OF_KERAS = (
@@ -24,7 +26,9 @@ _OF_KERAS = (
     "ddl.allreduce()."
 )
 
-_has_noted = False  # or there is nothing to note
+# The sizes of the gradients of updates that were noted, while nothing has averaged the weights.
+_alone: set[tuple[int, ...]] = set()
+_have_averaged = False  # whether the script has averaged weights after such an update
 
 
 class _Update(context.Scope):
@@ -59,14 +63,28 @@ def note_native(gradients):
         _note(gradients, "an optimizer of the framework", advice)
 
 
+@functools.cache
+def _is_rank_of_several():
+    return launched_process.is_rank_of_several()
+
+
 def _note(gradients, what, advice):
-    global _has_noted
-    _has_noted = _has_noted or not launched_process.is_rank_of_several()
     # A fit without easyddl's callbacks warns itself.
-    if _has_noted or any(fit.step is None for fit in context.active(FitContext)):
+    if not _is_rank_of_several() or any(fit.step is None for fit in context.active(FitContext)):
         return
-    sizes = [math.prod(each.shape) for each in gradients if each is not None]
-    if not sizes or allreduce.take_reduced(sizes):
+    sizes = tuple(sorted(math.prod(each.shape) for each in gradients if each is not None))
+    if not sizes or sizes in _alone or allreduce.take_reduced(sizes):
         return
-    _has_noted = True
-    world.warn_at_end("update", _TEXT.format(what=what, advice=advice))
+    _alone.add(sizes)
+    since = ", after it last averaged the weights" if _have_averaged else ""
+    world.warn_at_end("update", _TEXT.format(what=what, since=since, advice=advice))
+    allreduce.when_reduced(sizes, lambda: _end_alone(sizes))
+
+
+def _end_alone(sizes):
+    """Withdraws the warning: the script has averaged the weights, which have the same sizes."""
+    global _have_averaged
+    _have_averaged = True
+    _alone.discard(sizes)
+    if not _alone:
+        world.warn_at_end("update", "")

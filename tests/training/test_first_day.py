@@ -107,6 +107,12 @@ MISTAKES = {
         "all ranks have saved the model as model.keras. The file is complete",
         True,
     ),
+    "several_files_are_saved_on_all_ranks": (
+        FIT,
+        FIT + "model.save('a.keras')\nmodel.save_weights('a.weights.h5')\nmodel.save('b.keras')\n",
+        "before, all ranks have saved models as a.keras, a.weights.h5, too",
+        True,
+    ),
 }
 
 

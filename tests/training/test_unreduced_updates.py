@@ -11,6 +11,7 @@ JOB = pathlib.Path(__file__).with_name("updates_job.py")
 
 OF_KERAS = "a Keras optimizer applied gradients outside of model.fit() without reducing them"
 OF_TORCH = "an optimizer of the framework applied gradients outside of model.fit()"
+AFTER_AVERAGES = ", after it last averaged the weights: every rank trained alone"
 OF_FIT = "model.fit() took steps without reducing gradients"
 
 EVERYWHERE = {
@@ -22,6 +23,8 @@ EVERYWHERE = {
     "on_batch_wrapped": None,
 }
 ON_TORCH = {
+    "on_batch_averaged": None,
+    "on_batch_averaged_too_early": OF_KERAS + AFTER_AVERAGES,
     "on_batch_in_a_callback": OF_KERAS,
     "on_batch_with_other_reductions": OF_KERAS,
     "at_once": None,

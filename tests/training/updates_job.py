@@ -92,6 +92,10 @@ def reduce_at_once(gradients):
     return [keras.ops.reshape(p, g.shape) for p, g in zip(parts, gradients, strict=True)]
 
 
+def average(model):
+    model.set_weights([ddl.allreduce(each) for each in model.get_weights()])
+
+
 def compiled_reduction():
     """Only its first call traces it."""
     if BACKEND == "tensorflow":
@@ -129,6 +133,12 @@ elif HOW == "on_batch_with_other_reductions":
     for _ in range(3):
         loss = model.train_on_batch(X, Y)
         ddl.allreduce(np.array(loss))
+elif HOW.startswith("on_batch_averaged"):
+    model = new_model()
+    for step in range(5 if HOW == "on_batch_averaged_too_early" else 4):
+        model.train_on_batch(X, Y)
+        if step % 2 == 1:
+            average(model)
 elif HOW == "on_batch_after_a_fit":
     model = new_model()
     fit(model)
