@@ -112,6 +112,10 @@ class Backend(abc.ABC):
 
     # A step that is being traced or run.
 
+    def is_eager(self):
+        """Returns whether steps run eagerly, so that each step may have other gradients."""
+        return False
+
     def uncompiled(self, function, wholly=False):
         """Returns a version of a function that a compiler of Python code does not compile.
 

@@ -58,7 +58,7 @@ class Submitter(abc.ABC):
         """Returns the sparse tensor without rows that a rank submits in place of a gradient."""
         raise NotImplementedError("This backend has dense gradients only.")
 
-    def watch(self, variables, weight):
+    def watch(self, variables, weight, flags=None):
         """Submits each bucket when its gradients are computed, before `reduce` is called.
 
         Compiled steps need no implementation: they submit each bucket when it is computed.
@@ -66,6 +66,9 @@ class Submitter(abc.ABC):
         Args:
             variables: List of the variables that the gradients belong to.
             weight: Function without arguments that returns the weight of this rank's batch.
+            flags: Function of a tensor. It returns the tensor that follows the gradients in the
+                last bucket if all of them exist, on the device of its argument. With `None`, this
+                tensor is known only when `reduce` is called.
         """
         return None
 

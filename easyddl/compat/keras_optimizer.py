@@ -79,6 +79,30 @@ def accumulators_of(optimizer):
     return getattr(optimizer, "_accumulated_gradients", None) or []
 
 
+def is_update_next(optimizer):
+    """Returns whether the next `apply` of an optimizer that accumulates gradients is an update."""
+    return (int(optimizer._iterations) + 1) % optimizer.gradient_accumulation_steps == 0
+
+
+def accumulated_means(optimizer, grads, variables):
+    """Returns what an optimizer that accumulates gradients applies in an update, before clipping.
+
+    Args:
+        optimizer: A built Keras optimizer.
+        grads: List of the gradients of the step; `None` counts as zero.
+        variables: List of the variables of these gradients, which the optimizer was built for.
+    """
+    scale, steps = optimizer.loss_scale_factor, optimizer.gradient_accumulation_steps
+    pairs = zip(optimizer._trainable_variables, accumulators_of(optimizer), strict=True)
+    accumulators = {id(variable): accumulator for variable, accumulator in pairs}
+    sums = []
+    for grad, variable in zip(grads, variables, strict=True):
+        accumulator = accumulators[id(variable)]
+        unscaled = grad if grad is None or scale is None else grad / scale
+        sums.append(accumulator if grad is None else unscaled + accumulator)
+    return [each / steps for each in sums]
+
+
 def trainable_variables_of(optimizer):
     """Returns the variables that an optimizer was built for."""
     return optimizer._trainable_variables

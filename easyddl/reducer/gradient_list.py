@@ -5,12 +5,14 @@ import re
 
 import keras
 import numpy as np
+from keras import ops
 
 from easyddl import backends
 from easyddl.collectives import arguments, arrays, objects
 from easyddl.reducer import bucket_size, buckets, row_cost
+from easyddl.reducer.presence import PresenceFlags
 from easyddl.reducer.registration import Registration
-from easyddl.runtime import world
+from easyddl.runtime import notices, settled_errors, world
 
 # A submitter numbers shared rows below this.
 _NUMBERS = 2**62
@@ -30,8 +32,8 @@ class GradientList:
             their rows are gathered from all ranks.
 
     Raises:
-        RuntimeError: On all ranks, if they differ in a gradient, in the bucket size, or in
-            `sparse_as_dense`.
+        RuntimeError: On all ranks, if they differ in a gradient, in the bucket size, in
+            `sparse_as_dense`, or in whether the step runs eagerly.
     """
 
     def __init__(self, grads, variables, bucket_bytes=None, sparse_as_dense=False):
@@ -39,20 +41,31 @@ class GradientList:
         self._variables = variables
         self._sparse_as_dense = sparse_as_dense
         self._registration = None
+        self._late_registration = None
+        self._was_present = [grad is not None for grad in grads]
+        self._is_eager = backends.require().is_eager()
         size = bucket_bytes or "measured size"
         rows = ", sparse ones as dense" if sparse_as_dense else ""
+        step = ", in an eager step" if self._is_eager else ""
         what = f"the reduction of gradients of ({self._listed()})"
-        world.agree(f"{what} in buckets of {size}{rows}")
+        world.agree(f"{what} in buckets of {size}{rows}{step}")
         # If only some ranks have a gradient, the others submit zeros, so that all ranks change the
         # same variables. If some ranks have a sparse gradient and others a dense one, all ranks
         # submit a dense one.
         mine = np.array([self._kinds(grad) for grad in grads], np.uint8).reshape(-1, 2)
         dense, sparse = arrays.allreduce(mine, "max").T
         self._indices = np.flatnonzero(dense | sparse).tolist()
+        self._late = []
+        if self._is_eager:
+            self._indices = self._indices or list(range(len(grads)))
+            self._late = [i for i in range(len(grads)) if i not in self._indices]
         self._sparse = np.flatnonzero(sparse > dense).tolist()
         self._shared = self._agree_on_shared_parts(grads) if self._sparse else {}
         if self._indices:
-            self._register(bucket_bytes or bucket_size.measured())
+            bucket_bytes = bucket_bytes or bucket_size.measured()
+            self._register(bucket_bytes)
+            if self._late:
+                self._register_late(bucket_bytes)
 
     def _listed(self):
         names = [arguments.comparable_name(each.name) for each in self._variables]
@@ -81,8 +94,9 @@ class GradientList:
         return {i: _found_by_all(lists) for i, lists in found.items()}
 
     def _register(self, bucket_bytes):
-        dtypes, shapes = zip(*(self._specs[i] for i in self._indices), strict=True)
-        sizes = [_bytes(self._specs[i]) for i in self._indices]
+        specs = [self._specs[i] for i in self._indices]
+        dtypes, shapes = zip(*specs, strict=True)
+        sizes = [_bytes(spec) for spec in specs]
         sparse = {self._indices.index(i): self._shared[i] for i in self._sparse}
         dense = [i for i in range(len(sizes)) if i not in sparse]
         plan = buckets.plan([sizes[i] for i in dense], [dtypes[i] for i in dense], bucket_bytes)
@@ -98,16 +112,38 @@ class GradientList:
         ]
         self._with_shared_rows = [k for k, parts in enumerate(sparse.values()) if any(parts)]
         shared_tables = [_table_of_shared_rows(self._tables[k]) for k in self._with_shared_rows]
+        if self._is_eager:
+            flagged = [*self._indices, *self._late]
+            dtype = dtypes[plan[-1][0]] if plan else "float32"
+            self._flags = PresenceFlags(flagged, dtype)
+            plan = [*plan[:-1], [*(plan[-1] if plan else []), len(specs)]]
+            specs.append((dtype, (len(flagged),)))
         first = self._variables[self._indices[0]].name
-        engine = world.engine()
-        reducer = engine.core.Reducer(
-            engine.reducer_group,
-            f"the reduction of {len(sizes)} gradients (the first is {first})",
-            [(dtypes[bucket[0]], [sizes[i] for i in bucket]) for bucket in plan],
-            "mean",
+        reducer = _new_reducer(
+            f"the reduction of {len(self._indices)} gradients (the first is {first})",
+            specs,
+            plan,
             [*self._tables, *shared_tables],
         )
-        self._registration = Registration(reducer, plan, list(shapes), leads=True, sparse=sparse)
+        shapes = [shape for _, shape in specs]
+        self._registration = Registration(reducer, plan, shapes, leads=True, sparse=sparse)
+
+    def _register_late(self, bucket_bytes):
+        specs = [self._specs[i] for i in self._late]
+        plan = buckets.plan([_bytes(spec) for spec in specs], [d for d, _ in specs], bucket_bytes)
+        first = self._variables[self._late[0]].name
+        reducer = _new_reducer(
+            f"the reduction of {len(specs)} gradients that no rank had at first (the first is "
+            f"{first})",
+            specs,
+            plan,
+        )
+        shapes = [shape for _, shape in specs]
+        self._late_registration = Registration(reducer, plan, shapes, leads=False)
+
+    def _registrations(self):
+        both = (self._registration, self._late_registration)
+        return [each for each in both if each is not None]
 
     def watch(self, weight):
         """Submits buckets before `mean` is called, if the backend can tell when they are ready.
@@ -117,7 +153,9 @@ class GradientList:
         """
         if self._registration is not None:
             variables = [self._variables[i] for i in self._indices]
-            self._registration.submitter.watch(variables, weight)
+            # Whether there is a late gradient is known when the optimizer is called, not before.
+            flags = self._flags.of_all if self._is_eager and not self._late else None
+            self._registration.submitter.watch(variables, weight, flags)
 
     def unwatch(self):
         """Ends the effect of `watch`. Called at the end of a fit; another fit may follow."""
@@ -127,10 +165,10 @@ class GradientList:
 
     def note(self):
         """Records that the active fit averages these gradients, in this step or in a later one."""
-        if self._registration is not None:
-            self._registration.note()
+        for each in self._registrations():
+            each.note()
 
-    def mean(self, grads, weight=None):
+    def mean(self, grads, weight=None, is_present=None):
         """Returns the mean of each gradient over all ranks.
 
         Args:
@@ -138,37 +176,85 @@ class GradientList:
             weight: Scalar tensor. The weight of this rank's gradients in the mean, such as its
                 number of samples; `UNWEIGHTED` for gradients of a loss that is a sum over samples.
                 If it is `None`, all ranks that have a batch get the same weight.
+            is_present: List of booleans. Whether this rank has each gradient in this step. Defaults
+                to whether it is not `None`.
 
         Returns:
-            List of the same length. An item is `None` if no rank had a gradient at registration.
+            List of the same length. An item is `None` if no rank has the gradient. If the step is
+            traced, this is the case if no rank had it at registration.
         """
-        for i, grad in enumerate(grads):
-            if grad is not None and i not in self._indices:
+        if is_present is None:
+            is_present = [grad is not None for grad in grads]
+        if not self._is_eager:
+            self._check_trace(is_present)
+        if self._registration is None:
+            return grads
+        if not self._late:
+            return self._mean(grads, weight, is_present)
+        # After an error in the first reduction the other ranks may be in the second one.
+        return settled_errors.call(self._mean, self.give_up, grads, weight, is_present)
+
+    def _mean(self, grads, weight, is_present):
+        self.note()
+        tensors = [self._submitted(grads, i) for i in self._indices]
+        found = set(self._indices)
+        if self._is_eager:
+            tensors.append(self._flags.of(is_present, tensors[0]))
+        means = self._registration.reduce(tensors, weight)
+        if self._is_eager:
+            found = self._flags.found(is_present, means.pop())
+        result = [None] * len(grads)
+        for i, mean in zip(self._indices, means, strict=True):
+            result[i] = mean if i in found else None
+        if any(i in found for i in self._late):
+            late = [self._submitted_late(grads, i) for i in self._late]
+            means = self._late_registration.reduce(late, weight)
+            for i, mean in zip(self._late, means, strict=True):
+                result[i] = mean if i in found else None
+        return result
+
+    def _check_trace(self, is_present):
+        """Compares a trace of the step with the trace in which the ranks registered."""
+        for i, variable in enumerate(self._variables):
+            if is_present[i] and i not in self._indices:
                 error = RuntimeError(
-                    f"The gradient of {self._variables[i].name!r} is new: no rank had it when the "
-                    "ranks registered their gradients. Train this variable from the first step on, "
-                    "or in another fit, or with another optimizer."
+                    f"The gradient of {variable.name!r} is new: no rank had it when the ranks "
+                    "registered their gradients, and a step that is traced cannot add it. Run the "
+                    "steps eagerly, for example by compile(run_eagerly=True), compile the model "
+                    "again before you train this variable, or use another optimizer for it. In a "
+                    "custom loop pass only the variables that have a gradient."
                 )
                 self.give_up(error)
                 raise error
-        if self._registration is None:
-            return grads
-        present = [
-            self._placeholder(i) if grads[i] is None else self._as_registered(grads[i])
-            for i in self._indices
-        ]
-        result = list(grads)
-        means = self._registration.reduce(present, weight)
-        for i, mean in zip(self._indices, means, strict=True):
-            result[i] = mean
-        return result
+            if self._was_present[i] and not is_present[i]:
+                notices.warn_once(
+                    ("absent gradient", self._path(i)),
+                    f"This step has no gradient of {variable.name!r}, but the step that was traced "
+                    "first had one. The ranks have agreed to apply it, so it counts as zero: "
+                    "momentum, Adam and weight decay change the variable, which one process leaves "
+                    "alone. Run the steps eagerly, for example by compile(run_eagerly=True). In a "
+                    "custom loop pass only the variables that have a gradient.",
+                )
 
     def _path(self, i):
         variable = self._variables[i]
         return getattr(variable, "path", variable.name)
 
+    def _submitted(self, grads, i):
+        """Returns the tensor that this rank submits for a gradient."""
+        return self._placeholder(i) if grads[i] is None else self._as_registered(grads[i])
+
+    def _submitted_late(self, grads, i):
+        """Returns the tensor that this rank submits for a late gradient."""
+        grad, (dtype, shape) = grads[i], self._specs[i]
+        if grad is None:
+            return self._late_registration.submitter.zeros(dtype, shape)
+        # The ranks have registered the dtype of the variable.
+        is_registered = keras.backend.standardize_dtype(grad.dtype) == dtype
+        return grad if is_registered else ops.cast(backends.require().to_dense(grad), dtype)
+
     def _placeholder(self, i):
-        """Returns the tensor that this rank submits for a gradient that only other ranks have."""
+        """Returns the tensor that this rank submits for a gradient that it does not have."""
         submitter = self._registration.submitter
         return (submitter.no_rows if i in self._sparse else submitter.zeros)(*self._specs[i])
 
@@ -177,13 +263,14 @@ class GradientList:
 
     def give_up(self, error):
         """Ends the reductions on all ranks after an error of this rank: see `Registration`."""
-        if self._registration is not None:
-            self._registration.give_up(error)
+        for each in self._registrations():
+            each.give_up(error)
 
     def close(self):
-        """Ends the registration and frees the engine's memory."""
+        """Ends the registrations and frees the engine's memory."""
         if self._registration is not None and world.is_started():
-            self._registration.close()
+            for each in self._registrations():
+                each.close()
             self._advise()
 
     def _advise(self):
@@ -193,6 +280,20 @@ class GradientList:
             for k, count in zip(self._with_shared_rows, shared, strict=True):
                 own[k] += count
             row_cost.advise(self._tables, steps, own)
+
+
+def _new_reducer(what, specs, plan, tables=()):
+    """Registers tensors with the engine.
+
+    Args:
+        what: String. Describes the reduction, for errors.
+        specs: List of pairs: the dtype and the shape of each tensor.
+        plan: List of buckets, which are lists of indices.
+        tables: List of the tables of rows.
+    """
+    engine = world.engine()
+    of_buckets = [(specs[bucket[0]][0], [_bytes(specs[i]) for i in bucket]) for bucket in plan]
+    return engine.core.Reducer(engine.reducer_group, what, of_buckets, "mean", list(tables))
 
 
 def _spec(grad, variable):

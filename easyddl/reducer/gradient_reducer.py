@@ -4,6 +4,7 @@ import math
 
 from keras import ops
 
+from easyddl import backends
 from easyddl.reducer.gradient_list import GradientList
 from easyddl.reducer.in_step_sum import InStepRows
 from easyddl.runtime import settled_errors, world
@@ -27,11 +28,12 @@ class GradientReducer:
         self._sparse_as_dense = sparse_as_dense
         self._weight = weight or (lambda: None)
         self._as_ready = as_ready
-        self._lists = {}  # `GradientList`, by the identities of its variables
+        # `GradientList`, by the identities of its variables, and by whether the step runs eagerly
+        self._lists = {}
         self._watched = set()  # keys of the lists whose buckets are submitted as they are ready
         self._ranges = {}  # `InStepRows` of variables that gradients overwrite, by identity
 
-    def mean(self, grads, variables):
+    def mean(self, grads, variables, is_present=None):
         """Returns the mean of each gradient over all ranks; `None` where no rank has one.
 
         The first call with a list of variables registers it with the other ranks. When one rank
@@ -40,20 +42,25 @@ class GradientReducer:
         Args:
             grads: List of gradient tensors; an item is `None` if a variable has no gradient.
             variables: List of the variables of these gradients.
+            is_present: List of booleans or `None`: see `GradientList.mean`.
         """
         if world.size() == 1 or len(grads) != len(variables):
             return grads  # the optimizer raises an error for lists of different lengths
         if any(map(is_overwritten, variables)):
             averaged = [i for i, v in enumerate(variables) if not is_overwritten(v)]
-            means = self.mean([grads[i] for i in averaged], [variables[i] for i in averaged])
+            means = self.mean(
+                [grads[i] for i in averaged],
+                [variables[i] for i in averaged],
+                is_present and [is_present[i] for i in averaged],
+            )
             result = self.overwriting(grads, variables)
             for i, mean in zip(averaged, means, strict=True):
                 result[i] = mean
             return result
-        return self._list_of(grads, variables).mean(grads, self._weight())
+        return self._list_of(grads, variables).mean(grads, self._weight(), is_present)
 
     def _list_of(self, grads, variables):
-        key = tuple(map(id, variables))
+        key = (backends.require().is_eager(), *map(id, variables))
         if key not in self._lists:
             self._register(key, grads, variables)
         if self._as_ready and key not in self._watched:

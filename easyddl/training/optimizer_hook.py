@@ -259,25 +259,74 @@ def _update_replacements(optimizer, reducer):
     mean = uncompiled(lambda *args: reducer.mean(*args))
     register = uncompiled(reducer.register)
     overwriting = uncompiled(reducer.overwriting)
+    mean_of_update = uncompiled(functools.partial(_mean_of_update, optimizer, reducer))
     applied = []
+    means = []  # of an update in an eager step
 
     def apply(grads, trainable_variables=None):
         grads = list(grads)
         _build(optimizer, trainable_variables, reducer)
         variables = _variables_of(optimizer, trainable_variables)
+        # An optimizer that wraps another one has no accumulators.
+        has_accumulators = bool(keras_optimizer.accumulators_of(optimizer))
+        is_eager = has_accumulators and world.size() > 1 and backends.require().is_eager()
         pairs = [
             (grad, variable)
             for grad, variable in zip(grads, variables, strict=False)
-            if grad is not None and not is_overwritten(variable)
+            if (grad is not None or is_eager) and not is_overwritten(variable)
         ]
         applied[:] = [variable for _, variable in pairs]
+        means.clear()
         if len(grads) == len(variables):
             register([grad for grad, _ in pairs], list(applied))
             grads = overwriting(grads, variables)
+            if is_eager:
+                grads, found = mean_of_update(grads, variables)
+                means.extend(found)
         with backends.require().once_there_is_a_batch(), _HookedApply():
             return original_apply(grads, trainable_variables)
 
     def clip(grads):
+        if means:
+            averaged = list(means)
+            means.clear()
+            return original_clip(averaged)
         return original_clip(mean(list(grads), list(applied)))
 
     return {"apply": apply, keras_optimizer.CLIP: clip}
+
+
+def _mean_of_update(optimizer, reducer, grads, variables):
+    """Averages what an optimizer that accumulates gradients applies, before it filters gradients.
+
+    An optimizer applies what it has accumulated for the variables that have a gradient in the step
+    of the update. On several ranks, this is each variable of which any rank has a gradient then.
+    In a graph the ranks cannot know this.
+
+    Args:
+        optimizer: A Keras optimizer that accumulates gradients.
+        reducer: The optimizer's `GradientReducer`.
+        grads: List of gradients; an item is `None` if this rank has no gradient of a variable.
+        variables: List of the variables of these gradients.
+
+    Returns:
+        Pair of a list of gradients, which are not `None` where the variable is due, and the list of
+        the means that the optimizer must apply to those variables. The latter is empty in a step
+        that only accumulates.
+    """
+    backend = backends.require()
+    built_for = set(map(id, keras_optimizer.trainable_variables_of(optimizer)))
+    if (
+        any(grad is not None and backend.is_symbolic(grad) for grad in grads)
+        or not built_for.issuperset(map(id, variables))  # Keras raises an error
+        or not keras_optimizer.is_update_next(optimizer)
+    ):
+        return grads, []
+    averaged = [i for i, variable in enumerate(variables) if not is_overwritten(variable)]
+    mine, own = [grads[i] for i in averaged], [variables[i] for i in averaged]
+    sums = keras_optimizer.accumulated_means(optimizer, mine, own)
+    found = reducer.mean(sums, own, [grad is not None for grad in mine])
+    result = list(grads)
+    for i, mean in zip(averaged, found, strict=True):
+        result[i] = mean
+    return result, [mean for mean in found if mean is not None]

@@ -144,17 +144,19 @@ class Sent:
 
     device = torch.device("cpu")
 
-    def __init__(self, *sizes, buckets=None):
+    def __init__(self, *sizes, buckets=None, flags=None):
         self.parameters = [torch.nn.Parameter(torch.ones(size)) for size in sizes]
         self.buckets = []
         self.weight = 2.0
         plan = buckets or [[i] for i in range(len(sizes))]
-        self.overlap = overlap.Overlap.of(plan, self.parameters, self, lambda: self.weight)
+        self.overlap = overlap.Overlap.of(plan, self.parameters, self, lambda: self.weight, flags)
+        self.flags = []
 
     def mark_ready(self):
         pass
 
     def submit(self, number, gradients, weight):
+        self.flags = [gradients.pop(i) for i in list(gradients) if i >= len(self.parameters)]
         assert all(each is self.parameters[i].grad for i, each in gradients.items())
         self.buckets.append((number, weight))
         return [number]
@@ -186,6 +188,18 @@ def test_a_bucket_leaves_when_all_of_it_is_there():
     sent.step(0, 1, 2)
     assert sent.step(0, 1) == [(1, 2.0)]
     assert sent.step(0, 1, 2) == [(0, 2.0), (1, 2.0)]
+
+
+def test_flags_leave_last_once_all_gradients_are_there():
+    ones = torch.ones(3)
+    sent = Sent(1, 1, 1, buckets=[[0], [1], [2, 3]], flags=lambda like: ones)
+    sent.step(0, 1, 2)
+    assert sent.step(2, 0) == [(0, 2.0)]
+    assert sent.step(2, 1, 0) == [(0, 2.0), (1, 2.0), (2, 2.0)]
+    assert sent.buckets[-1][0] == 2 and sent.flags[0] is not ones  # which the result overwrites
+    unknown = Sent(1, 1, buckets=[[0], [1, 2]])
+    unknown.step(0, 1)
+    assert unknown.step(0, 1) == [(0, 2.0)]
 
 
 def test_two_passes_in_a_step_send_nothing_ahead():

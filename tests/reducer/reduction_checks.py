@@ -218,14 +218,21 @@ def check_gradients_that_some_ranks_lack():
     average.close()
 
 
-def check_gradients_that_come_later_are_an_error():
+def check_gradients_that_come_later():
     if SIZE == 1:
         return
     variables = new_variables([3, 4])
     average = GradientReducer()
     average.mean([None, ops.ones(4)], variables)
-    error = fails(lambda: average.mean([ops.ones(3), ops.ones(4)], variables))
-    assert isinstance(error, RuntimeError) and "'v3' is new" in str(error), error
+    grads = [ops.ones(3) if RANK == 0 else None, ops.ones(4)]
+    if BACKEND == "jax":  # the presence of gradients is that of the first trace
+        error = fails(lambda: average.mean([ops.ones(3), ops.ones(4)], variables))
+        assert isinstance(error, RuntimeError) and "'v3' is new" in str(error), error
+    else:
+        means = average.mean(grads, variables)
+        np.testing.assert_allclose(means[0], np.full(3, 1 / SIZE), rtol=1e-6)
+        np.testing.assert_array_equal(means[1], np.ones(4))
+        assert average.mean([None, ops.ones(4)], variables)[0] is None
     average.close()
 
 

@@ -66,6 +66,12 @@ SOME = {
         "check_optimizers_that_are_dropped_leave_nothing_behind",
         LINE_ERRORS,
     ),
+    "presence": (
+        "check_heads_in_turn",
+        "check_an_expert_that_one_rank_uses",
+        "check_ranks_that_have_joined",
+        "check_steps_that_accumulate",
+    ),
     "sync_batch_norm": (
         "check_equal_and_unequal_batches",
         "check_one_layer_in_two_branches",
@@ -188,6 +194,8 @@ GATE = (
             "uneven:check_all_stop_after_the_same_step",
             "sparse:check_uneven_batches",
             "reduction:check_half_precision_is_summed_in_single",
+            "presence:check_a_head_that_is_used_later",
+            "presence:check_a_later_trace_that_differs",
             "sync_batch_norm:check_equal_and_unequal_batches",
             "checkpoint:check_it_goes_on_in_the_middle_of_an_epoch",
             "metrics:check_several_outputs",
@@ -202,11 +210,21 @@ GATE = (
         marker="gate",
     ),
     # First what looks at the modules of a process that has imported nothing else.
-    Job("jax", 2, (*of("jax"), *KINDS), marker="gate"),
+    Job(
+        "jax",
+        2,
+        (*of("jax"), *KINDS, "presence:check_a_later_trace_that_differs"),
+        marker="gate",
+    ),
     Job(
         "torch",
         3,
-        (*of("fit", "threads"), *of("torch", without=COMPILED_STEPS), *KINDS),
+        (
+            *of("fit", "threads"),
+            *of("torch", without=COMPILED_STEPS),
+            *KINDS,
+            *some("presence"),
+        ),
         marker="gate",
     ),
     Job("torch", 2, of("comparison", "epoch_logs", "model_files", "torch_buffers"), marker="gate"),
@@ -226,12 +244,12 @@ FULL = (
     Job(
         "tensorflow",
         2,
-        of("fit", "fidelity", "metrics", "keras", "checkpoint", "sparse", "shared_rows")
+        of("fit", "fidelity", "metrics", "keras", "checkpoint", "sparse", "shared_rows", "presence")
         + of("progress", "data_in_fit", "global_batch", "epoch_logs", "model_files")
         + some("comparison")
         + of("sync_batch_norm", without=[MANY_LAYERS]),
     ),
-    Job("tensorflow", 3, of("equality", "reduction", "uneven", "prediction")),
+    Job("tensorflow", 3, of("equality", "reduction", "uneven", "prediction", "presence")),
     Job("tensorflow", 3, some("equality", "sparse", "shared_rows") + of("threads"), hosts="a,a,b"),
     Job("tensorflow", 1, some("checkpoint")),
     Job("tensorflow", 2, of("workers"), mark="forks"),  # it forks: with few threads before
@@ -253,7 +271,7 @@ FULL = (
         of("fit", "fidelity", "sync_batch_norm", "threads", "comparison")
         + of("epoch_logs", "model_files")
         + of("torch", without=COMPILED_STEPS)
-        + of("torch_buffers")
+        + of("torch_buffers", "presence")
         + (f"reduction:{LINE_ERRORS}",),
     ),
     Job("torch", 3, some("uneven"), hosts="a,b,b"),
@@ -261,7 +279,7 @@ FULL = (
         "torch",
         2,
         some("equality")
-        + of("torch_buffers")
+        + of("torch_buffers", "presence")
         + tuple(f"torch:{check}" for check in COMPILED_STEPS),
     ),
 )

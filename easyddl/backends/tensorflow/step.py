@@ -14,6 +14,9 @@ from easyddl.steps import context
 class TensorFlowStep(Backend):
     """The training step of a `TensorFlowBackend`."""
 
+    def is_eager(self):
+        return tf.executing_eagerly() or bool(context.active(TraceOfEagerStep))
+
     def differentiable(self, forward, backward):
         return tf.custom_gradient(lambda x: (forward(x), backward))
 
@@ -92,6 +95,10 @@ def _find_batch_operations(graph):
         *inputs,
         *(op for op in graph.get_operations() if op.type.startswith("IteratorGetNext")),
     ]
+
+
+class TraceOfEagerStep(context.Scope):
+    """The trace of a model's step that runs eagerly on the other ranks."""
 
 
 class TraceForXla(context.Scope):

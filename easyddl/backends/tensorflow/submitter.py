@@ -63,10 +63,11 @@ class TensorFlowSubmitter(Submitter):
             ("sparse gradient", self._engine.number),
             f"A gradient of shape {tuple(gradient.shape)} is sparse (tf.IndexedSlices), as that of "
             "an Embedding is. It is reduced as a dense gradient, with all of its rows, because XLA "
-            "compiles the step and needs a fixed number of rows, or because this gradient is dense "
-            "on another rank. Repeated rows are summed before the optimizer gets them, which "
-            "changes the squares of Adam and the effect of clipnorm. Pass jit_compile=False to "
-            "gather rows, or sparse_as_dense=True if dense gradients are wanted.",
+            "compiles the step and needs a fixed number of rows, because this gradient is dense on "
+            "another rank, or because no rank had it in the first step. Repeated rows are summed "
+            "before the optimizer gets them, which changes the squares of Adam and the effect of "
+            "clipnorm. Pass jit_compile=False to gather rows, or sparse_as_dense=True if dense "
+            "gradients are wanted.",
         )
         return to_dense(gradient)
 

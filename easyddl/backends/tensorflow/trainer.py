@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from easyddl.backends.base import Backend
 from easyddl.backends.tensorflow import submitter
-from easyddl.backends.tensorflow.step import TraceForXla, once_there_is_a_batch
+from easyddl.backends.tensorflow.step import TraceForXla, TraceOfEagerStep, once_there_is_a_batch
 from easyddl.compat import keras_trainer
 from easyddl.runtime import world
 
@@ -112,6 +112,9 @@ def _trace(model, spec):
     def trace():
         tf.function(model.train_step, autograph=False).get_concrete_function(spec)
 
+    if model.run_eagerly or tf.config.functions_run_eagerly():
+        with TraceOfEagerStep():
+            return trace()
     if not _is_compiled(model):
         return trace()
     # `tf.function` itself must not compile here: then it could not create variables.

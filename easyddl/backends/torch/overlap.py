@@ -43,20 +43,26 @@ class Overlap:
     same. If a later step differs, this is an error if the gradient has already been submitted.
     Otherwise the class observes again.
 
+    The last bucket also holds flags, which say which gradients exist. It is submitted after all
+    others, when all gradients exist.
+
     Args:
-        buckets: List of lists of indices.
+        buckets: List of lists of indices. An index beyond the parameters is that of the flags.
         parameters: List of `torch.nn.Parameter`.
         queue: `SubmitQueue` of the buckets.
         weight: Function without arguments that returns the weight of this rank's batch, from
             `queue.weigh`.
+        flags: Function of a tensor that returns the flags; `None` if they are known only when the
+            optimizer is called: see `Submitter.watch`.
     """
 
-    def __init__(self, buckets, parameters, queue, weight):
+    def __init__(self, buckets, parameters, queue, weight, flags=None):
         self._buckets = buckets
         self._bucket_of = {i: number for number, bucket in enumerate(buckets) for i in bucket}
         self._parameters = parameters
         self._queue = queue
         self._weight = weight
+        self._flags = flags
         self._is_on = False
         self._is_stopped = False
         self._step = None  # of the fit, when the optimizer was called last
@@ -68,7 +74,7 @@ class Overlap:
         ]
 
     @classmethod
-    def of(cls, buckets, parameters, queue, weight):
+    def of(cls, buckets, parameters, queue, weight, flags=None):
         """Returns a new `Overlap`; `None` if these gradients cannot be submitted early."""
         devices = {parameter.device for parameter in parameters}
         if not is_wanted() or devices != {queue.device}:
@@ -79,7 +85,7 @@ class Overlap:
             other.stop()
         if others:
             return None
-        made = cls(buckets, parameters, queue, weight)
+        made = cls(buckets, parameters, queue, weight, flags)
         _watching.update((id(parameter), made) for parameter in parameters)
         return made
 
@@ -115,9 +121,24 @@ class Overlap:
             self._first_weight = self._weight()
         if self._passes[i] > 1:
             self._is_on = False
-        if self._is_on and all(self._passes[j] == 1 for j in self._buckets[number]):
-            gradients = {j: self._parameters[j].grad for j in self._buckets[number]}
-            self._submitted.update(self._queue.submit(number, gradients, self._first_weight))
+        last = len(self._buckets) - 1
+        if self._is_on:
+            self._submit_if_ready(number)
+            if number != last and len(self._submitted) == last:
+                self._submit_if_ready(last)
+
+    def _submit_if_ready(self, number):
+        """Submits a bucket if the backward pass has computed all of its gradients."""
+        of_gradients = [j for j in self._buckets[number] if j < len(self._parameters)]
+        if number in self._submitted or not all(self._passes[j] == 1 for j in of_gradients):
+            return
+        tensors = {j: self._parameters[j].grad for j in of_gradients}
+        for j in self._buckets[number][len(of_gradients) :]:  # the flags
+            if self._flags is None or len(self._submitted) < len(self._buckets) - 1:
+                return
+            # The result overwrites what is submitted.
+            tensors[j] = self._flags(self._parameters[0]).clone()
+        self._submitted.update(self._queue.submit(number, tensors, self._first_weight))
 
     def end_step(self, gradients, weight):
         """Checks the gradients that the optimizer received, before other buckets are submitted.

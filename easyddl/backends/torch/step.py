@@ -14,6 +14,9 @@ from easyddl.compat import patches
 class TorchStep(Backend):
     """The training step of a `TorchBackend`."""
 
+    def is_eager(self):
+        return True
+
     def uncompiled(self, function, wholly=False):
         return torch.compiler.disable(function, recursive=wholly)
 

@@ -33,11 +33,12 @@ class TorchSubmitter(Submitter):
         self._queue = None
         self._overlap = None
 
-    def watch(self, variables, weight):
-        self._parameters = [variable.value for variable in variables]
-        queue = self._queue_for(self._parameters)
+    def watch(self, variables, weight, flags=None):
+        parameters = [variable.value for variable in variables]
+        queue = self._queue_for(parameters)
+        self._parameters = [*parameters, *[None] * (len(self._shapes) - len(parameters))]
         self._overlap = Overlap.of(
-            self._buckets, self._parameters, queue, lambda: queue.weigh(weight())
+            self._buckets, parameters, queue, lambda: queue.weigh(weight()), flags
         )
 
     def reduce(self, tensors, weight=None):
