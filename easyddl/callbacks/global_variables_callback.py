@@ -13,7 +13,6 @@ from easyddl.callbacks.fresh_copy import FreshCopy
 from easyddl.checkpoint import saved_random_states
 from easyddl.collectives import arguments, objects, variables
 from easyddl.compat import keras_callback, keras_trainer
-from easyddl.data import global_random
 from easyddl.runtime import notices, world
 from easyddl.steps import context
 from easyddl.training import (
@@ -134,11 +133,9 @@ class DDLGlobalVariablesCallback(FreshCopy, keras.callbacks.Callback):
         # In a fit within a callback of another fit, the ranks' states already differ.
         if any(each.random_states is not None for each in context.active(FitContext)):
             return
-        may_differ = fit is not None and global_random.may_differ(fit.arguments.get("x"))
-        states = saved_random_states.PerRankStates(self.root_rank, may_differ)
+        states = saved_random_states.PerRankStates(self.root_rank)
         if fit is not None:
             fit.random_states = states
-            fit.at_end.callback(states.close)
             fit.on_success(states.sync_from_root)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:

@@ -109,20 +109,16 @@ class PerRankStates:
     The global generators belong to no layer: they are the framework's generators and Keras's global
     seed generator. Each rank's states are derived from the root's. The constructor is a collective.
 
-    If the data of all ranks allow it, this includes the generators of NumPy and Python. Those of a
-    script without a seed differ anyway, and stay as they are.
+    This includes the generators of NumPy and Python if the ranks share numbers besides, see
+    `global_random`, and if they are in the same state. Without a seed they differ anyway.
 
     Args:
         root_rank: Integer. The rank whose states do not change.
-        may_differ: Boolean. Whether this rank's data allow it: see `global_random.may_differ`.
     """
 
-    def __init__(self, root_rank, may_differ=False):
+    def __init__(self, root_rank):
         self._root_rank = root_rank
-        self._host_states = None  # those of NumPy and Python at the beginning, if they were equal
-        self._separates = False
-        if world.size() > 1:
-            self._separate_host_generators(may_differ)
+        self._derives = self._derive_host_generators()
         self._created = _create_global_generator()
         state, seeds, pair = objects.broadcast_object(_global_states(), self._root_rank)
         distance = (world.rank() - self._root_rank) % world.size()
@@ -133,36 +129,25 @@ class PerRankStates:
             backend.set_op_seeds((seeds[0] + distance, None))
         _set_global_pair([(pair[0] + distance) % 2**32, pair[1]])
 
-    def _separate_host_generators(self, may_differ):
-        states = global_random.states()
-        shared = objects.broadcast_object(states, self._root_rank)
-        is_equal = global_random.digest(states) == global_random.digest(shared)
-        all_may, all_equal = map(
-            all, zip(*objects.allgather_object((may_differ, is_equal)), strict=True)
-        )
-        if not all_may:
-            return
-        distance = (world.rank() - self._root_rank) % world.size()
-        global_random.separate(shared, distance if all_equal else None)
-        self._separates = True
-        self._host_states = states if all_equal else None
-
-    def close(self):
-        """Ends what `sync_from_root` has not ended, because of an error. This is no collective.
-
-        Numbers of NumPy and Python are then again the same on all ranks, if they were before.
-        """
-        shared = global_random.unite() if self._separates else None
-        self._separates = False
-        if shared is not None and self._host_states is not None:
-            global_random.set_states(shared)
+    def _derive_host_generators(self):
+        """Returns whether the states of NumPy's and Python's generators now differ by rank."""
+        if global_random.shared_states() is None:
+            return False
+        own = global_random.digest(global_random.states())
+        if len(set(objects.allgather_object(own))) > 1:
+            return False
+        global_random.derive((world.rank() - self._root_rank) % world.size())
+        return True
 
     def sync_from_root(self):
         """Sets the root's states of the global generators on all ranks. Collective.
 
         Afterwards the script draws the same random numbers on all ranks, as before the training.
         """
-        self._unite_host_generators()
+        if self._derives:
+            found = global_random.continued_states()
+            global_random.unite(is_provider=False)
+            global_random.set_states(objects.broadcast_object(found, self._root_rank))
         was_used = self._created not in (None, _global_states()[2])
         states = objects.broadcast_object((*_global_states(), was_used), self._root_rank)
         state, seeds, pair, was_used = states
@@ -175,16 +160,6 @@ class PerRankStates:
             _set_global_pair(pair)
         if self._created is not None:
             _undo_global_generator(was_used)
-
-    def _unite_host_generators(self):
-        own, before = global_random.states(), self._host_states
-        self.close()
-        if before is None:
-            return
-        # Only the root's own numbers continue. If it has drawn none, the shared ones do.
-        has_drawn = global_random.digest(own) != global_random.digest(before)
-        states = own if has_drawn else global_random.states()
-        global_random.set_states(objects.broadcast_object(states, self._root_rank))
 
 
 def _global_states():

@@ -14,7 +14,9 @@ import numpy as np
 
 from easyddl.data.kinds import is_a
 
-_common = None  # the states of the numbers that all ranks share; `None` if ranks are not separated
+_common = None  # the states of the numbers that all ranks share; `None` if they share none
+_before = ""  # the digest of this rank's own states when sharing began
+_is_derived = False  # whether each rank's own states were derived from equal ones
 
 
 def states():
@@ -37,36 +39,64 @@ def digest(found):
     return hashlib.sha256(repr((inner, rest, python)).encode()).hexdigest()
 
 
-def separate(shared, distance):
-    """Begins to draw different numbers on each rank.
+def share(shared):
+    """Begins to draw what all ranks need within `common`, until `unite` is called.
+
+    Keras ends an epoch before the first one, so this comes before the fit of Keras.
 
     Args:
-        shared: States that are the same on all ranks, for `common`.
-        distance: Integer. 0 on the rank whose own numbers stay, and another number on each other
-            rank. `None` if the ranks draw different numbers already.
+        shared: The states of one rank, on all ranks.
     """
-    global _common
-    _common = shared
+    global _common, _before, _is_derived
+    _common, _before, _is_derived = shared, digest(states()), False
+
+
+def derive(distance):
+    """Begins to draw other numbers on each rank, whose own states are equal so far.
+
+    Args:
+        distance: Integer. 0 on the rank whose own numbers stay, and another number on each other
+            rank.
+    """
+    global _is_derived
+    _is_derived = True
     if distance:
-        words = hashlib.sha256(f"{digest(shared)} {distance}".encode()).digest()
+        words = hashlib.sha256(f"{digest(states())} {distance}".encode()).digest()
         random.seed(words)
         np.random.seed(np.frombuffer(words, np.uint32))
 
 
-def unite():
-    """Ends the separation. Returns the states of the numbers that all ranks share, or `None`."""
+def continued_states():
+    """Returns the states with which a script goes on: this rank's own, if it has drawn numbers."""
+    own = states()
+    return own if _common is None or digest(own) != _before else _common
+
+
+def unite(is_provider):
+    """Ends what `share` and `derive` have begun. Without `share` it does nothing.
+
+    Numbers are then the same on all ranks if they were before, also after an error.
+
+    Args:
+        is_provider: Boolean. Whether the shared states came from this rank.
+    """
     global _common
-    shared, _common = _common, None
-    return shared
+    if _common is None:
+        return
+    if _is_derived:
+        set_states(_common)
+    elif is_provider:
+        set_states(continued_states())
+    _common = None
 
 
 def shared_states():
-    """Returns the states of the numbers that all ranks share; `None` without a separation."""
+    """Returns the states of the numbers that all ranks share; `None` if they share none."""
     return _common
 
 
 def set_shared_states(shared):
-    """Sets what `shared_states` returned, in a separation."""
+    """Sets what `shared_states` returned, if the ranks share numbers now."""
     global _common
     if _common is not None:
         _common = shared
@@ -74,7 +104,7 @@ def set_shared_states(shared):
 
 @contextlib.contextmanager
 def common():
-    """Draws numbers that are the same on all ranks, if each rank draws its own otherwise."""
+    """Returns a context in which numbers are the same on all ranks, if they share any."""
     if _common is None:
         yield
         return

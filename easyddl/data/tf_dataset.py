@@ -80,7 +80,7 @@ def _shuffled(dataset, count, shard):
 
     length = tf.data.experimental.assert_cardinality(shard.length(count))
     whole = tf.data.Dataset.from_tensors(0).flat_map(begin)
-    whole._unsplit = dataset  # see `tf_graph.direct_inputs_of`
+    whole.unsplit = dataset  # see `tf_graph.direct_inputs_of`
     result = whole.apply(length)
     if shard.shuffle == EPOCH:
         result.set_epoch = epoch.assign

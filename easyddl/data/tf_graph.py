@@ -15,9 +15,9 @@ def direct_inputs_of(dataset):
     """Returns the datasets from which a dataset takes its elements.
 
     A dataset that a function captures has no place among the inputs that TensorFlow returns.
-    `split_data` sets the attribute `_unsplit` where it makes such a dataset.
+    `split_data` sets the attribute `unsplit` where it makes such a dataset.
     """
-    unsplit = getattr(dataset, "_unsplit", None)
+    unsplit = getattr(dataset, "unsplit", None)
     return [*dataset._inputs(), *([] if unsplit is None else [unsplit])]
 
 

@@ -10,7 +10,7 @@ import keras
 
 from easyddl.collectives import objects
 from easyddl.collectives.arguments import to_python
-from easyddl.data import dataset_files, kinds, lookup_tables, split_calls, summary
+from easyddl.data import dataset_files, global_random, kinds, lookup_tables, split_calls, summary
 from easyddl.runtime import console, notices, settled_errors, world
 from easyddl.training import configuration
 
@@ -43,6 +43,7 @@ class Inputs:
         files: List of `dataset_files.File` of `x`.
         validation_files: The same of the validation data.
         tables: List of the sizes and checksums of lookup tables, of `x` and of validation data.
+        numbers_may_differ: Boolean: see `global_random.may_differ`.
     """
 
     seed: int | None
@@ -58,6 +59,7 @@ class Inputs:
     files: list
     validation_files: list
     tables: list
+    numbers_may_differ: bool
 
 
 def compare(fit, seed):
@@ -121,6 +123,7 @@ def _inputs_of(fit, seed, checksums):
         tables=[
             lookup_tables.checksums_of(arguments.get(name)) for name in ("x", "validation_data")
         ],
+        numbers_may_differ=global_random.may_differ(arguments.get("x")),
     )
 
 

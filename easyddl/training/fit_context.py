@@ -10,7 +10,7 @@ from easyddl import backends
 from easyddl.collectives import objects
 from easyddl.collectives.variables import checksum
 from easyddl.compat import keras_trainer, patches
-from easyddl.data import set_epoch
+from easyddl.data import global_random, set_epoch
 from easyddl.reducer import gradient_reducer
 from easyddl.runtime import world
 from easyddl.steps import context
@@ -99,6 +99,13 @@ class FitContext(context.Context):
         if validating:
             self._validation_freq = validating[0].arguments["validation_freq"]
         self.array_order = array_order.begin(self, [each.seed for each in inputs])
+        if all(each.numbers_may_differ for each in inputs):
+            self._share_random_numbers()
+
+    def _share_random_numbers(self):
+        if global_random.shared_states() is None:  # otherwise a fit around this one does
+            global_random.share(objects.broadcast_object(global_random.states()))
+            self.at_end.callback(global_random.unite, is_provider=world.rank() == 0)
 
     def any_rank_validates(self, epoch):
         """Returns whether any rank validates after an epoch."""
