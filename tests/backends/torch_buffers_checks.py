@@ -51,7 +51,7 @@ def fit(model, mine, *callbacks, epochs=EPOCHS, **arguments):
 
 
 def buffers_of(module):
-    return {name: buffer.numpy().copy() for name, buffer in module.named_buffers()}
+    return {name: buffer.numpy(force=True).copy() for name, buffer in module.named_buffers()}
 
 
 def assert_same_on_all(model, module):
@@ -183,7 +183,7 @@ def check_other_buffers_become_the_roots():
     module = Total()
     model = new_model(module, rate=1e-4)
     text = said(lambda: fit(model, batches(3), check_replicas=1))
-    np.testing.assert_allclose(module.total.numpy(), total_of([0]), rtol=1e-4)
+    np.testing.assert_allclose(module.total.numpy(force=True), total_of([0]), rtol=1e-4)
     assert int(module.count) == 3 * EPOCHS
     assert_same_on_all(model, module)
     if RANK == 0 and SIZE > 1:
@@ -204,7 +204,7 @@ def check_buffers_that_are_declared_to_be_sums():
         text = said(lambda: fit(model, batches(3)))
     finally:
         del layer_state._merges[Wrapper]
-    np.testing.assert_allclose(module.total.numpy(), total_of(range(SIZE)), rtol=1e-4)
+    np.testing.assert_allclose(module.total.numpy(force=True), total_of(range(SIZE)), rtol=1e-4)
     assert_same_on_all(model, module)
     assert "warning" not in text, text
 
@@ -228,7 +228,7 @@ def check_caches_of_different_shapes():
     module = Rotations()
     model = new_model(module)
     text = said(lambda: [fit(model, batches(2)) for _ in range(2)])
-    np.testing.assert_array_equal(module.angles.numpy(), np.arange(BATCH + RANK))
+    np.testing.assert_array_equal(module.angles.numpy(force=True), np.arange(BATCH + RANK))
     assert "warning" not in text, text
 
 

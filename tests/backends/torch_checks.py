@@ -65,7 +65,8 @@ def environment(**values):
 def noted_departures():
     """Notes what is submitted while a backward pass is under way, and how many buckets in all."""
     reducer = world.engine().core.Reducer
-    submit, backward = reducer.submit, torch.Tensor.backward
+    name = "submit_on_gpu" if torch.cuda.is_available() else "submit"
+    submit, backward = getattr(reducer, name), torch.Tensor.backward
     noted = {"ahead": 0, "all": 0}
     passes = []
 
@@ -81,11 +82,13 @@ def noted_departures():
         finally:
             passes.pop()
 
-    reducer.submit, torch.Tensor.backward = noting_submit, noting_backward
+    torch.Tensor.backward = noting_backward
+    setattr(reducer, name, noting_submit)
     try:
         yield noted
     finally:
-        reducer.submit, torch.Tensor.backward = submit, backward
+        torch.Tensor.backward = backward
+        setattr(reducer, name, submit)
 
 
 def weights_of(model):
@@ -490,7 +493,7 @@ def check_masks_of_pytorchs_own_dropout():
         def forward(self, x):
             y = self.dropout(torch.ones_like(x))
             if self.training and not x.is_meta:
-                self.masks.append(y.numpy().tobytes())
+                self.masks.append(y.numpy(force=True).tobytes())
             return x * y
 
     runs = []
@@ -526,7 +529,7 @@ def check_tensors_that_need_gradients():
 def check_gradients_that_do_not_lie_in_one_piece():
     variable = keras.Variable(np.zeros((3, 2), "float32"), name="v")
     optimizer = ddl.DistributedOptimizer(keras.optimizers.SGD(1.0))
-    gradient = torch.arange(6.0).reshape(2, 3).T * (RANK + 1)
+    gradient = torch.arange(6.0, device=variable.value.device).reshape(2, 3).T * (RANK + 1)
     kept = gradient.clone()
     optimizer.apply([gradient], [variable])
     assert torch.equal(gradient, kept)  # it was the caller's
@@ -542,7 +545,8 @@ def check_a_step_that_a_signal_interrupts():
     optimizer = ddl.DistributedOptimizer(keras.optimizers.SGD(1.0))
 
     def step():
-        optimizer.apply([torch.full((3,), RANK + 1.0)], [variable])
+        gradient = torch.full((3,), RANK + 1.0, device=variable.value.device)
+        optimizer.apply([gradient], [variable])
 
     def interrupt(*_):
         raise TimeoutError("on purpose")
@@ -565,7 +569,8 @@ def check_a_step_that_a_signal_interrupts():
 
 
 def check_a_sparse_embedding():
-    embedding = torch.nn.Embedding(20, WIDTH, sparse=True)
+    device = keras.Variable(0.0).value.device
+    embedding = torch.nn.Embedding(20, WIDTH, sparse=True, device=device)
     with torch.no_grad():
         embedding.weight.fill_(1.0)
     variable = keras.Variable(embedding.weight, name="table")
@@ -574,7 +579,7 @@ def check_a_sparse_embedding():
         warnings.simplefilter("always")
         for _ in range(3):
             variable.value.grad = None
-            embedding(torch.tensor([RANK, 10])).sum().backward()
+            embedding(torch.tensor([RANK, 10], device=device)).sum().backward()
             optimizer.apply([variable.value.grad], [variable])
     told = [str(each.message) for each in caught if "is sparse" in str(each.message)]
     assert len(told) == (1 if RANK == 0 and SIZE > 1 else 0), told

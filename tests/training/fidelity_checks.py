@@ -791,9 +791,10 @@ def check_ranks_that_part_are_told():
 
 
 def check_a_step_without_optimizer_is_told():
-    class Means(keras.Model):
-        def __init__(self):
+    class Moves(keras.Model):
+        def __init__(self, rate):
             super().__init__()
+            self.rate = rate
             self.kept = keras.layers.Dense(1)
 
         def build(self, shape):
@@ -804,15 +805,18 @@ def check_a_step_without_optimizer_is_told():
 
         @stateful
         def train_step(self, data):
+            bias = self.kept.bias
+            bias.assign(bias - self.rate * ops.mean(data[0]))
             return {"loss": ops.mean(self(data[0]))}
 
     x, y = data()
-    for steps in (1, 100) if TAKES_SEVERAL_STEPS else (1,):  # the data end in the first execution
-        model = Means()
-        model.build((None, 5))
-        model.compile("sgd", steps_per_execution=steps)
-        text = said(lambda each=model: together(each, x, y))
-        assert ("no Keras optimizer" in text) == (RANK == 0 and SIZE > 1), text
+    for rate in (1.0, 0.0):  # with the second the steps train nothing
+        for steps in (1, 100) if TAKES_SEVERAL_STEPS else (1,):  # data end in the first execution
+            model = Moves(rate)
+            model.build((None, 5))
+            model.compile("sgd", steps_per_execution=steps)
+            text = said(lambda each=model: together(each, x, y))
+            assert ("no Keras optimizer" in text) == (RANK == 0 and SIZE > 1 and rate > 0), text
 
 
 def check_steps_of_data_of_unknown_length():
