@@ -157,6 +157,17 @@ def unsplit_summaries(data):
     return {str(i): each for i, each in enumerate(summaries)}
 
 
+def may_be_unsplit(data):
+    """Returns whether data are a dataset or a generator that `split_data` has not returned.
+
+    Args:
+        data: The argument `x` of `fit`.
+    """
+    leaves = keras.tree.flatten(data)
+    is_result = any(map(split_calls.is_result, leaves))
+    return not is_result and any(summary.shape_of(each) is None for each in leaves)
+
+
 def _problem(arguments):
     """Returns what is wrong with the lengths of this rank's arrays, or `None`."""
     lengths = {name: _length(arguments.get(name)) for name in ("x", "y", "sample_weight")}

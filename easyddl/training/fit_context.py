@@ -12,7 +12,7 @@ from easyddl.collectives.variables import checksum
 from easyddl.compat import keras_trainer, patches
 from easyddl.data import global_random, set_epoch
 from easyddl.reducer import gradient_reducer
-from easyddl.runtime import world
+from easyddl.runtime import notices, world
 from easyddl.steps import context
 from easyddl.training import (
     array_order,
@@ -106,6 +106,16 @@ class FitContext(context.Context):
         if global_random.shared_states() is None:  # otherwise a fit around this one does
             global_random.share(objects.broadcast_object(global_random.states()))
             self.at_end.callback(global_random.unite, is_provider=world.rank() == 0)
+
+    def note_equal_states(self):
+        """Warns if the ranks train on the same samples of data whose contents were not compared."""
+        if comparison.may_be_unsplit(self.arguments.get("x")):
+            notices.tell_once(
+                "the same x",
+                f"warning: all {world.size()} ranks have trained on the same samples in this "
+                "epoch. Split the dataset or the generator before, by ddl.split_data(dataset), or "
+                "let each rank read its own part.",
+            )
 
     def any_rank_validates(self, epoch):
         """Returns whether any rank validates after an epoch."""

@@ -17,6 +17,7 @@ import keras
 import numpy as np
 
 from easyddl.collectives import arguments, arrays, objects
+from easyddl.collectives.variables import checksum
 from easyddl.compat import keras_metric
 from easyddl.runtime import notices, world
 from easyddl.training import metric_starts
@@ -89,7 +90,7 @@ def register_metric(
     return metric_class
 
 
-def shared_logs(model, logs, has_samples=True):
+def shared_logs(model, logs, has_samples=True, on_equal_states=None):
     """Returns the logs of all ranks' samples instead of those of this rank's samples.
 
     The function is a collective. Afterwards the metrics of `model` contain the merged state.
@@ -99,6 +100,8 @@ def shared_logs(model, logs, has_samples=True):
         logs: Dict that this rank's last step returned; empty if this rank ran no step.
         has_samples: Boolean. Whether this rank has computed metrics. For example, only the root
             may validate.
+        on_equal_states: Function without arguments, or `None`. It is called on all ranks if the
+            states that they add up are equal, because they have computed with the same samples.
 
     Returns:
         Dict of floats, and of NumPy arrays for metrics with several values, equal on all ranks.
@@ -111,7 +114,10 @@ def shared_logs(model, logs, has_samples=True):
     before = _arrays(_flat(model.get_metrics_result()))
     logs = _arrays(_flat(logs)) if has_samples else {}
     differs = bool(logs) and set(logs) != set(before)
-    any_differs = _sum_variables([m for m in merged if is_exact(m)], has_samples, differs)
+    exact = [m for m in merged if is_exact(m)]
+    any_differs, are_equal = _sum_variables(exact, has_samples, differs)
+    if are_equal and on_equal_states is not None:
+        on_equal_states()
     _merge_states([m for m in merged if type(m) in _merges], has_samples)
     unknown = [m for m in merged if not _has_known_merge(m)]
     _warn_of_unknown_merge(unknown)
@@ -248,12 +254,13 @@ def _sum_variables(metrics, has_samples, differs):
         differs: Boolean. A flag that is exchanged together with the sums.
 
     Returns:
-        Boolean: whether `differs` is true on any rank.
+        Two booleans: whether `differs` is true on any rank, and whether the states of all ranks are
+        equal.
     """
     variables = [v for metric in metrics for v in metric.variables]
-    values = [np.array([differs], np.float64)]
-    for metric in metrics:
-        values += [value.ravel() for value in _summands(metric, has_samples)]
+    values = [each.ravel() for metric in metrics for each in _summands(metric, has_samples)]
+    number = _number_of(values)
+    values = [np.array([differs, number, number**2], np.float64), *values]
     names = ", ".join(
         f"{arguments.comparable_name(m.name)} {[tuple(v.shape) for v in m.variables]}"
         for m in metrics
@@ -261,9 +268,23 @@ def _sum_variables(metrics, has_samples, differs):
     text = f"adding up the metrics ({names})"
     (total,) = arrays.reduce_arrays([np.concatenate(values)], "float64", "sum", text)
     ends = np.cumsum([math.prod(v.shape) for v in variables])[:-1]
-    for variable, value in zip(variables, np.split(total[1:], ends), strict=False):
+    for variable, value in zip(variables, np.split(total[3:], ends), strict=False):
         variable.assign(value.reshape(variable.shape).astype(variable.numpy().dtype))
-    return total[0] > 0
+    # Numbers are equal if their mean square is the square of their mean. These are exact integers.
+    are_equal = world.size() * int(total[2]) == int(total[1]) ** 2
+    return total[0] > 0, are_equal
+
+
+def _number_of(values):
+    """Returns a number below 2**20 by which the ranks compare states.
+
+    It is another one on each rank if the states cannot tell samples apart. Only sums of other than
+    integers, such as a loss, can. Counts are often equal.
+    """
+    state = np.concatenate([*values, np.zeros(0)])
+    if np.isfinite(state).all() and (state != np.rint(state)).any():
+        return checksum(state) % 2**20
+    return world.rank()
 
 
 def _merge_states(metrics, has_samples):

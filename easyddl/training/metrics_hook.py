@@ -31,7 +31,8 @@ def hook(model, fit=None):
         evaluation = evaluation_context.current(model)
         if evaluation is None and fit is not None:
             fit.end_steps()
-            return fit.noted_logs(metrics.shared_logs(model, logs, fit.has_samples))
+            found = metrics.shared_logs(model, logs, fit.has_samples, fit.note_equal_states)
+            return fit.noted_logs(found)
         if evaluation is None or not evaluation.is_shared:
             return original(logs)  # an evaluation by the user, on this rank only
         found = evaluation_metrics.shared_logs(model, logs, evaluation.data, evaluation.validation)

@@ -185,6 +185,33 @@ def check_data_that_are_not_split():
     assert ("pass the same x" in text) == (SIZE > 1), text
 
 
+def check_generators_that_are_not_split():
+    """An endless one, and one that each rank has for itself."""
+
+    def batches(seed):
+        for i in range(1000):
+            yield data(4, seed=seed + i)
+
+    endless = {"batch_size": None, "steps_per_epoch": 2, "shuffle": False}
+    text = fit(batches(0), **endless, epochs=2)
+    assert text.count(f"all {SIZE} ranks have trained on the same samples") == (SIZE > 1), text
+    assert not fit(batches(1000 * RANK), **endless, epochs=2)
+    assert not fit(ddl.split_data(batches(0)), **endless)
+
+
+def check_losses_that_tell_no_samples_apart():
+    """Losses of zero, and those that are not finite."""
+
+    def batches(value):
+        while True:
+            yield np.full((4, 4), value, "float32"), np.zeros((4, 3), "float32")
+
+    endless = {"batch_size": None, "steps_per_epoch": 2, "shuffle": False}
+    for value in (0.0, np.inf):
+        model = new_model(loss="mse")
+        assert not fit(batches(value), None, model, **endless)
+
+
 def check_data_that_are_split_twice():
     printed = io.StringIO()
     x, y = data(SAMPLES * SIZE)
