@@ -9,7 +9,6 @@ import dataclasses
 import keras
 
 from easyddl.collectives import objects
-from easyddl.collectives.arguments import to_python
 from easyddl.data import dataset_files, global_random, kinds, lookup_tables, split_calls, summary
 from easyddl.runtime import console, notices, settled_errors, world
 from easyddl.training import configuration
@@ -102,13 +101,14 @@ def compare(fit, seed):
 def _inputs_of(fit, seed, checksums):
     arguments = fit.arguments
     validation = arguments.get("validation_data")
-    names = [*_EQUAL, "steps_per_epoch", "validation_steps"]
+    numbers = ["epochs", "initial_epoch", "steps_per_epoch", "validation_steps"]
     is_shard = any(getattr(each, "validation", None) == "split" for each in fit.callbacks)
     return Inputs(
         seed=seed,
         validates=validation is not None or bool(arguments.get("validation_split")),
         arguments={
-            **{name: to_python(arguments.get(name, _EQUAL.get(name))) for name in names},
+            **{name: _number_of(arguments.get(name, _EQUAL.get(name))) for name in numbers},
+            "validation_freq": arguments.get("validation_freq", _EQUAL["validation_freq"]),
             "class_weight": _weights_of(arguments.get("class_weight")),
         },
         problem=_problem(arguments),
@@ -125,6 +125,14 @@ def _inputs_of(fit, seed, checksums):
         ],
         numbers_may_differ=global_random.may_differ(arguments.get("x")),
     )
+
+
+def _number_of(value):
+    """Returns a number or a tensor as an integer, `None` itself, and other values as texts."""
+    try:
+        return value if value is None else int(value)
+    except (TypeError, ValueError):
+        return repr(value)
 
 
 def _weights_of(class_weight):
@@ -151,8 +159,10 @@ def unsplit_summaries(data):
         arrays.
     """
     leaves = [leaf for leaf in keras.tree.flatten(data) if leaf is not None]
+    if any(map(split_calls.is_result, leaves)):
+        return {}  # a summary takes milliseconds
     summaries = [summary.of(leaf) for leaf in leaves]
-    if None in summaries or any(split_calls.is_result(leaf) for leaf in leaves):
+    if None in summaries:
         return {}
     return {str(i): each for i, each in enumerate(summaries)}
 
@@ -257,7 +267,7 @@ def _compare_steps(by_rank):
 
 
 def _are_apart(steps):
-    given = [each for each in steps if each is not None]
+    given = [each for each in steps if isinstance(each, int)]
     return 0 < len(given) < len(steps) or (bool(given) and max(given) - min(given) > 1)
 
 
