@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import keras
 from keras import ops
 
 from easyddl import backends
+from easyddl.collectives.arguments import comparable_name
 from easyddl.compat import patches
 from easyddl.compat.keras_layer import MomentsBatchNormalization
 from easyddl.reducer.in_step_sum import InStepRows
@@ -75,7 +75,7 @@ class SyncBatchNormalization(MomentsBatchNormalization):
 
     def _rows_of(self, length):
         def make(place=0):
-            return InStepRows(f"the moments of {_name_without_number(self.name)}", length)
+            return InStepRows(f"the moments of {comparable_name(self.name)}", length)
 
         # A fit has its own sums, one for each call within a step, because calls may run in any
         # order.
@@ -85,11 +85,6 @@ class SyncBatchNormalization(MomentsBatchNormalization):
         if self._rows is None:
             patches.replace(self, "_rows", make())
         return self._rows
-
-
-def _name_without_number(name):
-    # The number counts earlier layers, which may differ between ranks.
-    return re.sub(r"_\d+$", "", name)
 
 
 def _count(inputs, mask, axes):
