@@ -25,7 +25,10 @@ void* allocate_together(CollectiveContext& context, const std::vector<int64_t>& 
   const Fingerprint second_half(
       text + (failure.empty() ? ", its second half" : ", which failed there: " + failure));
   const CollectiveContext::FingerprintScope scope(context, second_half);
+  context.check_protection();
+  const uint32_t phase = context.shared_memory().phase();
   rendezvous(context);
+  context.compare_protection(phase);
   // The text is the same on all ranks: if it were not, the fingerprints would have differed.
   if (!failure.empty()) throw CollectiveError(failure);
   return memory;

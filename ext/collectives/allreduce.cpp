@@ -36,7 +36,7 @@ template <class Publish>
 uint32_t take_one_phase(CollectiveContext& context, Publish publish) {
   SharedMemoryLevel& shared_memory = context.shared_memory();
   const uint32_t phase = shared_memory.phase();
-  shared_memory.note(shared_memory.rank(), phase) = {context.fingerprint().hash, 0};
+  shared_memory.note(shared_memory.rank(), phase) = {context.fingerprint().hash, 0, 0};
   publish(phase);
   shared_memory.wait(phase - 1, context.idle());
   shared_memory.end_phase();

@@ -9,12 +9,6 @@
 #include "mpi/requests.h"
 
 namespace easyddl {
-namespace {
-
-// So long that a message's latency does not matter, and so short that a chunk fits in the cache.
-constexpr size_t kChunkBytes = 1 << 20;
-
-}  // namespace
 
 void ChunkStream::begin(std::vector<Array> arrays) {
   arrays_ = std::move(arrays);
@@ -38,7 +32,7 @@ bool ChunkStream::start_next(size_t ready) {
   }
   if (next_ == arrays_.size()) return false;
   const Array& array = arrays_[next_];
-  const size_t bytes = std::min(kChunkBytes, array.bytes - offset_);
+  const size_t bytes = std::min(array.chunk_bytes, array.bytes - offset_);
   if (started_ + bytes > ready) return false;
   Slot& slot = slots_[begun_ % kWindow];
   slot.bytes = bytes;

@@ -21,10 +21,17 @@ class ChunkStream {
  public:
   enum class Direction { send, receive };
 
+  // So long that a message's latency does not matter, and so short that a chunk fits in the cache.
+  static constexpr size_t kChunkBytes = 1 << 20;
+  // So short that MPI sends the chunk through its own buffers, instead of having the receiver read
+  // the memory of the sender.
+  static constexpr size_t kBufferedChunkBytes = 4 << 10;
+
   struct Array {
     int peer;
     uint8_t* data;  // only read by a stream that sends
     size_t bytes;
+    size_t chunk_bytes = kChunkBytes;  // the same on both sides
   };
 
   ChunkStream(Direction direction, MPI_Comm comm, int tag)

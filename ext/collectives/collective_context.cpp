@@ -77,9 +77,25 @@ void CollectiveContext::wait_for_phase(uint32_t phase) {
   poll(ended, topology_.cores_are_shared, idle_);
 }
 
+void CollectiveContext::compare_protection(uint32_t phase) {
+  is_any_protected_ = false;
+  for (int member = 0; member < shared_memory_.size(); ++member) {
+    if (shared_memory_.note(member, phase).is_protected != 0) is_any_protected_ = true;
+  }
+}
+
 void CollectiveContext::transfer(std::vector<ChunkStream::Array> outgoing,
                                  std::vector<ChunkStream::Array> incoming, size_t own) {
   const Span span("wait for all ranks");
+  const auto shorten = [&](std::vector<ChunkStream::Array>& arrays) {
+    const auto host_of = [&](int rank) { return topology_.node_of[static_cast<size_t>(rank)]; };
+    for (ChunkStream::Array& each : arrays) {
+      if (host_of(each.peer) == host_of(topology_.rank))
+        each.chunk_bytes = ChunkStream::kBufferedChunkBytes;
+    }
+  };
+  if (is_any_protected_) shorten(outgoing);
+  if (is_any_protected_) shorten(incoming);
   outgoing_.begin(std::move(outgoing));
   incoming_.begin(std::move(incoming));
   const auto done = [&] {

@@ -93,6 +93,13 @@ class CollectiveContext {
   // Waits until all members of the host have ended a phase, and advances the schedules meanwhile.
   void wait_for_phase(uint32_t phase);
 
+  // Notes whether this rank's memory is protected, for its next pipeline to publish.
+  void check_protection() { is_protected_ = direct_.is_protected(); }
+  bool is_protected() const { return is_protected_; }
+  // Finds out whether the memory of any member is protected, as members published in `phase`. From
+  // then on `transfer` sends short messages within the host, which MPI copies by its own buffers.
+  void compare_protection(uint32_t phase);
+
   // Sends and receives long arrays. If a rank forwards arrays that it first receives, `own` is the
   // number of bytes that it can send from the beginning.
   void transfer(std::vector<ChunkStream::Array> outgoing, std::vector<ChunkStream::Array> incoming,
@@ -110,6 +117,7 @@ class CollectiveContext {
   std::array<Schedule, kSchedules> schedules_;
   Schedule control_schedule_;
   ChunkStream outgoing_, incoming_;
+  bool is_protected_ = false, is_any_protected_ = false;
 };
 
 }  // namespace easyddl

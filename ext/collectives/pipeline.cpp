@@ -69,7 +69,8 @@ void pipeline(CollectiveContext& context, size_t bytes, const std::vector<Stage>
       stages[stage].run(chunk, phase - static_cast<uint32_t>(stage));
     };
     if (k == 0) {
-      shared_memory.note(shared_memory.rank(), phase) = {context.fingerprint().hash, 0};
+      shared_memory.note(shared_memory.rank(), phase) = {context.fingerprint().hash, 0,
+                                                         context.is_protected() ? 1u : 0u};
     }
     take(0);
     context.wait_for_phase(phase - 1);

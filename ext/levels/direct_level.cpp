@@ -107,9 +107,8 @@ DirectLevel::Offer::Offer(DirectLevel& level, const SegmentList& data, uint32_t 
   });
   mine.count = count;
   // The kernel would refuse access if the credentials of this process have changed.
-  mine.is_reachable = count <= level_.most_segments() &&
-                      ProcessCredentials::of_this_process() == level_.credentials_ &&
-                      PeerMemory::is_reachable(data);
+  mine.is_reachable =
+      count <= level_.most_segments() && !level_.is_protected() && PeerMemory::is_reachable(data);
 }
 
 DirectLevel::Offer::~Offer() {

@@ -28,6 +28,9 @@ class DirectLevel {
   // Whether the kernel lets all members access each other's memory. The same on all members.
   bool is_possible() const { return is_possible_; }
 
+  // Whether the kernel may have come to protect this process's memory from the other members.
+  bool is_protected() const { return !(ProcessCredentials::of_this_process() == credentials_); }
+
   // Publishes this rank's arrays, which the other members may access from the end of `phase` on. If
   // an exception ends the scope before `close`, the destructor waits until no member accesses them.
   class Offer {

@@ -26,8 +26,9 @@ class SharedMemoryLevel {
 
   // The data that a member publishes in a phase beside its slot.
   struct Note {
-    uint64_t fingerprint;  // of the collective that begins in this phase
-    uint32_t verdict;      // whether the fingerprints of all hosts agree; written by leaders
+    uint64_t fingerprint;   // of the collective that begins in this phase
+    uint32_t verdict;       // whether the fingerprints of all hosts agree; written by leaders
+    uint32_t is_protected;  // whether the kernel no longer lets others access the member's memory
   };
 
   // Collective over topology.host. `slots` is S above.

@@ -43,11 +43,13 @@ if WHEN == "after":
 if launched in RANKS:
     protect()
 mine = np.arange(300_000, dtype="float64")
-size, rank = ddl.size(), ddl.rank()
+size = ddl.size()
 for call, found in (
     ("allreduce", ddl.allreduce(mine, "sum")),
     ("allgather", ddl.allgather(mine).reshape(size, -1).sum(0)),
+    ("alltoall", ddl.alltoall(np.tile(mine, size)).reshape(size, -1).sum(0)),
     ("reduce_scatter", ddl.allgather(ddl.reduce_scatter(mine, "sum"))),
+    ("broadcast_object", size * ddl.broadcast_object(mine)),
 ):
     np.testing.assert_array_equal(found, size * mine, err_msg=call)
 print("all is right", flush=True)
