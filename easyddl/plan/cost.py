@@ -1,0 +1,336 @@
+"""The time of an allreduce between hosts on a network.
+
+An allreduce is a sequence of rounds. A round takes the latency of its longest route, plus the time
+of its fullest link: the bytes that the link carries, over its rate (Hockney, 1994, with links that
+flows share). The rounds are those of the engine, `ext/algorithms/inter_host_algorithm.cpp`. For n
+members and N bytes, with a the latency and b the time of a byte where each member has a link of its
+own (Thakur, Rabenseifner and Gropp, 2005; Patarasuk and Yuan, 2009, for the ring):
+
+- whole: a + (n-1) N b
+- direct: 2 a + 2 (n-1)/n N b
+- halving: 2 log2(n) a + 2 (n-1)/n N b, and 2 (a + N b) if n is not a power of two, with the powers
+  of two within n
+- ring: 2 (n-1) a + 2 (n-1)/n N b
+
+A hierarchy reduces and scatters within the groups of the innermost level, continues with each shard
+between the groups, and gathers on the way back (Cho et al., BlueConnect, 2019).
+
+A nest says who is in which group: a tuple of hosts, or of nests of the same depth.
+"""
+
+import collections
+import dataclasses
+import itertools
+import math
+
+# The constants of ext/algorithms/inter_host_algorithm.cpp.
+LATENCY_BYTES = 32 << 10  # the latency of a message, in bytes that a link carries in the same time
+MESSAGE_BYTES = 2 << 10  # what a message costs its sender, in such bytes
+MOST_SENDERS = 8
+
+ALGORITHMS = ("whole", "direct", "halving", "ring")
+
+# By these constants `whole` is never the cheapest for more members, and its n² flows take long.
+_MOST_OF_WHOLE = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """The cost of an allreduce.
+
+    Attributes:
+        seconds: Float.
+        algorithms: Tuple of strings: the algorithm of each level, the innermost first.
+        link_bytes: Dict. The bytes that each link carries, by its ends in the direction of the
+            data, as in `("h1", "r1")`.
+    """
+
+    seconds: float
+    algorithms: tuple
+    link_bytes: dict
+
+
+# ---- nests
+
+
+def hosts_of(nest):
+    """Returns the hosts of a nest, in its order."""
+    if isinstance(nest, str):
+        return [nest]
+    return [host for child in nest for host in hosts_of(child)]
+
+
+def depth(nest):
+    """Returns the number of levels of a nest; 0 for a host."""
+    return 0 if isinstance(nest, str) else 1 + depth(nest[0])
+
+
+def groups_at(nest, level):
+    """Returns the groups of a level of a nest. Level 0 is the innermost one."""
+    groups = [nest]
+    for _ in range(depth(nest) - 1 - level):
+        groups = [child for group in groups for child in group]
+    return groups
+
+
+def owners_of(nest):
+    """Returns how many members of a group own a shard, for each level.
+
+    It is the size of the smallest group of the level, as in the engine for racks. On the outermost
+    level all members do.
+    """
+    return [min(map(len, groups_at(nest, level))) for level in range(depth(nest))]
+
+
+def lanes_of(nest, owners):
+    """Returns the hosts of a group that own its shards, in the order of the shards."""
+    if isinstance(nest, str):
+        return [nest]
+    level = depth(nest) - 1
+    lanes = [lanes_of(child, owners) for child in nest[: owners[level]]]
+    return [host for shard in zip(*lanes, strict=True) for host in shard]
+
+
+# ---- algorithms
+
+
+def engine_algorithm(size, members):
+    """Returns the algorithm that the engine uses.
+
+    It is `cheapest_inter_host_algorithm` of `ext/algorithms/inter_host_algorithm.cpp`.
+
+    Args:
+        size: Number. The bytes to reduce.
+        members: Integer.
+    """
+    n, others, message = members, members - 1, LATENCY_BYTES + MESSAGE_BYTES
+    power = _power_within(n)
+    fold = 0 if power == n else 2 * (message + size)
+    costs = {
+        "whole": LATENCY_BYTES + others * (MESSAGE_BYTES + size),
+        "direct": 2 * (LATENCY_BYTES + others * (MESSAGE_BYTES + size / n)),
+        "halving": 2 * (math.log2(power) * message + others / n * size) + fold,
+        "ring": 2 * others * (message + size / n),
+    }
+    if members > MOST_SENDERS:
+        del costs["direct"]
+    return min(costs, key=costs.get)
+
+
+def applied(algorithm, members, owners, is_last):
+    """Returns the algorithm that the engine uses in place of one that leaves no shards.
+
+    Args:
+        algorithm: String.
+        members: Integer.
+        owners: Integer. How many of the members own a shard.
+        is_last: Boolean. Whether this is the outermost level, which needs no shards.
+    """
+    if is_last or algorithm == "ring" or algorithm == "direct":
+        return algorithm
+    is_even = owners == members == _power_within(members)
+    return "halving" if algorithm == "halving" and is_even else "direct"
+
+
+def candidates(group_sizes, owners, is_last):
+    """Returns the algorithms among which a plan may choose for a level.
+
+    Args:
+        group_sizes: List of integers. The sizes of the level's groups.
+        owners: Integer. How many members of a group own a shard.
+        is_last: Boolean. Whether this is the outermost level.
+    """
+    most = max(group_sizes)
+    found = []
+    for algorithm in ALGORITHMS:
+        used = {applied(algorithm, n, owners, is_last) for n in group_sizes if n > 1}
+        if used - {algorithm}:
+            continue
+        if algorithm == "direct" and most > MOST_SENDERS:
+            continue
+        if algorithm == "whole" and most > _MOST_OF_WHOLE:
+            continue
+        found.append(algorithm)
+    return found
+
+
+def _power_within(n):
+    return 1 << (n.bit_length() - 1)
+
+
+def phases(algorithm, members, owners, size):
+    """Returns the rounds of an algorithm: those of the reduce-scatter and those of the all-gather.
+
+    Args:
+        algorithm: String.
+        members: List of strings, hosts.
+        owners: Integer. How many of the first members own a shard.
+        size: Number. Bytes.
+
+    Returns:
+        Pair of lists. A round is a pair: how often it is repeated, and its flows, each a tuple of
+        sender, receiver and bytes. `whole` has no all-gather.
+    """
+    if len(members) == 1:
+        return [], []
+    return _ROUNDS[algorithm](members, owners, size)
+
+
+def _whole(members, owners, size):
+    return [(1, [(a, b, size) for a, b in itertools.permutations(members, 2)])], []
+
+
+def _direct(members, owners, size):
+    flows = [(a, b, size / owners) for b in members[:owners] for a in members if a != b]
+    return [(1, flows)], [(1, [(b, a, bytes_) for a, b, bytes_ in flows])]
+
+
+def _ring(members, owners, size):
+    n = len(members)
+    following = [*members[1:], members[0]]
+    if owners == n:
+        flows = [(a, b, size / n) for a, b in zip(members, following, strict=True)]
+        return [(n - 1, flows)], [(n - 1, flows)]
+
+    def rounds(first):
+        # In each round a member sends the shard before the one that it sent in the last round.
+        return [
+            (
+                1,
+                [
+                    (members[i], following[i], size / owners)
+                    for i in range(n)
+                    if (i - round_ - first) % n < owners
+                ],
+            )
+            for round_ in range(n - 1)
+        ]
+
+    return rounds(1), rounds(0)
+
+
+def _halving(members, owners, size):
+    power = _power_within(len(members))
+    beyond = list(zip(members[power:], members, strict=False))
+    reduce, half, part = [], power // 2, size / 2
+    if beyond:
+        reduce.append((1, [(a, b, size) for a, b in beyond]))
+    while half:
+        reduce.append((1, [(members[i], members[i ^ half], part) for i in range(power)]))
+        half, part = half // 2, part / 2
+    back = [(1, [(b, a, bytes_) for a, b, bytes_ in flows]) for _, flows in reversed(reduce)]
+    return reduce, back
+
+
+_ROUNDS = {"whole": _whole, "direct": _direct, "halving": _halving, "ring": _ring}
+
+
+# ---- time
+
+
+def level_rounds(nest, level, size, choose):
+    """Returns the rounds of a level, and the algorithm of its largest group.
+
+    Args:
+        nest: A nest.
+        level: Integer. 0 is the innermost one.
+        size: Number. The bytes to reduce.
+        choose: Function of the level, the bytes of a shard and the number of a group's members.
+            Returns an algorithm.
+    """
+    owners, is_last = owners_of(nest), level + 1 == depth(nest)
+    shard = size / math.prod(owners[:level])
+    groups = groups_at(nest, level)
+    used, all_phases = {}, []
+    for group in groups:
+        n = len(group)
+        kept = n if is_last else owners[level]
+        algorithm = used[n] = applied(choose(level, shard, n), n, kept, is_last)
+        lanes = [lanes_of(child, owners) for child in group]
+        all_phases += [
+            phases(algorithm, members, kept, shard) for members in zip(*lanes, strict=True)
+        ]
+    reduce, gather = zip(*all_phases, strict=True)
+    return _together(reduce) + _together(gather), used[max(used)]
+
+
+def _together(sequences):
+    """Joins the rounds of groups that work at the same time."""
+    sequences = [each for each in sequences if each]
+    if not sequences:
+        return []
+    repeats = [[count for count, _ in each] for each in sequences]
+    if any(each != repeats[0] for each in repeats):
+        sequences = [
+            [(1, flows) for count, flows in each for _ in range(count)] for each in sequences
+        ]
+    joined = []
+    for rounds in itertools.zip_longest(*sequences, fillvalue=(1, [])):
+        joined.append((rounds[0][0], [flow for _, flows in rounds for flow in flows]))
+    return joined
+
+
+def round_seconds(graph, flows):
+    """Returns the time of a round: the longest latency, plus the time of the fullest link."""
+    loads, latency = collections.defaultdict(float), 0.0
+    for source, target, size in flows:
+        route = graph.route(source, target)
+        latency = max(latency, route.latency)
+        for link, share in route.links:
+            # The sender pays for the message.
+            loads[link] += share * (size + MESSAGE_BYTES if link[0] == source else size)
+    return latency + max((load / graph.rates[link] for link, load in loads.items()), default=0.0)
+
+
+def seconds_of(graph, rounds):
+    """Returns the time of rounds, one after the other."""
+    return sum(count * round_seconds(graph, flows) for count, flows in rounds)
+
+
+def level_seconds(graph, nest, level, size, algorithm):
+    """Returns the time of a level if all its groups use an algorithm."""
+    rounds, _ = level_rounds(nest, level, size, lambda *_: algorithm)
+    return seconds_of(graph, rounds)
+
+
+def best_algorithms(graph, nest, size):
+    """Returns the algorithm of each level that takes the least time.
+
+    The levels follow one another, and what one sends does not depend on the algorithm of another.
+    """
+    owners, last = owners_of(nest), depth(nest) - 1
+    found = []
+    for level in range(depth(nest)):
+        names = candidates(
+            [len(group) for group in groups_at(nest, level)], owners[level], level == last
+        )
+        found.append(
+            min(names, key=lambda name, k=level: level_seconds(graph, nest, k, size, name))
+        )
+    return tuple(found)
+
+
+def allreduce(graph, nest, size, algorithms=None):
+    """Returns the `Cost` of an allreduce.
+
+    Args:
+        graph: `Graph`.
+        nest: A nest of hosts.
+        size: Number. The bytes to reduce.
+        algorithms: List of strings, one for each level, the innermost first. Defaults to `None`:
+            those that the engine uses.
+    """
+
+    def choose(level, shard, members):
+        return engine_algorithm(shard, members) if algorithms is None else algorithms[level]
+
+    seconds, used, link_bytes = 0.0, [], collections.defaultdict(float)
+    for level in range(depth(nest)):
+        rounds, algorithm = level_rounds(nest, level, size, choose)
+        used.append(algorithm)
+        seconds += seconds_of(graph, rounds)
+        for count, flows in rounds:
+            for source, target, bytes_ in flows:
+                for link, share in graph.route(source, target).links:
+                    link_bytes[link] += count * share * bytes_
+    return Cost(seconds, tuple(used), dict(link_bytes))

@@ -1,0 +1,160 @@
+"""The file of a plan: hosts, their groups, and the order of both."""
+
+import json
+import pathlib
+
+from easyddl.plan import cost
+from easyddl.plan.toml_file import TomlFile
+
+_FORMAT = 1
+
+
+def group_names(graph, nest):
+    """Returns a name for each group of a nest but the outermost.
+
+    A group whose hosts are all on one switch has the name of the switch.
+
+    Returns:
+        Dict of strings by group.
+    """
+    names, used = {}, {*graph.hosts}
+    for level in range(cost.depth(nest) - 1):
+        for group in cost.groups_at(nest, level):
+            switches = {graph.switch_of(host) for host in cost.hosts_of(group)}
+            name = switches.pop() if len(switches) == 1 else ""
+            number = 0
+            while not name or name in used:
+                number += 1
+                name = f"group{number}"
+            used.add(name)
+            names[group] = name
+    return names
+
+
+def text(nest, names, comment=""):
+    """Returns the text of a plan file.
+
+    Args:
+        nest: A nest of hosts.
+        names: Dict. The name of each group but the outermost.
+        comment: String. Lines for the begin of the file.
+    """
+    lines = [f"# {line}".rstrip() for line in comment.splitlines()]
+    lines += [f"format = {_FORMAT}", f"hosts = {json.dumps(cost.hosts_of(nest))}"]
+    if cost.depth(nest) > 1:
+        lines.append(f"order = {json.dumps([names[group] for group in nest])}")
+    for level in reversed(range(cost.depth(nest) - 1)):
+        for group in cost.groups_at(nest, level):
+            members = [child if isinstance(child, str) else names[child] for child in group]
+            lines += ["", "[[groups]]", f'name = "{names[group]}"']
+            lines.append(f"members = {json.dumps(members)}")
+    return "\n".join(lines) + "\n"
+
+
+def write(path, nest, names, comment=""):
+    """Writes a plan file.
+
+    Raises:
+        OSError: If this is not possible.
+    """
+    pathlib.Path(path).write_text(text(nest, names, comment), encoding="utf-8")
+
+
+def read(path, argument="--plan"):
+    """Reads a plan file.
+
+    Returns:
+        Pair of a nest of hosts, and a dict of the names of its groups.
+
+    Raises:
+        ValueError: If the file cannot be read, or is wrong. The text names the line and the value.
+    """
+    file = TomlFile(path, argument)
+    file.check_keys(["format", "hosts"], ["order", "groups"])
+    if file.table["format"] != _FORMAT:
+        problem = f"this version of easyddl reads the format {_FORMAT}"
+        raise file.error("format", file.table["format"], problem)
+    hosts = _strings(file, "hosts", file.table["hosts"])
+    if not hosts:
+        raise file.error("hosts", hosts, "a plan needs a host")
+    tables = file.tables("groups", ["name", "members"])
+    if not tables:
+        if "order" in file.table:
+            raise file.error("order", file.table["order"], "there are no groups to order")
+        return tuple(hosts), {}
+    members = _members(file, tables, hosts)
+    if "order" not in file.table:
+        raise file.error("order", None, "the key 'order' must name the outermost groups")
+    order = _strings(file, "order", file.table["order"])
+    nest, names, placed = _nest(file, order, members, hosts)
+    for host in hosts:
+        if host not in placed:
+            raise file.error("hosts", file.table["hosts"], f"the host {host} is in no group")
+    return nest, names
+
+
+def _members(file, tables, hosts):
+    """Returns the members of each group by its name, and their place in the file."""
+    members, group_of = {}, {}
+    for index, table in enumerate(tables):
+        place = {"table": "groups", "index": index}
+        name = table["name"]
+        if not isinstance(name, str) or not name:
+            raise file.error("name", name, "the name of a group must be a text", **place)
+        if name in members or name in hosts:
+            problem = "given twice" if name in members else "the name of a host, too"
+            raise file.error("name", name, f"the group {name} is {problem}", **place)
+        inside = _strings(file, "members", table["members"], **place)
+        if not inside:
+            raise file.error("members", inside, f"the group {name} has no member", **place)
+        for each in inside:
+            if each in group_of:
+                problem = f"{each} is in the group {group_of[each]} already"
+                raise file.error("members", inside, problem, **place)
+            group_of[each] = name
+        members[name] = (inside, place)
+    return members
+
+
+def _nest(file, order, members, hosts):
+    names, placed, known = {}, [], set(hosts)
+
+    def build(name, key, value, place, above):
+        if name in above:
+            loop = " > ".join((*above, name))
+            raise file.error(key, value, f"the group {name} contains itself: {loop}", **place)
+        if name in known:
+            placed.append(name)
+            return name
+        if name not in members:
+            problem = f"{name} is none of the hosts and none of the groups"
+            raise file.error(key, value, problem, **place)
+        inside, own = members[name]
+        children = [build(each, "members", inside, own, (*above, name)) for each in inside]
+        return join(children, "members", inside, own, name)
+
+    def join(children, key, value, place, name=None):
+        group = tuple(children)
+        if len({cost.depth(child) for child in group}) > 1:
+            problem = "the members of a group must have the same number of levels below them"
+            raise file.error(key, value, problem, **place)
+        if name is not None:
+            names[group] = name
+        return group
+
+    children = [build(name, "order", order, {}, ()) for name in order]
+    nest = join(children, "order", order, {})
+    for name, (inside, place) in members.items():
+        if name not in names.values():
+            problem = f"the group {name} is in no other group and not in the order, or in a loop"
+            raise file.error("members", inside, problem, **place)
+    return nest, names, set(placed)
+
+
+def _strings(file, key, value, **place):
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise file.error(key, value, f"{key} must be a list of names", **place)
+    for each in value:
+        if value.count(each) > 1:
+            raise file.error(key, value, f"{key} names {each} twice", **place)
+    return value
