@@ -1,0 +1,216 @@
+"""Plans which hosts form groups, and their order, so that an allreduce costs least on a network.
+
+A file describes the network: see the guide Planning. The command prints the time of an allreduce
+with the plan and without, and the options of `easyddl run` that use as much of the plan as the
+engine can follow. It starts no ranks and measures nothing.
+"""
+
+import argparse
+import shlex
+import sys
+
+SUMMARY = "plan the order and the groups of hosts for a network"
+
+
+def add_arguments(parser):
+    """Adds the options of `easyddl plan`."""
+    parser.add_argument(
+        "--topology", metavar="FILE", required=True,
+        help="the network: a file whose name ends in .toml, or Slurm's topology.conf",
+    )  # fmt: skip
+    named = parser.add_mutually_exclusive_group()
+    named.add_argument(
+        "-H", "--hosts", metavar="h1:4,h2:4",
+        help="the hosts of the job, in the order to compare with (default: all of the network)",
+    )  # fmt: skip
+    named.add_argument("--hostfile", metavar="FILE", help="the same, from a hostfile")
+    parser.add_argument(
+        "--size", type=_quantity("size"), default=16e6, metavar="SIZE",
+        help="the bytes of the allreduce, as in '64 MB' (default: 16 MB)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--rate", type=_quantity("rate"), default=1.25e9, metavar="RATE",
+        help="the rate of a host's link if FILE is of Slurm, which has no rates (default: "
+        "10 Gbit/s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--uplink", type=_quantity("rate"), metavar="RATE",
+        help="the rate of the links between switches if FILE is of Slurm (default: that of --rate)",
+    )  # fmt: skip
+    parser.add_argument("-o", "--output", metavar="FILE.toml", help="write the plan to a file")
+    parser.add_argument(
+        "--explain", action="store_true", help="also print the bytes that each link carries"
+    )
+
+
+def _quantity(kind):
+    def convert(text):
+        from easyddl.plan import network_file
+
+        try:
+            return network_file.quantity(text, kind)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{error}. Received: {text!r}") from None
+
+    return convert
+
+
+def run(options):
+    """Runs `easyddl plan`.
+
+    Returns:
+        The exit status; 2 if the options or a file are wrong.
+    """
+    from easyddl.plan import network_file, planner
+
+    try:
+        graph = network_file.read(
+            options.topology, options.rate, options.uplink or options.rate, "--topology"
+        )
+        listed = _hosts(options, graph)
+    except ValueError as error:
+        sys.stderr.write(f"easyddl plan: {error}\n")
+        return 2
+    hosts = [host.name for host in listed]
+    planned = planner.plan(graph, hosts, options.size)
+    lines = _report(graph, listed, planned, options)
+    if options.output is not None:
+        try:
+            _write(graph, planned, options)
+        except OSError as error:
+            sys.stderr.write(
+                f"easyddl plan: argument --output: {options.output} cannot be written: "
+                f"{error.strerror}\n"
+            )
+            return 2
+    print("\n".join(lines))
+    return 0
+
+
+def _hosts(options, graph):
+    """Returns the `HostSlots` of the job, in the order of the user."""
+    from easyddl.hosts import host_list, hostfile
+
+    if options.hosts is not None:
+        listed, source = host_list.parse(options.hosts), "-H"
+    elif options.hostfile is not None:
+        listed, source = hostfile.read(options.hostfile), f"--hostfile {options.hostfile}"
+    else:
+        return [host_list.HostSlots(name) for name in graph.hosts]
+    known = set(graph.hosts)
+    for host in listed:
+        if host.name not in known:
+            raise ValueError(
+                f"`{source}`: the host {host.name} is not in {options.topology}. Add it there "
+                f"with its link. Received: {','.join(map(str, listed))}"
+            )
+    return listed
+
+
+def _write(graph, planned, options):
+    from easyddl.plan import plan_file
+
+    algorithms = planned.algorithms[options.size]
+    comment = (
+        f"A plan for {options.topology}, by `easyddl plan`.\n"
+        f"Chosen for {_bytes(options.size)}: {_algorithms(algorithms)}."
+    )
+    names = plan_file.group_names(graph, planned.nest)
+    plan_file.write(options.output, planned.nest, names, comment)
+
+
+def _report(graph, listed, planned, options):
+    from easyddl.plan import cost, partitions, plan_file, planner
+
+    hosts, size = [host.name for host in listed], options.size
+    algorithms = planned.algorithms[size]
+    planned_cost = cost.allreduce(graph, planned.nest, size, algorithms)
+    engine_nest, engine_cost = planner.for_engine(graph, hosts, planned, size)
+    bound = partitions.lower_bound(graph, hosts, size)
+    alternatives = [
+        ("hosts as listed, ring", cost.allreduce(graph, tuple(hosts), size, ["ring"])),
+        ("hosts as listed, today's engine", cost.allreduce(graph, tuple(hosts), size)),
+        ("planned, today's engine", engine_cost),
+        ("planned", planned_cost),
+    ]
+    yield f"An allreduce of {_bytes(size)} between {_count(len(hosts), 'host')}:"
+    yield ""
+    yield f"{'':32} {'time':>10}  algorithm of each level"
+    for name, each in alternatives:
+        yield f"{name:32} {_time(each.seconds):>10}  {_algorithms(each.algorithms)}"
+    yield f"{'lower bound':32} {_time(bound.seconds):>10}  {bound.reason}"
+    yield ""
+    names = plan_file.group_names(graph, planned.nest)
+    yield f"The plan ({planned.method}):"
+    carried = planned_cost.link_bytes if options.explain else None
+    yield from _tree(graph, planned.nest, names, carried)
+    if options.explain:
+        yield from _switch_links(graph, planned_cost)
+    yield ""
+    if options.output is not None:
+        yield f"{options.output} has the plan."
+    yield "The engine does not follow plans yet. This much of the plan it does:"
+    yield "  " + _run_line(listed, engine_nest, names)
+
+
+def _tree(graph, nest, names, carried, indent="  "):
+    """Yields the lines of a nest's groups; with the bytes on the links of hosts if these are given.
+
+    Hosts of a group are one line without the bytes.
+    """
+    if not isinstance(nest[0], str):
+        for child in nest:
+            yield f"{indent}{names[child]}"
+            yield from _tree(graph, child, names, carried, indent + "  ")
+        return
+    if carried is None:
+        yield indent + " ".join(nest)
+        return
+    for host in nest:
+        sent = sum(carried.get((host, other), 0.0) for other in graph.neighbors[host])
+        received = sum(carried.get((other, host), 0.0) for other in graph.neighbors[host])
+        yield f"{indent}{host:16} sends {_bytes(sent)}, receives {_bytes(received)}"
+
+
+def _switch_links(graph, planned_cost):
+    """Yields a line for each link between switches."""
+    between = [link for link in graph.links if not set(link.ends) & set(graph.hosts)]
+    if between:
+        yield "Links between switches:"
+    for link in between:
+        for ends in (link.ends, link.ends[::-1]):
+            yield f"  {' > '.join(ends):18} {_bytes(planned_cost.link_bytes.get(ends, 0.0))}"
+
+
+def _run_line(listed, nest, names):
+    """Returns the command that uses the order of a nest's hosts, and its groups as racks."""
+    from easyddl.plan import cost
+
+    slots = {host.name: str(host) for host in listed}
+    arguments = ["easyddl", "run", "-H", ",".join(slots[host] for host in cost.hosts_of(nest))]
+    if cost.depth(nest) > 1:
+        by_hosts = {tuple(cost.hosts_of(group)): name for group, name in names.items()}
+        racks = [by_hosts[tuple(group)] for group in nest for _ in group]
+        arguments += ["--racks", ",".join(racks)]
+    return shlex.join([*arguments, "python", "train.py"])
+
+
+def _algorithms(algorithms):
+    return ", then ".join(algorithms)
+
+
+def _count(number, noun):
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def _bytes(size):
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= scale:
+            return f"{size / scale:.4g} {unit}"
+    return f"{size:.4g} B"
+
+
+def _time(seconds):
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} us"

@@ -1,0 +1,101 @@
+"""The command `easyddl plan`."""
+
+import re
+
+import pytest
+from test_plan_files import NETWORK, SLURM
+
+from easyddl import cli
+from easyddl.plan import plan_file
+
+
+@pytest.fixture
+def network(tmp_path):
+    path = tmp_path / "network.toml"
+    path.write_text(NETWORK)
+    return str(path)
+
+
+def plan(capsys, *arguments):
+    status = cli.main(["plan", *arguments])
+    printed = capsys.readouterr()
+    return status, printed.out, printed.err
+
+
+def times(text):
+    """The milliseconds of the lines of the table."""
+    scales = {"us": 1e-3, "ms": 1, "s": 1e3}
+    found = re.findall(r"^(\S.*?) {2,}([\d.]+) (us|ms|s)\b", text, re.MULTILINE)
+    return {name: float(value) * scales[unit] for name, value, unit in found}
+
+
+def test_alternatives_and_what_the_engine_follows(network, capsys):
+    status, out, _ = plan(capsys, "--topology", network, "-H", "h1:2,h3:2,h2:2,h4:2")
+    assert status == 0
+    assert out.startswith("An allreduce of 16 MB between 4 hosts:")
+    found = times(out)
+    listed, planned = found["hosts as listed, today's engine"], found["planned, today's engine"]
+    assert found["lower bound"] <= found["planned"] <= planned < listed / 1.5
+    assert found["hosts as listed, ring"] > 2 * planned
+    assert "The engine does not follow plans yet." in out
+    line = "  easyddl run -H h1:2,h2:2,h3:2,h4:2 --racks r1,r1,r2,r2 python train.py"
+    assert out.splitlines()[-1] == line
+
+
+def test_the_bytes_of_each_link(network, capsys):
+    _, out, _ = plan(capsys, "--topology", network, "--explain", "--size", "8 MB")
+    assert re.search(r"^    h1 +sends 12 MB, receives 12 MB$", out, re.MULTILINE)
+    assert re.search(r"^  r1 > core +8 MB$", out, re.MULTILINE)
+
+
+def test_the_plan_is_written(network, tmp_path, capsys):
+    path = str(tmp_path / "plan.toml")
+    status, out, _ = plan(capsys, "--topology", network, "-o", path)
+    assert status == 0 and f"{path} has the plan." in out
+    nest, names = plan_file.read(path)
+    assert nest == (("h1", "h2"), ("h3", "h4")) and sorted(names.values()) == ["r1", "r2"]
+
+
+def test_a_tree_of_slurm(tmp_path, capsys):
+    path, hosts = tmp_path / "topology.conf", tmp_path / "hosts"
+    path.write_text(SLURM)
+    hosts.write_text("h4\nh1\nh3\nh2\n")
+    _, out, _ = plan(
+        capsys, "--topology", str(path), "--hostfile", str(hosts), "--uplink", "1 Gbit/s"
+    )
+    assert "-H h4,h3,h1,h2 --racks s2,s2,s1,s1 " in out
+
+
+def test_on_a_flat_network_nothing_is_proposed(tmp_path, capsys):
+    path = tmp_path / "flat.toml"
+    path.write_text(
+        'hosts = "h[1-3]"\nswitches = "s"\n\n'
+        '[[links]]\nbetween = "h[1-3]"\nand = "s"\nrate = "1 Gbit/s"\n'
+    )
+    _, out, _ = plan(capsys, "--topology", str(path), "-H", "h2,h3,h1")
+    assert out.splitlines()[-1] == "  easyddl run -H h2,h3,h1 python train.py"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["-H", "h1,h9"], "`-H`: the host h9 is not in "),
+        (["-H", "h1,h1"], "`-H` names the host h1 2 times"),
+        (["-o", "/nonexistent/plan.toml"], "argument --output: /nonexistent/plan.toml cannot be"),
+    ],
+)
+def test_wrong_options(arguments, problem, network, capsys):
+    status, out, error = plan(capsys, "--topology", network, *arguments)
+    assert status == 2 and out == ""
+    assert error.startswith("easyddl plan: ") and problem in error
+
+
+def test_a_wrong_quantity(network, capsys):
+    with pytest.raises(SystemExit):
+        plan(capsys, "--topology", network, "--size", "16")
+    assert "argument --size: must be a size above 0" in capsys.readouterr().err
+
+
+def test_a_wrong_network(tmp_path, capsys):
+    status, _, error = plan(capsys, "--topology", str(tmp_path / "none.toml"))
+    assert status == 2 and "`--topology`: " in error and "cannot be read" in error
