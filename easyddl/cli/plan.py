@@ -9,6 +9,7 @@ import argparse
 import shlex
 import sys
 
+_SIZES = (1e3, 32e3, 1e6, 32e6, 1e9)  # bytes, for which --explain prints the algorithms
 SUMMARY = "plan the order and the groups of hosts for a network"
 
 
@@ -39,7 +40,9 @@ def add_arguments(parser):
     )  # fmt: skip
     parser.add_argument("-o", "--output", metavar="FILE.toml", help="write the plan to a file")
     parser.add_argument(
-        "--explain", action="store_true", help="also print the bytes that each link carries"
+        "--explain",
+        action="store_true",
+        help="also print the bytes that each link carries, and the algorithms for other sizes",
     )
 
 
@@ -72,7 +75,7 @@ def run(options):
         sys.stderr.write(f"easyddl plan: {error}\n")
         return 2
     hosts = [host.name for host in listed]
-    planned = planner.plan(graph, hosts, options.size)
+    planned = planner.plan(graph, hosts, options.size, _SIZES if options.explain else ())
     lines = _report(graph, listed, planned, options)
     if options.output is not None:
         try:
@@ -146,6 +149,9 @@ def _report(graph, listed, planned, options):
     yield from _tree(graph, planned.nest, names, carried)
     if options.explain:
         yield from _switch_links(graph, planned_cost)
+        yield "Algorithms of the plan by size:"
+        for each in sorted(planned.algorithms):
+            yield f"  {_bytes(each):18} {_algorithms(planned.algorithms[each])}"
     yield ""
     if options.output is not None:
         yield f"{options.output} has the plan."

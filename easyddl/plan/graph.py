@@ -124,8 +124,9 @@ class Graph:
         return self._latencies[source, target]
 
     def switch_of(self, host):
-        """Returns the neighbor of a host with the fastest link."""
-        return max(self.neighbors[host], key=lambda neighbor: self.rates[host, neighbor])
+        """Returns the neighbor of a host with the fastest link; without links, the host."""
+        near = self.neighbors[host]
+        return max(near, key=lambda neighbor: self.rates[host, neighbor], default=host)
 
     def rate_of(self, host):
         """Returns the bytes per second of all links of a host."""

@@ -133,8 +133,11 @@ def _names(file, key, value, **place):
 
 
 def _problem(error):
-    """Returns what is wrong with a list of hosts: `int` does not know what its text stands for."""
-    text = str(error).rstrip(".")
+    """Returns what is wrong with a list of hosts, without what was received.
+
+    The error of `int` does not say what its text stands for.
+    """
+    text = str(error).partition(" Received: ")[0].rstrip(".")
     return "what brackets hold is not a range of numbers" if "int()" in text else text
 
 

@@ -116,7 +116,7 @@ def network_order(graph, hosts):
     wanted, order, seen = set(hosts), [], set()
     position = {host: index for index, host in enumerate(hosts)}
     for start in hosts:
-        pending = [graph.switch_of(start) if graph.neighbors[start] else start]
+        pending = [graph.switch_of(start)]
         while pending:
             node = pending.pop()
             if node in seen:

@@ -1,5 +1,6 @@
 """The command `easyddl plan`."""
 
+import pathlib
 import re
 
 import pytest
@@ -7,6 +8,8 @@ from test_plan_files import NETWORK, SLURM
 
 from easyddl import cli
 from easyddl.plan import plan_file
+
+GUIDE = pathlib.Path(__file__).parents[2] / "tutorials" / "planning.md"
 
 
 @pytest.fixture
@@ -46,6 +49,7 @@ def test_the_bytes_of_each_link(network, capsys):
     _, out, _ = plan(capsys, "--topology", network, "--explain", "--size", "8 MB")
     assert re.search(r"^    h1 +sends 12 MB, receives 12 MB$", out, re.MULTILINE)
     assert re.search(r"^  r1 > core +8 MB$", out, re.MULTILINE)
+    assert re.search(r"^  1 kB +direct, then whole$", out, re.MULTILINE)
 
 
 def test_the_plan_is_written(network, tmp_path, capsys):
@@ -99,3 +103,16 @@ def test_a_wrong_quantity(network, capsys):
 def test_a_wrong_network(tmp_path, capsys):
     status, _, error = plan(capsys, "--topology", str(tmp_path / "none.toml"))
     assert status == 2 and "`--topology`: " in error and "cannot be read" in error
+
+
+def test_the_guide_shows_what_the_command_prints(tmp_path, capsys, monkeypatch):
+    blocks = re.findall(r"```(\w+)\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    commands = [text for language, text in blocks if language == "sh"]
+    shown = next(text for language, text in blocks if language == "text")
+    written = next(text for language, text in blocks if language == "toml")
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("network.toml").write_text(re.search(r"'END'\n(.*)END", commands[0], re.DOTALL)[1])
+    _, out, _ = plan(capsys, *commands[1].split()[2:])
+    assert out == shown
+    lines = pathlib.Path("plan.toml").read_text().splitlines(keepends=True)
+    assert "".join(line for line in lines if not line.startswith("#")) == written

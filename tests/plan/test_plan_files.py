@@ -6,7 +6,7 @@ import pytest
 import topologies
 from test_plan_cost import graph_of
 
-from easyddl.plan import network_file, plan_file
+from easyddl.plan import network_file, plan_file, planner
 
 G = topologies.G
 
@@ -88,6 +88,12 @@ def test_an_error_of_a_network_names_line_and_value(name, tmp_path):
     text = str(raised.value)
     assert f"network.toml, line {line}`: " in text, text
     assert problem in text and re.search(f"Received: .*{re.escape(value)}", text), text
+    assert text.count("Received: ") == 1
+
+
+def test_a_network_of_one_host(tmp_path):
+    graph = network(tmp_path, 'hosts = "h1"\nlinks = []\n')
+    assert planner.plan(graph, ["h1"], 1e6).nest == ("h1",)
 
 
 def test_a_network_in_parts(tmp_path):
