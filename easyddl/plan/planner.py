@@ -18,6 +18,7 @@ MOST_EXACT = 8  # members of a level
 
 _KEPT_PARTITIONS = 8  # on more hosts
 _KEPT_NESTS = {True: 12, False: 4}  # whose orders are searched, by whether there are few hosts
+_MOST_MESSAGES = 20_000  # of the reduce-scatter of a ring whose rounds differ
 _TRIED_TURNS = 50_000  # flows that 2-opt may look at, for a group
 _TOLERANCE = 1e-9
 
@@ -145,6 +146,13 @@ def _nests(graph, walk, is_small):
         if 1 < len(partition.groups) < len(walk)
     ]
     suggested.sort(key=lambda partition: -partition.seconds(1.0)[0])
+    if not is_small:
+        # Of racks that are alike, each beside all other hosts is the same partition.
+        alike = {}
+        for partition in suggested:
+            sizes = tuple(sorted(map(len, partition.groups)))
+            alike.setdefault((sizes, partition.seconds(1.0)), partition)
+        suggested = list(alike.values())
     kept = [partition.groups for partition in suggested[:_KEPT_PARTITIONS]]
     chains = [[groups] for groups in kept]
     chains += [
@@ -153,7 +161,7 @@ def _nests(graph, walk, is_small):
         for chain in itertools.permutations(kept, count)
         if all(map(_refines, chain, chain[1:]))
     ]
-    nests = [_nest(chain) for chain in chains]
+    nests = [nest for nest in map(_nest, chains) if _is_tractable(nest)]
     if is_small:
         known = {_shape(graph, nest) for nest in nests if cost.depth(nest) == 2}
         for groups in _set_partitions(tuple(walk)):
@@ -161,6 +169,19 @@ def _nests(graph, walk, is_small):
                 known.add(_shape(graph, groups))
                 nests.append(groups)
     return nests
+
+
+def _is_tractable(nest):
+    """Returns whether a ring has few enough messages that its cost is soon known.
+
+    Its rounds are alike if all members own a shard. Otherwise each round is computed.
+    """
+    owners = cost.owners_of(nest)
+    return all(
+        len(group) == owners[level] or len(group) * owners[level] <= _MOST_MESSAGES
+        for level in range(cost.depth(nest) - 1)
+        for group in cost.groups_at(nest, level)
+    )
 
 
 def _refines(fine, coarse):
