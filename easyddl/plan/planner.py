@@ -1,10 +1,11 @@
 """Chooses the groups of hosts, their order and the algorithm of each level, at least cost.
 
-On up to 8 hosts all partitions of the hosts into groups are compared. On more hosts, only those
-that the network suggests: see `partitions.py`. Within a group of up to 8 members, the order of a
-ring is solved exactly (`ring_order.py`), and all orders of `halving` are compared. Larger groups
-are ordered by a walk through the network, which stays behind a link as long as it can, and then by
-2-opt (Croes, 1958).
+On up to 8 hosts all partitions of the hosts into groups are compared. On more hosts, and for more
+than two levels, only those that the network suggests: see `partitions.py`. Hosts are in the order
+of a walk through the network, which stays behind a link as long as it can. The members of the best
+partitions are then ordered. In a group of up to 8, the order of a ring is solved exactly
+(`ring_order.py`), and all orders of `halving` are compared; in a larger one 2-opt improves the ring
+(Croes, 1958). The first hosts of a group, which own its shards, are those with the fastest links.
 """
 
 import dataclasses
@@ -66,7 +67,7 @@ def plan(graph, hosts, size, sizes=()):
     elif solver.is_missing:
         method = "all groups, then 2-opt, because SciPy is not installed"
     else:
-        method = "exact"
+        method = "all groups, exact rings"
     algorithms = {each: cost.best_algorithms(graph, best, each) for each in (size, *sizes)}
     return Plan(best, algorithms, method)
 
