@@ -127,9 +127,12 @@ def check_with_and_without_the_same_bits():
             with environment(EASYDDL_OVERLAP=is_ahead), noted_departures() as noted:
                 model = deep_model(layers=make)
                 fit(model, epochs=2)
-            # The normalization's own exchange during the backward pass: once a step.
-            own = 10 if make is synchronized else 0
-            assert (noted["ahead"] > own) == (is_ahead == "1" and SIZE > 1), noted
+            # The normalization's own exchange during the backward pass: once a step. On a GPU it
+            # stops what is submitted early.
+            on_gpu = torch.cuda.is_available()
+            own = 10 if make is synchronized and not on_gpu else 0
+            is_early = is_ahead == "1" and SIZE > 1 and not (on_gpu and make is synchronized)
+            assert (noted["ahead"] > own) == is_early, noted
             assert_replicas_are_equal(model)
             models.append(model)
         assert_same_bits(weights_of(models[0]), weights_of(models[1]))
@@ -328,7 +331,8 @@ def check_parameters_without_a_gradient():
                 fit(model)
         assert_replicas_are_equal(model)
         if SIZE > 1 and is_ahead == "1":
-            assert noted["ahead"] == (4 + 2 * (RANK == 0)) * 3, noted
+            # The last bucket has the flags, which are known when the optimizer is called.
+            assert noted["ahead"] == (3 + 2 * (RANK == 0)) * 3, noted
         moved = [a.tobytes() != b.tobytes() for a, b in zip(before, weights_of(model), strict=True)]
         # By place: first, unused, frozen, some, last; kernel and bias each.
         names = [w.path.split("/")[-2] for w in model.weights]

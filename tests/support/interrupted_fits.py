@@ -55,7 +55,7 @@ class Draws(keras.callbacks.Callback):
         self.drawn = {}
 
     def on_epoch_begin(self, epoch, logs=None):
-        seed = np.asarray(keras.random.uniform((2,))).tolist()
+        seed = keras.ops.convert_to_numpy(keras.random.uniform((2,))).tolist()
         self.drawn[epoch] = random.random(), np.random.random(), seed
 
 
