@@ -380,13 +380,14 @@ def check_hooks_end_with_a_fit_that_raises():
             if batch == 3:
                 raise KeyError("on purpose")
 
+    watching = set(overlap._watching)  # objects of earlier checks may still live
     model = deep_model()
     assert isinstance(fails(lambda: fit(model, Crash())), KeyError)
     assert not hooks_on(model)
     if RANK == 0:  # alone: would wait for others if anything were left
         model.fit(*data(), verbose=0)
     gc.collect()
-    assert not overlap._watching
+    assert set(overlap._watching) <= watching
 
 
 def check_two_optimizers_of_the_same_parameters():
