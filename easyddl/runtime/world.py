@@ -29,7 +29,12 @@ def _allow(what: str) -> None:
     """Allows every collective: no fit is active."""
 
 
+def _forget_nothing() -> None:
+    """There are no calls to forget."""
+
+
 _called: Callable[[], str] = _nothing_is_called
+_forget_calls: Callable[[], None] = _forget_nothing
 _require_all_ranks: Callable[[str], None] = _allow
 
 _Arguments = ParamSpec("_Arguments")
@@ -108,7 +113,7 @@ def host() -> str:
     return engine().world.hosts[rank()]
 
 
-def set_guard(called, require_all_ranks):
+def set_guard(called, require_all_ranks, forget_calls):
     """Sets the functions by which this module finds out which fits are active on this rank.
 
     Args:
@@ -116,9 +121,10 @@ def set_guard(called, require_all_ranks):
             "model.fit()".
         require_all_ranks: Function of the name of a collective. It raises an error if some ranks
             have no batch in the current step, and would never enter the collective.
+        forget_calls: Function without arguments. It ends the calls that an error has interrupted.
     """
-    global _called, _require_all_ranks
-    _called, _require_all_ranks = called, require_all_ranks
+    global _called, _require_all_ranks, _forget_calls
+    _called, _require_all_ranks, _forget_calls = called, require_all_ranks, forget_calls
 
 
 def fingerprint(text):
@@ -191,6 +197,7 @@ def give_up(text, error):
         return
     engine().communicator.give_up(settled_errors.why_given_up(error, text))
     end_activities()
+    _forget_calls()
 
 
 @contextlib.contextmanager

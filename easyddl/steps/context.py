@@ -51,6 +51,15 @@ class Call(Scope):
     def __init__(self, called):
         self.called = called
 
+    def __exit__(self, *error):
+        if self in _active:  # not after `forget_calls`
+            super().__exit__(*error)
+
+
+def forget_calls():
+    """Ends all `Call`s, after an error that may have interrupted the end of one."""
+    _active[:] = [each for each in _active if not isinstance(each, Call)]
+
 
 class Context(Scope):
     """One call of `fit` or `evaluate`, with the changes that its end must undo.
@@ -142,4 +151,4 @@ def require_all_ranks(what):
         )
 
 
-world.set_guard(called, require_all_ranks)
+world.set_guard(called, require_all_ranks, forget_calls)
