@@ -67,12 +67,29 @@ def _search_of(kind):
         return lambda each: list(each.values())
     if issubclass(kind, _CONTAINERS):
         return list
-    return (lambda each: list(vars(each).values())) if _is_plain(kind) else (lambda each: ())
+    if not _is_plain(kind):
+        return lambda each: ()
+    slots = _slots_of(kind)
+    return lambda each: [
+        *getattr(each, "__dict__", {}).values(),
+        *(getattr(each, name) for name in slots if hasattr(each, name)),
+    ]
+
+
+def _slots_of(kind):
+    """Returns the names of the attributes that a class keeps in `__slots__`."""
+    return [
+        name
+        for cls in kind.__mro__
+        if "__slots__" in vars(cls)
+        for name, member in vars(cls).items()
+        if isinstance(member, types.MemberDescriptorType)
+    ]
 
 
 def _is_plain(kind):
     """Returns whether a class is one of the script, or a mapping such as an `OptimizerMap`."""
-    if not kind.__dictoffset__ or issubclass(kind, _NO_HOLDERS):
+    if issubclass(kind, _NO_HOLDERS) or not (kind.__dictoffset__ or _slots_of(kind)):
         return False
     packages = {cls.__module__.partition(".")[0] for cls in kind.__mro__}
     return packages.isdisjoint(_LIBRARIES) or issubclass(kind, collections.abc.Mapping)

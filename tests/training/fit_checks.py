@@ -735,6 +735,13 @@ def apply_skipping_alone(optimizer, by_pairs=False):
     np.testing.assert_allclose(variable.numpy(), np.full(3, -3 * mean), rtol=1e-6)
 
 
+class Slotted:
+    __slots__ = ("__inner", "unset")
+
+    def __init__(self, inner):
+        self.__inner = inner
+
+
 def check_a_distributed_optimizer_in_any_wrapper():
     """The wrapper skips updates by what its own rank sees, unless it sees the mean."""
     held = {
@@ -742,6 +749,7 @@ def check_a_distributed_optimizer_in_any_wrapper():
         "dict": lambda inner: {"a": inner},
         "nested": lambda inner: [({"a": [inner]},)],
         "holder": lambda inner: types.SimpleNamespace(a=types.SimpleNamespace(b=inner)),
+        "slots": Slotted,
     }
     for hold in held.values():
         inner = ddl.DistributedOptimizer(keras.optimizers.SGD(1.0))
