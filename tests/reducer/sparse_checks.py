@@ -406,7 +406,7 @@ def check_a_step_compiled_by_xla():
         def step():
             return average.mean([slices_of(*rows_of(RANK, 4))], [variable])
 
-        step()
+        tf.function(step)()
         error = fails(tf.function(step, jit_compile=True))
         assert "XLA compiles this step" in str(error), error
 
