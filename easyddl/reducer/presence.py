@@ -24,6 +24,7 @@ class PresenceFlags:
     def __init__(self, indices, dtype):
         self._indices = indices
         self._dtype = dtype
+        self._found_all = set(indices)
         self._all = None  # the flags of a rank that has all gradients
 
     def of(self, is_present, like):
@@ -33,16 +34,18 @@ class PresenceFlags:
             is_present: List of booleans. Whether this rank has each gradient.
             like: A tensor.
         """
+        if all(is_present):
+            return self.of_all(like)
         return self._of([is_present[i] for i in self._indices], like)
 
     def of_all(self, like):
         """Returns the flags of a rank that has all gradients, on the device of `like`."""
+        # Copying new flags to a GPU would wait for it. A graph needs a tensor of its own.
+        if self._all is not None and not backends.require().is_symbolic(like):
+            return self._all
         return self._of([True] * len(self._indices), like)
 
     def _of(self, mine, like):
-        # Copying new flags to a GPU would wait for it.
-        if all(mine) and self._all is not None:
-            return self._all
         backend = backends.require()
         flags = backend.from_numpy(np.where(mine, np.inf, 0).astype("float32"), like)
         flags = ops.cast(flags, self._dtype)
@@ -57,6 +60,8 @@ class PresenceFlags:
             is_present: List of booleans. Whether this rank has each gradient.
             flags: The sum or the mean of all ranks' flags.
         """
+        if all(is_present):
+            return self._found_all
         mine = {i for i in self._indices if is_present[i]}
         # A rank that has no batch traces a step only to register its gradients.
         if len(mine) == len(self._indices) or backends.require().is_symbolic(flags):

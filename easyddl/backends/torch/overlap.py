@@ -60,6 +60,7 @@ class Overlap:
         self._buckets = buckets
         self._bucket_of = {i: number for number, bucket in enumerate(buckets) for i in bucket}
         self._parameters = parameters
+        self._gradients_of = [[i for i in each if i < len(parameters)] for each in buckets]
         self._queue = queue
         self._weight = weight
         self._flags = flags
@@ -129,7 +130,7 @@ class Overlap:
 
     def _submit_if_ready(self, number):
         """Submits a bucket if the backward pass has computed all of its gradients."""
-        of_gradients = [j for j in self._buckets[number] if j < len(self._parameters)]
+        of_gradients = self._gradients_of[number]
         if number in self._submitted or not all(self._passes[j] == 1 for j in of_gradients):
             return
         tensors = {j: self._parameters[j].grad for j in of_gradients}
