@@ -30,7 +30,7 @@ def _allow(what: str) -> None:
 
 
 def _forget_nothing() -> None:
-    """There are no calls to forget."""
+    """Does nothing: no call has begun."""
 
 
 _called: Callable[[], str] = _nothing_is_called
