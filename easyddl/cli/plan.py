@@ -64,7 +64,7 @@ def run(options):
     Returns:
         The exit status; 2 if the options or a file are wrong.
     """
-    from easyddl.plan import network_file, planner
+    from easyddl.plan import network_file, plan_file, planner
 
     try:
         graph = network_file.read(
@@ -76,10 +76,11 @@ def run(options):
         return 2
     hosts = [host.name for host in listed]
     planned = planner.plan(graph, hosts, options.size, _SIZES if options.explain else ())
-    lines = _report(graph, listed, planned, options)
+    names = plan_file.group_names(graph, planned.nest)
+    lines = _report(graph, listed, planned, names, options)
     if options.output is not None:
         try:
-            _write(graph, planned, options)
+            _write(planned, names, options)
         except OSError as error:
             sys.stderr.write(
                 f"easyddl plan: argument --output: {options.output} cannot be written: "
@@ -110,7 +111,7 @@ def _hosts(options, graph):
     return listed
 
 
-def _write(graph, planned, options):
+def _write(planned, names, options):
     from easyddl.plan import plan_file
 
     algorithms = planned.algorithms[options.size]
@@ -118,12 +119,11 @@ def _write(graph, planned, options):
         f"A plan for {options.topology}, by `easyddl plan`.\n"
         f"Chosen for {_bytes(options.size)}: {_algorithms(algorithms)}."
     )
-    names = plan_file.group_names(graph, planned.nest)
     plan_file.write(options.output, planned.nest, names, comment)
 
 
-def _report(graph, listed, planned, options):
-    from easyddl.plan import cost, partitions, plan_file, planner
+def _report(graph, listed, planned, names, options):
+    from easyddl.plan import cost, partitions, planner
 
     hosts, size = [host.name for host in listed], options.size
     algorithms = planned.algorithms[size]
@@ -143,7 +143,6 @@ def _report(graph, listed, planned, options):
         yield f"{name:32} {_time(each.seconds):>10}  {_algorithms(each.algorithms)}"
     yield f"{'lower bound':32} {_time(bound.seconds):>10}  {bound.reason}"
     yield ""
-    names = plan_file.group_names(graph, planned.nest)
     yield f"The plan ({planned.method}):"
     carried = planned_cost.link_bytes if options.explain else None
     yield from _tree(graph, planned.nest, names, carried)
@@ -180,7 +179,7 @@ def _tree(graph, nest, names, carried, indent="  "):
 
 def _switch_links(graph, planned_cost):
     """Yields a line for each link between switches."""
-    between = [link for link in graph.links if not set(link.ends) & set(graph.hosts)]
+    between = graph.switch_links()
     if between:
         yield "Links between switches:"
     for link in between:

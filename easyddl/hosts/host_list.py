@@ -101,7 +101,7 @@ def expand_names(text):
     """Expands Slurm's notation of host names: `n[1-3,07],m1` names n1, n2, n3, n07 and m1.
 
     Raises:
-        ValueError: If the brackets do not match.
+        ValueError: If the brackets do not match, or hold other than ranges of numbers.
     """
     if text.count("[") != text.count("]"):
         raise ValueError(f"A list of hosts must close its brackets. Received: {text!r}")
@@ -116,7 +116,12 @@ def _expand(part):
     before, after = part[: found.start()], part[found.end() :]
     names = []
     for item in found[1].split(","):
-        first, dash, last = item.partition("-")
+        first, dash, last = item.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise ValueError(
+                "What the brackets of a list of hosts hold is not a range of numbers, such as "
+                f"`[1-4]`. Received: {part!r}"
+            )
         numbers = range(int(first), int(last if dash else first) + 1)
         names += [f"{before}{number:0{len(first)}}" for number in numbers]
     return [name for start in names for name in _expand(start + after)]

@@ -22,6 +22,7 @@ import collections
 import dataclasses
 import itertools
 import math
+import operator
 
 # The constants of ext/algorithms/inter_host_algorithm.cpp.
 LATENCY_BYTES = 32 << 10  # the latency of a message, in bytes that a link carries in the same time
@@ -239,12 +240,12 @@ def level_rounds(nest, level, size, choose):
             Returns an algorithm.
     """
     owners, is_last = owners_of(nest), level + 1 == depth(nest)
+    kept = owners[level]
     shard = size / math.prod(owners[:level])
     groups = groups_at(nest, level)
     used, all_phases = {}, []
     for group in groups:
         n = len(group)
-        kept = n if is_last else owners[level]
         algorithm = used[n] = applied(choose(level, shard, n), n, kept, is_last)
         lanes = [lanes_of(child, owners) for child in group]
         all_phases += [
@@ -270,8 +271,8 @@ def _together(sequences):
     return joined
 
 
-def round_seconds(graph, flows):
-    """Returns the time of a round: the longest latency, plus the time of the fullest link."""
+def round_loads(graph, flows):
+    """Returns the longest latency of a round, and the bytes of each link."""
     loads, latency = collections.defaultdict(float), 0.0
     for source, target, size in flows:
         route = graph.route(source, target)
@@ -279,6 +280,12 @@ def round_seconds(graph, flows):
         for link, share in route.links:
             # The sender pays for the message.
             loads[link] += share * (size + MESSAGE_BYTES if link[0] == source else size)
+    return latency, dict(loads)
+
+
+def round_seconds(graph, flows):
+    """Returns the time of a round: the longest latency, plus the time of the fullest link."""
+    latency, loads = round_loads(graph, flows)
     return latency + max((load / graph.rates[link] for link, load in loads.items()), default=0.0)
 
 
@@ -293,8 +300,8 @@ def level_seconds(graph, nest, level, size, algorithm):
     return seconds_of(graph, rounds)
 
 
-def best_algorithms(graph, nest, size):
-    """Returns the algorithm of each level that takes the least time.
+def best_levels(graph, nest, size):
+    """Returns the least time of each level, and the algorithm that takes it.
 
     The levels follow one another, and what one sends does not depend on the algorithm of another.
     """
@@ -304,10 +311,14 @@ def best_algorithms(graph, nest, size):
         names = candidates(
             [len(group) for group in groups_at(nest, level)], owners[level], level == last
         )
-        found.append(
-            min(names, key=lambda name, k=level: level_seconds(graph, nest, k, size, name))
-        )
-    return tuple(found)
+        timed = [(level_seconds(graph, nest, level, size, name), name) for name in names]
+        found.append(min(timed, key=operator.itemgetter(0)))
+    return found
+
+
+def best_algorithms(graph, nest, size):
+    """Returns the algorithm of each level that takes the least time."""
+    return tuple(name for _, name in best_levels(graph, nest, size))
 
 
 def allreduce(graph, nest, size, algorithms=None):

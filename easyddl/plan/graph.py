@@ -128,9 +128,9 @@ class Graph:
         near = self.neighbors[host]
         return max(near, key=lambda neighbor: self.rates[host, neighbor], default=host)
 
-    def rate_of(self, host):
-        """Returns the bytes per second of all links of a host."""
-        return sum(self.rates[host, neighbor] for neighbor in self.neighbors[host])
+    def switch_links(self):
+        """Returns the links between two switches."""
+        return [link for link in self.links if self._switches.issuperset(link.ends)]
 
     def check_routes(self):
         """Raises a `ValueError` that names two hosts between which there is no route."""

@@ -133,12 +133,8 @@ def _names(file, key, value, **place):
 
 
 def _problem(error):
-    """Returns what is wrong with a list of hosts, without what was received.
-
-    The error of `int` does not say what its text stands for.
-    """
-    text = str(error).partition(" Received: ")[0].rstrip(".")
-    return "what brackets hold is not a range of numbers" if "int()" in text else text
+    """Returns what is wrong with a list of hosts, without what was received."""
+    return str(error).partition(" Received: ")[0].rstrip(".")
 
 
 # ---- Slurm

@@ -51,8 +51,7 @@ def of_network(graph, hosts):
         own = {host for host in graph.neighbors[switch] if len(graph.neighbors[host]) == 1}
         parts = [part - own for part in parts if part != {switch}] + [own | {switch}]
         found.append(_of(graph, hosts, parts, f"the links of {switch}"))
-    between = [link for link in graph.links if not set(link.ends) & set(graph.hosts)]
-    for link in between[:_MOST_LINKS]:
+    for link in graph.switch_links()[:_MOST_LINKS]:
         parts = graph.components(lambda a, b, ends=set(link.ends): {a, b} == ends)
         found.append(_of(graph, hosts, parts, "the link {}-{}".format(*link.ends)))
     attached = {}

@@ -55,12 +55,15 @@ def plan(graph, hosts, size, sizes=()):
     walk = network_order(graph, hosts)
     is_small = len(hosts) <= MOST_EXACT
     nests = [tuple(walk), *_nests(graph, walk, is_small)]
-    by_cost = sorted(nests, key=lambda nest: _seconds(graph, nest, size))
+    seconds = functools.cache(lambda nest: _seconds(graph, nest, size))
+    by_cost = sorted(nests, key=seconds)
     solver = _Solver()
-    ordered = [_ordered(graph, nest, size, solver) for nest in by_cost[: _KEPT_NESTS[is_small]]]
+    ordered = [
+        _ordered(graph, nest, size, seconds, solver) for nest in by_cost[: _KEPT_NESTS[is_small]]
+    ]
     best = tuple(hosts)
     for nest in sorted(ordered, key=cost.depth):
-        if _seconds(graph, nest, size) < _seconds(graph, best, size) * (1 - _TOLERANCE):
+        if seconds(nest) < seconds(best) * (1 - _TOLERANCE):
             best = nest
     if not is_small:
         method = "clusters by rate, then 2-opt"
@@ -100,10 +103,7 @@ def for_engine(graph, hosts, planned, size):
 
 
 def _seconds(graph, nest, size):
-    return sum(
-        cost.level_seconds(graph, nest, level, size, algorithm)
-        for level, algorithm in enumerate(cost.best_algorithms(graph, nest, size))
-    )
+    return sum(seconds for seconds, _ in cost.best_levels(graph, nest, size))
 
 
 # ---- groups
@@ -253,18 +253,23 @@ class _Solver:
             return None
 
 
-def _ordered(graph, nest, size, solver):
-    """Returns a nest with the best orders of the members of its groups that were found."""
-    best, seconds = nest, _seconds(graph, nest, size)
+def _ordered(graph, nest, size, seconds, solver):
+    """Returns a nest with the best orders of the members of its groups that were found.
+
+    Args:
+        graph: `Graph`.
+        nest: A nest of hosts.
+        size: Number. The bytes to reduce.
+        seconds: Function of a nest that returns its time.
+        solver: `_Solver`.
+    """
+    best = nest
     for level in range(cost.depth(nest)):
         for algorithm in ("ring", "halving"):
             reorder = functools.partial(_reordered, graph, best, level, size, algorithm, solver)
             changed = _map_groups(best, level, reorder)
-            if changed == best:
-                continue
-            changed_seconds = _seconds(graph, changed, size)
-            if changed_seconds < seconds * (1 - _TOLERANCE):
-                best, seconds = changed, changed_seconds
+            if seconds(changed) < seconds(best) * (1 - _TOLERANCE):
+                best = changed
     return best
 
 
@@ -277,8 +282,7 @@ def _map_groups(nest, level, function):
 def _reordered(graph, nest, level, size, algorithm, solver, group):
     """Returns a group of a nest with its members in the best order for an algorithm."""
     owners, is_last = cost.owners_of(nest), level + 1 == cost.depth(nest)
-    n = len(group)
-    kept = n if is_last else owners[level]
+    n, kept = len(group), owners[level]
     if n < 4 or algorithm not in cost.candidates([n], kept, is_last):
         return group
     shard = size / math.prod(owners[:level])
@@ -286,13 +290,12 @@ def _reordered(graph, nest, level, size, algorithm, solver, group):
     if algorithm == "halving":
         order = _halving_order(graph, group, lanes, shard)
     else:
-        arcs = {
-            (i, j): _arc(graph, lanes[i], lanes[j], shard / kept)
-            for i, j in itertools.permutations(range(n), 2)
-            if n <= MOST_EXACT
-        }
         order = None
         if n <= MOST_EXACT:
+            arcs = {
+                (i, j): _arc(graph, lanes[i], lanes[j], shard / kept)
+                for i, j in itertools.permutations(range(n), 2)
+            }
             order = list(range(n)) if _is_least(graph, arcs) else solver.solve(arcs, graph.rates)
         if order is None:
             order = _two_opt(graph, lanes, shard / kept)
@@ -301,14 +304,8 @@ def _reordered(graph, nest, level, size, algorithm, solver, group):
 
 def _arc(graph, senders, receivers, size):
     """Returns the latency of the messages between the lanes of two members, and their loads."""
-    latency, loads = 0.0, {}
-    for sender, receiver in zip(senders, receivers, strict=True):
-        route = graph.route(sender, receiver)
-        latency = max(latency, route.latency)
-        for link, share in route.links:
-            own = cost.MESSAGE_BYTES if link[0] == sender else 0
-            loads[link] = loads.get(link, 0.0) + share * (size + own)
-    return latency, loads
+    pairs = zip(senders, receivers, strict=True)
+    return cost.round_loads(graph, [(*pair, size) for pair in pairs])
 
 
 def _is_least(graph, arcs):

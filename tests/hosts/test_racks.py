@@ -38,6 +38,13 @@ def test_names_are_folded(names, text):
         assert host_list.expand_names(text) == names
 
 
+@pytest.mark.parametrize("held", ["a", "1-a", "-2", "1-", ""])
+def test_what_is_no_range_of_numbers_is_refused(held):
+    with pytest.raises(ValueError, match=r"not a range of numbers.* Received: 'h\[") as error:
+        host_list.expand_names(f"m1,h[{held}]")
+    assert "int()" not in str(error.value)
+
+
 def test_the_switches_of_slurm():
     want = {"dev0": "s0", "dev1": "s0", "gpu05": "s0", "dev2": "s1", "dev3": "s1"}
     assert racks.of_topology(SWITCHES) == want
