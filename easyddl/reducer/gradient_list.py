@@ -197,12 +197,10 @@ class GradientList:
     def _mean(self, grads, weight, is_present):
         self.note()
         tensors = [self._submitted(grads, i) for i in self._indices]
-        found = set(self._indices)
         if self._is_eager:
             tensors.append(self._flags.of(is_present, tensors[0]))
         means = self._registration.reduce(tensors, weight)
-        if self._is_eager:
-            found = self._flags.found(is_present, means.pop())
+        found = self._flags.found(is_present, means.pop()) if self._is_eager else {*self._indices}
         result = [None] * len(grads)
         for i, mean in zip(self._indices, means, strict=True):
             result[i] = mean if i in found else None

@@ -36,22 +36,21 @@ class PresenceFlags:
         """
         if all(is_present):
             return self.of_all(like)
-        return self._of([is_present[i] for i in self._indices], like)
+        return self._new([is_present[i] for i in self._indices], like)
 
     def of_all(self, like):
         """Returns the flags of a rank that has all gradients, on the device of `like`."""
-        # Copying new flags to a GPU would wait for it. A graph needs a tensor of its own.
-        if self._all is not None and not backends.require().is_symbolic(like):
-            return self._all
-        return self._of([True] * len(self._indices), like)
+        is_symbolic = backends.require().is_symbolic
+        if self._all is None or is_symbolic(like):
+            flags = self._new(True, like)
+            if is_symbolic(flags):  # a graph needs a tensor of its own
+                return flags
+            self._all = flags  # copying new ones to a GPU would wait for it
+        return self._all
 
-    def _of(self, mine, like):
-        backend = backends.require()
-        flags = backend.from_numpy(np.where(mine, np.inf, 0).astype("float32"), like)
-        flags = ops.cast(flags, self._dtype)
-        if all(mine) and not backend.is_symbolic(flags):
-            self._all = flags
-        return flags
+    def _new(self, mine, like):
+        values = np.where(np.broadcast_to(mine, len(self._indices)), np.inf, 0).astype("float32")
+        return ops.cast(backends.require().from_numpy(values, like), self._dtype)
 
     def found(self, is_present, flags):
         """Returns the set of the gradients that any rank has in this step.
@@ -62,9 +61,8 @@ class PresenceFlags:
         """
         if all(is_present):
             return self._found_all
-        mine = {i for i in self._indices if is_present[i]}
         # A rank that has no batch traces a step only to register its gradients.
-        if len(mine) == len(self._indices) or backends.require().is_symbolic(flags):
-            return mine
+        if backends.require().is_symbolic(flags):
+            return {i for i in self._indices if is_present[i]}
         there = backends.require().to_numpy(ops.cast(flags, "float32")) != 0
         return {i for i, is_there in zip(self._indices, there, strict=True) if is_there}
