@@ -17,9 +17,7 @@ from easyddl.checkpoint import atomic_files
 from easyddl.compat import keras_saving, patches
 from easyddl.hosts import launched_process
 from easyddl.machine import processes
-from easyddl.runtime import world
-
-_MOST_SHOWN = 5
+from easyddl.runtime import console, world
 
 _saved: dict[str, None] = {}  # the paths of this process's saves, the last one at the end
 
@@ -101,17 +99,15 @@ def _note_saved(given):
     The last path has a text of its own, because the root may have saved others alone before.
     """
     _saved.pop(given, None)
-    *earlier, last = [*_saved, given]
+    earlier = list(_saved)
     _saved[given] = None
     world.warn_at_end(
         "file",
-        f"easyddl: all ranks have saved the model as {last}. The file is complete. All ranks have "
+        f"easyddl: all ranks have saved the model as {given}. The file is complete. All ranks have "
         "the same model, so one may save it alone: `if ddl.is_root(): model.save(...)`.",
     )
-    more = len(earlier) - _MOST_SHOWN
-    shown = ", ".join(earlier[:_MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
-    text = f"easyddl: before, all ranks have saved models as {shown}, too." if earlier else ""
-    world.warn_at_end("files", text)
+    text = f"easyddl: before, all ranks have saved models as {console.first(earlier)}, too."
+    world.warn_at_end("files", text if earlier else "")
 
 
 def _is_older_than_this_process(path):

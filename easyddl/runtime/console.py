@@ -7,8 +7,9 @@ import sys
 from easyddl.hosts import launchers
 from easyddl.machine import processes
 
-_COMMANDS = tuple(name for launcher in launchers.LAUNCHERS for name in launcher.commands)
+MOST_SHOWN = 5  # of several texts in a message
 
+_COMMANDS = tuple(name for launcher in launchers.LAUNCHERS for name in launcher.commands)
 
 _declared = False
 
@@ -59,6 +60,18 @@ def ranks(numbers):
         numbers: List of integers, at least one.
     """
     return f"rank{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+
+
+def first(texts, separator=", "):
+    """Returns the first of several texts, and how many more there are.
+
+    Args:
+        texts: List of strings.
+        separator: String, between two texts.
+    """
+    more = len(texts) - MOST_SHOWN
+    end = f"{separator.removesuffix('and ')}and {more} more" if more > 0 else ""
+    return separator.join(texts[:MOST_SHOWN]) + end
 
 
 def by_rank(values):

@@ -13,8 +13,6 @@ from easyddl.data import dataset_files, global_random, kinds, lookup_tables, spl
 from easyddl.runtime import console, notices, settled_errors, world
 from easyddl.training import configuration
 
-_MOST_SHOWN = 5
-
 # The arguments of `fit` that must be equal on all ranks, with their defaults.
 _EQUAL = {"epochs": 1, "initial_epoch": 0, "validation_freq": 1}
 
@@ -336,18 +334,18 @@ def _compare_configurations(by_rank, sections):
     if rates:
         notices.tell(
             "warning: the ranks pass different learning rates. DDLGlobalVariablesCallback gives "
-            f"all ranks that of the root. {_ADVICE} Received: {_shown(rates)}"
+            f"all ranks that of the root. {_ADVICE} Received: {console.first(rates, '; and ')}"
         )
     if layers:
         notices.tell(
             "warning: the ranks' layers are configured differently, and train together. "
-            f"{_ADVICE} Received: {_shown(layers)}"
+            f"{_ADVICE} Received: {console.first(layers, '; and ')}"
         )
     if errors:
         raise settled_errors.settled(
             ValueError(
                 "All ranks must configure the model in the same way, or their weights part. "
-                f"{_ADVICE} Received: {_shown(errors)}"
+                f"{_ADVICE} Received: {console.first(errors, '; and ')}"
             )
         )
 
@@ -381,7 +379,7 @@ def _compare_class_weights(by_rank):
         notices.tell(
             "warning: `class_weight` of model.fit() differs between the ranks, so that their "
             "losses differ. Compute it from all data, before split_data. Received: "
-            f"{_shown(found)}"
+            f"{console.first(found, '; and ')}"
         )
 
 
@@ -435,8 +433,3 @@ def _compare_validation(by_rank):
             'pass DDLCallback(validation="split"). Received, in samples: '
             f"{console.by_rank(lengths)}",
         )
-
-
-def _shown(texts):
-    more = len(texts) - _MOST_SHOWN
-    return "; and ".join(texts[:_MOST_SHOWN]) + (f"; and {more} more" if more > 0 else "")

@@ -12,8 +12,6 @@ from easyddl.compat import keras_layer
 from easyddl.runtime import console, settled_errors
 from easyddl.training import adapted_layers, layer_state, model_state
 
-_MOST_SHOWN = 5
-
 ROUNDING = (
     "If they differ by rounding only (by less than 1e-5), a custom step computes with numbers that "
     "differ by rank, and does not undo that exactly."
@@ -68,14 +66,11 @@ def differences(model):
         _shown(getattr(compared[i], "path", compared[i].name), checksums[:, i])
         for i in of_variables
     ]
-    sizes = _sizes_of_differences([compared[i] for i in of_variables[:_MOST_SHOWN]])
+    sizes = _sizes_of_differences([compared[i] for i in of_variables[: console.MOST_SHOWN]])
     shown[: len(sizes)] = map("{} ({})".format, shown, sizes)
     if len(compared) in differing:
         shown += _differing_constants(objects.allgather_object(constants))
-    if not shown:
-        return None
-    more = f", and {len(shown) - _MOST_SHOWN} more" if len(shown) > _MOST_SHOWN else ""
-    return "; ".join(shown[:_MOST_SHOWN]) + more
+    return console.first(shown, "; ") if shown else None
 
 
 def _sizes_of_differences(compared):

@@ -16,8 +16,6 @@ from easyddl.data.kinds import is_a
 from easyddl.runtime import console, notices
 from easyddl.training import model_state
 
-_MOST_SHOWN = 5
-
 
 def watch(fit):
     """Warns after the first epoch of a fit if such variables differ between the ranks.
@@ -84,12 +82,11 @@ def _compare(untracked):
         if ranks:
             differing.append(f"{name_shape[0]} of shape {name_shape[1]} on {console.ranks(ranks)}")
     if differing:
-        more = ", and more" if len(differing) > _MOST_SHOWN else ""
         notices.tell(
             "warning: the steps of model.fit() use variables that the model does not track. "
             "Nothing broadcasts them, and the ranks have different values. Create them by "
             "add_weight() of a layer or of the model, or pass them to ddl.broadcast_variables() "
-            f"before fit(). Received: {', '.join(differing[:_MOST_SHOWN])}{more}, with other "
+            f"before fit(). Received: {console.first(differing)}, with other "
             "values than on rank 0"
         )
 
