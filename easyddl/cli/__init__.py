@@ -8,6 +8,7 @@ import argparse
 import importlib
 import os
 import pkgutil
+import re
 import signal
 import sys
 
@@ -39,8 +40,31 @@ def main(arguments=None):
         return 128 + signal.SIGINT
 
 
+class _Parser(argparse.ArgumentParser):
+    """Adds to an error which option has one dash in place of two.
+
+    `mpirun` and other launchers accept `-hostfile` for `--hostfile`. Here it is `-h` with a value,
+    so that the error of argparse is about `--help`.
+    """
+
+    _arguments = ()
+
+    def parse_known_args(self, args=None, namespace=None):
+        self._arguments = sys.argv[1:] if args is None else args
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message):
+        options = re.findall(r"--[\w-]+", self.format_usage())
+        for argument in self._arguments:
+            meant = "-" + argument.partition("=")[0]
+            if meant in options:
+                message += f". Write `{meant}`, with two dashes"
+                break
+        super().error(message)
+
+
 def _run(arguments):
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="easyddl", description="Synchronous data parallelism for Keras 3 over MPI."
     )
     parser.add_argument("--version", action="version", version=f"easyddl {version.version()}")
