@@ -309,7 +309,8 @@ def _compare_data(place, path, by_rank):
         received = f"other values on {console.ranks(others)} than on rank 0"
     text = (
         f"The ranks passed {path} with different {what} to {place}, so that their shards are not "
-        f"those of the same data. {_ADVICE} If it is meant, pass compare=False. Received: "
+        f"those of the same data. Pass all data on each rank, not a part that the script has "
+        f"chosen by its rank. {_ADVICE} If it is meant, pass compare=False. Received: "
         f"{received}"
     )
     if found == "floats":
