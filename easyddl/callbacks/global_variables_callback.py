@@ -162,7 +162,9 @@ class DDLGlobalVariablesCallback(FreshCopy, keras.callbacks.Callback):
         )
         stops, entries, own, attributes = zip(*objects.allgather_object(mine), strict=True)
         self.model.stop_training = any(stops)
-        epoch_logs.warn_of_differences(entries, own, epoch)
+        # Ranks that train alone have other results anyway, and another warning names the cause.
+        if fit is None or fit.step is not None or not fit.has_trained_alone():
+            epoch_logs.warn_of_differences(entries, own, epoch)
         # A script may read these on any rank, such as `best` of a ModelCheckpoint.
         for (callback, _), (name, values) in zip(on_root, attributes[0], strict=False):
             if not world.is_root() and type(callback).__name__ == name:

@@ -156,6 +156,8 @@ elif HOW == "fit":
     fit(new_model())
 elif HOW == "plain_fit":  # it has a warning of its own
     new_model().fit(X, Y, verbose=0)
+elif HOW == "fit_with_the_last_callback_alone":
+    new_model().fit(X, Y, verbose=0, callbacks=[ddl.DDLGlobalVariablesCallback()])
 elif HOW.startswith("native"):
     native({"native": do_nothing, "native_reduced": reduce_each}[HOW])
 else:
