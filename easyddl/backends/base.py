@@ -198,6 +198,17 @@ class Backend(abc.ABC):
         """
         return None
 
+    def checkpoint_writers(self):
+        """Returns the functions with which the framework itself writes checkpoints.
+
+        Each takes an object, then `file_prefix`, with which the paths of several files begin, and
+        then other arguments. It returns the prefix.
+
+        Returns:
+            List of pairs: the owner, which is a class or a module, and the name.
+        """
+        return []
+
     # Layers.
 
     def untracked_state(self, layer):

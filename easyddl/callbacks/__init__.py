@@ -35,3 +35,4 @@ _model_files.install()
 if _launcher.is_rank_of_several() and _backends.find() is not None:
     _optimizer_classes.watch()
     _backends.require().on_native_update(_unreduced_updates.note_native)
+    _model_files.install_for(_backends.require())

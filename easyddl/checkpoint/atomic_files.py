@@ -102,9 +102,9 @@ def write_entries(path, write, writer=0):
 
 
 def is_temporary(path):
-    """Returns whether a path is one that `write_file` or `write_entries` has passed to `write`."""
-    folder = os.path.basename(os.path.dirname(path))
-    return re.match(r"\.new\d*-", folder) is not None
+    """Returns whether a path, or one above it, is one that is passed to a function `write` here."""
+    folders = pathlib.PurePath(path).parts[:-1]
+    return any(re.match(r"\.new\d*-", folder) for folder in folders)
 
 
 def scratch_of(path, writer=0):

@@ -3,7 +3,8 @@
 Most scripts end with `model.save("model.keras")`, which all ranks call at once. The ranks' models
 are equal, so the file of any rank is correct if it is complete. Therefore, in a job of several
 ranks, Keras's functions that write model files write to a temporary path, and the finished file
-then replaces the file at the final path: see `atomic_files.write_entries`.
+then replaces the file at the final path: see `atomic_files.write_entries`. The same holds for the
+checkpoints that TensorFlow writes itself.
 
 Saving is not a collective, because a script may save on one rank only. It does not start MPI.
 """
@@ -13,6 +14,7 @@ import os
 import pathlib
 import tempfile
 
+from easyddl import backends
 from easyddl.checkpoint import atomic_files
 from easyddl.compat import keras_saving, patches
 from easyddl.hosts import launched_process
@@ -30,6 +32,16 @@ def install():
         patches.install(owner, name, _without_prompt)
 
 
+def install_for(backend):
+    """Patches the functions with which a framework itself writes checkpoints.
+
+    Args:
+        backend: The active `Backend`.
+    """
+    for owner, name in backend.checkpoint_writers():
+        patches.install(owner, name, _atomic_checkpoint)
+
+
 def _atomic(original):
     @functools.wraps(original)
     def write(subject, filepath, *args, **kwargs):
@@ -37,6 +49,19 @@ def _atomic(original):
         if path is None:
             return original(subject, filepath, *args, **kwargs)
         return _write(path, os.fspath(filepath), lambda to: original(subject, to, *args, **kwargs))
+
+    return write
+
+
+def _atomic_checkpoint(original):
+    @functools.wraps(original)
+    def write(subject, file_prefix, *args, **kwargs):
+        # In a graph this only adds an operation, which writes later.
+        path = _final_path(file_prefix) if backends.require().is_eager() else None
+        if path is None:
+            return original(subject, file_prefix, *args, **kwargs)
+        _write(path, os.fspath(file_prefix), lambda to: original(subject, to, *args, **kwargs))
+        return os.fspath(file_prefix)
 
     return write
 

@@ -203,6 +203,27 @@ def check_exports(folder):
 
 
 @in_shared_folder
+def check_checkpoints_of_tensorflow(folder):
+    if BACKEND != "tensorflow":
+        return
+    import tensorflow as tf
+
+    checkpoint = tf.train.Checkpoint(model=trained())
+    manager = tf.train.CheckpointManager(checkpoint, str(folder), max_to_keep=2)
+    for number in range(1, SAVES + 1):
+        COMM.Barrier()
+        assert manager.save() == manager.latest_checkpoint == str(folder / f"ckpt-{number}")
+    kept = [f"ckpt-{number}" for number in (SAVES - 1, SAVES)]
+    files = [f"{name}{end}" for name in kept for end in (".data-00000-of-00001", ".index")]
+    assert_holds(folder, "checkpoint", *files)
+    for name in kept:
+        loaded = keras.models.clone_model(trained())
+        tf.train.Checkpoint(model=loaded).restore(str(folder / name)).expect_partial()
+        for weight, expected in zip(loaded.get_weights(), weights_of_the_root(), strict=True):
+            np.testing.assert_array_equal(weight, expected)
+
+
+@in_shared_folder
 def check_one_rank_saves_alone(folder):
     for rank in range(SIZE):
         if rank == RANK:

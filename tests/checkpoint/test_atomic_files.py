@@ -298,6 +298,7 @@ def test_each_process_removes_its_own_leftovers(tmp_path):
     assert len(of_others) == 4
     for scratch in of_others:
         assert atomic_files.is_temporary(os.path.join(scratch, "m.keras"))
+        assert atomic_files.is_temporary(os.path.join(scratch, "m", "variables", "variables"))
     assert not atomic_files.is_temporary(path)
 
 

@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
+from tensorflow.python.checkpoint import checkpoint
 from tensorflow.python.eager import context, record
 from tensorflow.python.ops import control_flow_util
 
@@ -25,6 +26,15 @@ def op_seed_state():
 def set_op_seed_state(state):
     """Restores what `op_seed_state` returned."""
     context.context()._rng.setstate(state)
+
+
+def checkpoint_writer():
+    """Returns the class whose `save` writes the files of `tf.train.Checkpoint`.
+
+    Without it, ranks that save a checkpoint to one path at once get errors of TensorFlow, such as
+    `NotFoundError`, because they rename each other's files.
+    """
+    return checkpoint.TrackableSaver
 
 
 def add_control_input(op, other):

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from easyddl.backends.base import Backend
-from easyddl.backends.tensorflow import shared_rows, step
+from easyddl.backends.tensorflow import private, shared_rows, step
 
 
 class TensorFlowTensors(Backend):
@@ -40,6 +40,9 @@ class TensorFlowTensors(Backend):
 
     def assign(self, variable, value):
         variable.assign(value)
+
+    def checkpoint_writers(self):
+        return [(private.checkpoint_writer(), "save")]
 
     def has_rows(self, gradient):
         # XLA needs arrays of fixed length, but the number of rows differs between ranks and steps.
