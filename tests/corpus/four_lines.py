@@ -18,6 +18,7 @@ Comments in the first lines, `# key: value`, tell what is particular about a scr
 - `rtol`: the relative tolerance, if not that of float64;
 - `ddl_callback`: the arguments of `DDLCallback`;
 - `before_fit`: a statement that a user of easyddl would add before `fit`, or before the loop;
+- `refused`: what the error says that all ranks get without the statement of `before_fit`;
 - `optimizer`: `distributed` has `ddl.DistributedOptimizer` around each optimizer of a loop;
 - `batch_norm`: `sync` has `ddl.SyncBatchNormalization` stand for Keras's layer.
 """
@@ -40,14 +41,19 @@ def headers(source):
     return found
 
 
-def with_four_lines(source):
-    """The source of a script that trains on many ranks, of that of one which does on one."""
+def with_four_lines(source, with_advice=True):
+    """The source of a script that trains on many ranks, of that of one which does on one.
+
+    Args:
+        source: String.
+        with_advice: Boolean. Whether the statement of `before_fit` is added.
+    """
     told = headers(source)
     tree = ast.parse(source)
     names = _assigned(tree)
     tree = _Rewriter(told).visit(tree)
     lines, split = [], set()
-    before_fit = ast.parse(told.get("before_fit", "")).body
+    before_fit = ast.parse(told.get("before_fit", "") if with_advice else "").body
     for statement in tree.body:
         calls = [node for node in ast.walk(statement) if _trains(node)]
         data = [name for call in calls for name in _data_of(call) if name in names - split]

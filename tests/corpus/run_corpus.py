@@ -3,8 +3,9 @@
 Usage: run_corpus.py alone|ranks FOLDER SCRIPT...
 
 For each script SCRIPT the process of rank R leaves in the folder SCRIPT.R.json, with its histories
-or its error, and SCRIPT.R.npz, with the variables of its models and optimizers. Importing Keras
-takes seconds, hence many scripts in a process.
+or its error, and SCRIPT.R.npz, with the variables of its models and optimizers. A script may have a
+list `disjoint`, of numbers that no two ranks may have: it is left, too. Importing Keras takes
+seconds, hence many scripts in a process.
 """
 
 import importlib.util
@@ -80,14 +81,15 @@ def run(script, rank):
         ]
     finally:
         del sys.modules[spec.name]
-    return logs, state
+    return {"histories": logs, "disjoint": list(getattr(module, "disjoint", []))}, state
 
 
 def leave(folder, script, rank):
     """Runs a script and writes what it left; returns whether it failed."""
     result, state, began = {"error": None}, {}, time.perf_counter()
     try:
-        result["histories"], state = run(script, rank)
+        left, state = run(script, rank)
+        result.update(left)
     except Exception as error:
         result["error"] = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
     mpi.destroy_what_is_left()

@@ -116,12 +116,22 @@ def train_alone(backend, scripts, folder):
     return {script: read(folder, script, 0) or lost for script in scripts}
 
 
+def without_advice(script):
+    """The name of a script without the statement of `before_fit`, which all ranks refuse."""
+    return f"{script}_without_advice"
+
+
 def train_on_ranks(backend, scripts, folder):
     """One job for all; after a script that fails, another one for those that follow it."""
+    sources = {}
     for script in scripts:
         source = SCRIPTS[script].read_text()
-        (folder / f"{script}.py").write_text(four_lines.with_four_lines(source))
-    found, remaining = {}, list(scripts)
+        sources[script] = four_lines.with_four_lines(source)
+        if "refused" in four_lines.headers(source):
+            sources[without_advice(script)] = four_lines.with_four_lines(source, with_advice=False)
+    for name, source in sources.items():
+        (folder / f"{name}.py").write_text(source)
+    found, remaining = {}, list(sources)
     while remaining:
         paths = [folder / f"{script}.py" for script in remaining]
         said = run_job(RANKS, backend, "ranks", folder, paths)
@@ -146,7 +156,10 @@ def trained(backend, scripts):
 
 @pytest.fixture
 def results(request, backend, script):
-    """What one process and the ranks have left of a script; one job trains all that are chosen."""
+    """What one process and the ranks have left of a script; one job trains all that are chosen.
+
+    The third is what ranks have left that do not follow the advice: nothing if there is none.
+    """
     mpi.require(backend)
     others = [
         item.callspec.params
@@ -155,7 +168,7 @@ def results(request, backend, script):
     ]
     chosen = tuple(each["script"] for each in others if each.get("backend") == backend)
     alone, on_ranks = trained(backend, chosen)
-    return alone[script], on_ranks.get(script, [])
+    return alone[script], on_ranks.get(script, []), on_ranks.get(without_advice(script), [])
 
 
 def assert_close(values, expected, rtol, name):
@@ -182,9 +195,13 @@ def logs_of(result):
 @pytest.mark.parametrize(("backend", "script"), list(cases()))
 def test_script(results, backend, script):
     told = four_lines.headers(SCRIPTS[script].read_text())
-    alone, ranks = results
+    alone, ranks, refused = results
     for who, result in [("one process", alone), *((f"rank {i}", r) for i, r in enumerate(ranks))]:
         assert result["error"] is None, f"{who}: {result['error']}"
+    for result in refused:
+        assert told["refused"] in (result["error"] or "no error"), result["error"]
+    numbers = [number for result in ranks for number in set(result["disjoint"])]
+    assert len(numbers) == len(set(numbers))
     root = ranks[0]
     for other in ranks[1:]:
         assert list(other["state"]) == list(root["state"])
