@@ -54,6 +54,7 @@ INPUTS = {
     "notebooks": (*PACKAGE, DIGITS, "tutorials/notebooks"),
     "extras": (*PACKAGE, DIGITS, "tests/engine/test_nccl_wheel.py"),
     "oldest": (*PACKAGE, DIGITS, "tests"),
+    "newest": (*PACKAGE, "tests"),
     "prerelease": ("easyddl", DIGITS),
     "release": (*BUILD, *RELEASE, DIGITS, "tutorials/contribute.md"),
     "aarch64": (*BUILD, *RELEASE, ".ci/aarch64", *JOBS, "tests/engine", *WORLD),
