@@ -19,9 +19,12 @@ from easyddl.checkpoint import atomic_files
 from easyddl.compat import keras_saving, patches
 from easyddl.hosts import launched_process
 from easyddl.machine import processes
-from easyddl.runtime import console, world
+from easyddl.runtime import world
 
-_saved: dict[str, None] = {}  # the paths of this process's saves, the last one at the end
+_SAVED_BY_ALL = (
+    "easyddl: all ranks have saved the model as {}. Each file is complete. All ranks have the same "
+    "model, so one may save it alone: `if ddl.is_root(): model.save(...)`."
+)
 
 
 def install():
@@ -115,24 +118,7 @@ def _write(path, given, save):
 
     os.makedirs(os.path.dirname(path), exist_ok=True)  # as Keras does for some kinds of files
     atomic_files.write_entries(path, write, writer=launched_process.rank())
-    _note_saved(given)
-
-
-def _note_saved(given):
-    """Requests texts at the end of the job about what all ranks have saved.
-
-    The last path has a text of its own, because the root may have saved others alone before.
-    """
-    _saved.pop(given, None)
-    earlier = list(_saved)
-    _saved[given] = None
-    world.warn_at_end(
-        "file",
-        f"easyddl: all ranks have saved the model as {given}. The file is complete. All ranks have "
-        "the same model, so one may save it alone: `if ddl.is_root(): model.save(...)`.",
-    )
-    text = f"easyddl: before, all ranks have saved models as {console.first(earlier)}, too."
-    world.warn_at_end("files", text if earlier else "")
+    world.warn_at_end("file", _SAVED_BY_ALL, given)
 
 
 def _is_older_than_this_process(path):

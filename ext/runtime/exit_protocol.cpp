@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <unordered_set>
 #include <utility>
 
 #include "common/check.h"
@@ -191,30 +192,36 @@ void ExitProtocol::answer(size_t communicator, uint64_t number, int departed) {
   if (found != waits_.end() && found->second.number == number) found->second.departed = departed;
 }
 
-std::vector<bool> ExitProtocol::leave(const std::vector<int>& values,
+std::vector<bool> ExitProtocol::leave(const std::vector<uint64_t>& values,
                                       const std::function<void()>& serve_others) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     is_leaving_ = true;
     leaving_since_ = Clock::now();
   }
-  // The minimum of the negated values gives the maximum. If minimum and maximum are equal, so are
-  // all values.
-  values_ = values;
-  for (const int value : values) values_.push_back(-value);
-  least_values_.resize(values_.size());
+  count_ = comm_.rank() == kRoot ? values.size() : 0;
   MPI_Request request;
-  EASYDDL_MPI(MPI_Iallreduce, values_.data(), least_values_.data(),
-              static_cast<int>(values_.size()), MPI_INT, MPI_MIN, comm_.get(), &request);
+  EASYDDL_MPI(MPI_Iallreduce, &count_, &most_, 1, MPI_UINT64_T, MPI_MAX, comm_.get(), &request);
   complete(request, Clock::time_point::max(), serve_others);
+  const std::vector<bool> are_common = find_common(values, most_);
   flush_messages(serve_others);
   wait_for_threads();
-  std::vector<bool> are_equal;
-  for (size_t i = 0; i < values.size(); ++i) {
-    const int least = least_values_[i];
-    are_equal.push_back(least != 0 && least == -least_values_[values.size() + i]);
-  }
-  return are_equal;
+  return are_common;
+}
+
+// Returns for each of the root's `count` values whether all ranks have it. All ranks have left, so
+// that none is late here.
+std::vector<bool> ExitProtocol::find_common(const Words& values, size_t count) {
+  if (count == 0) return {};
+  const int n = static_cast<int>(count);
+  Words of_root = values;
+  of_root.resize(count);
+  EASYDDL_MPI(MPI_Bcast, of_root.data(), n, MPI_UINT64_T, kRoot, comm_.get());
+  const std::unordered_set<uint64_t> own(values.begin(), values.end());
+  std::vector<int> have, all_have(count);
+  for (const uint64_t value : of_root) have.push_back(static_cast<int>(own.count(value)));
+  EASYDDL_MPI(MPI_Allreduce, have.data(), all_have.data(), n, MPI_INT, MPI_MIN, comm_.get());
+  return {all_have.begin(), all_have.end()};
 }
 
 // The last messages of this rank may still be in its own memory: MPI may need further calls of this

@@ -62,10 +62,10 @@ class ExitProtocol {
   void serve();
 
   // Waits until all ranks have called it, and until no thread of this rank is in a collective that
-  // could call MPI later. Also compares `values`, which are not negative and equally many on all
-  // ranks: returns for each value whether it is not 0 and the same on all ranks. Meanwhile calls
+  // could call MPI later. Also compares `values`, of which each rank has as many as it likes, in
+  // any order: returns for each value of rank 0 whether all ranks have it. Meanwhile calls
   // `serve_others` from time to time, which answers ranks that have not called it yet.
-  std::vector<bool> leave(const std::vector<int>& values,
+  std::vector<bool> leave(const std::vector<uint64_t>& values,
                           const std::function<void()>& serve_others);
 
  private:
@@ -96,6 +96,7 @@ class ExitProtocol {
   void answer(size_t communicator, uint64_t number, int departed);
   std::vector<Words> counts_if_due();
   std::vector<Words> questions_due();
+  std::vector<bool> find_common(const Words& values, size_t count);
   void flush_messages(const std::function<void()>& serve_others);
   static void complete(MPI_Request& request, Clock::time_point limit,
                        const std::function<void()>& serve_others);
@@ -109,7 +110,7 @@ class ExitProtocol {
   int in_progress_ = 0;                          // number of collectives in progress
   bool is_leaving_ = false, has_sent_counts_ = false, all_have_left_ = false;
   Clock::time_point leaving_since_;
-  std::vector<int> values_, least_values_;
+  uint64_t count_ = 0, most_ = 0;  // of the values that are compared at the end
 
   // Used only by the thread that calls `serve`.
   std::deque<Outgoing> outgoing_;

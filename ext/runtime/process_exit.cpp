@@ -2,11 +2,14 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdint>
 #include <cstdlib>
 #include <exception>
 #include <functional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -23,14 +26,49 @@ namespace {
 // Atomic, because the liveness monitor's thread may end the job while the main thread exits.
 std::atomic<World*> g_world{nullptr};
 std::atomic<pid_t> g_pid{0};
-// The warnings by subject. Written by the interpreter's threads, and read after the interpreter has
-// ended.
-std::array<std::string, kEndWarnings> g_warnings;
 
-// Returns a number by which ranks compare a text; 0 if it is empty.
-int hash_of(const std::string& text) {
-  constexpr size_t kMost = 1 << 30;
-  return text.empty() ? 0 : static_cast<int>(1 + std::hash<std::string>{}(text) % kMost);
+// A warning of `warn_at_end`.
+struct EndWarning {
+  std::string text;
+  std::vector<std::string> items;  // without duplicates
+};
+
+// By subject. Written by the interpreter's threads, and read after the interpreter has ended.
+std::array<EndWarning, kEndWarnings> g_warnings;
+
+// Returns the numbers by which ranks compare their warnings: one for each item of each subject.
+std::vector<uint64_t> hashes_of_warnings() {
+  std::vector<uint64_t> hashes;
+  for (size_t subject = 0; subject < g_warnings.size(); ++subject) {
+    const std::string text = std::to_string(subject) + g_warnings[subject].text;
+    for (const std::string& item : g_warnings[subject].items)
+      hashes.push_back(std::hash<std::string>{}(text + '\0' + item));
+  }
+  return hashes;
+}
+
+// Returns a text in which `items` stand for `{}`: the first of them, if there are many.
+std::string with_items(std::string text, const std::vector<std::string>& items) {
+  constexpr size_t kMostShown = 5;
+  std::string list;
+  for (size_t i = 0; i < std::min(items.size(), kMostShown); ++i)
+    list += (i > 0 ? ", " : "") + items[i];
+  if (items.size() > kMostShown)
+    list += ", and " + std::to_string(items.size() - kMostShown) + " more";
+  const size_t place = text.find("{}");
+  return place == std::string::npos ? text : text.replace(place, 2, list);
+}
+
+// Prints the warnings. `are_common` has a value for each of `hashes_of_warnings`.
+void print_warnings(const std::vector<bool>& are_common) {
+  size_t next = 0;
+  for (const EndWarning& warning : g_warnings) {
+    std::vector<std::string> common;
+    for (const std::string& item : warning.items) {
+      if (are_common.at(next++)) common.push_back(item);
+    }
+    if (!common.empty()) write_line(with_items(warning.text, common));
+  }
 }
 
 void leave_job(World& world) {
@@ -39,13 +77,9 @@ void leave_job(World& world) {
   // takes no lock there. So this thread stops the stall inspector's thread, and does its work.
   StallInspector& stall_inspector = world.stall_inspector();
   stall_inspector.stop();
-  std::vector<int> hashes;
-  for (const std::string& warning : g_warnings) hashes.push_back(hash_of(warning));
-  const std::vector<bool> all_warn =
-      world.exit_protocol().leave(hashes, [&] { stall_inspector.serve(); });
-  for (size_t i = 0; i < all_warn.size(); ++i) {
-    if (all_warn[i] && world.topology().rank == 0) write_line(g_warnings[i]);
-  }
+  const std::vector<bool> are_common =
+      world.exit_protocol().leave(hashes_of_warnings(), [&] { stall_inspector.serve(); });
+  if (world.topology().rank == 0) print_warnings(are_common);
   end_timeline(world.comm(), world.topology().cores_are_shared);
   world.liveness().announce_exit();
 }
@@ -101,6 +135,12 @@ void register_exit_handler(World* world) {
   on_exit(at_exit, nullptr);
 }
 
-void warn_at_end(size_t subject, const std::string& text) { g_warnings.at(subject) = text; }
+void warn_at_end(size_t subject, const std::string& text, const std::string& item) {
+  EndWarning& warning = g_warnings.at(subject);
+  if (warning.text != text) warning = {text, {}};
+  std::vector<std::string>& items = warning.items;
+  const bool is_new = std::find(items.begin(), items.end(), item) == items.end();
+  if (!text.empty() && is_new) items.push_back(item);
+}
 
 }  // namespace easyddl

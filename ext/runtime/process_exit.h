@@ -13,10 +13,13 @@ class World;
 void register_exit_handler(World* world);
 
 // The number of subjects of `warn_at_end`.
-constexpr size_t kEndWarnings = 4;
+constexpr size_t kEndWarnings = 3;
 
-// Prints `text` on the root when the job ends, if all ranks have passed the same text for this
-// subject.
-void warn_at_end(size_t subject, const std::string& text);
+// Prints `text` on the root when the job ends, if all ranks have passed it for this subject. A
+// later text replaces an earlier one, and an empty text withdraws it.
+//
+// A text may be about several items, such as the paths of files: each call adds one. `{}` in the
+// text stands for those items that all ranks have added. Without such items it is not printed.
+void warn_at_end(size_t subject, const std::string& text, const std::string& item);
 
 }  // namespace easyddl

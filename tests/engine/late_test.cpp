@@ -185,12 +185,13 @@ TEST(a_rank_that_is_about_to_end_answers) {
     EXPECT(error.find("rank 0") == std::string::npos);
   }
   stall_inspector.stop();
-  // The first value is the same on all ranks; the second differs; the third is 0 on one rank, and
-  // the last on all ranks.
-  const int mine = ranks::rank() != 1 ? 5 : 0;
-  const std::vector<bool> are_equal =
-      exit_protocol.leave({7, 1 + ranks::rank(), mine, 0}, [&] { stall_inspector.serve(); });
-  EXPECT((are_equal == std::vector<bool>{true, false, false, false}));
+  // All ranks have 7 and 9, at different places; rank 1 lacks 5; the others are of one rank.
+  const uint64_t own = 100 + static_cast<uint64_t>(ranks::rank());
+  std::vector<uint64_t> values{5, own, 7, 9};
+  if (ranks::rank() == 1) values = {own, 9, 7};
+  const std::vector<bool> are_common =
+      exit_protocol.leave(values, [&] { stall_inspector.serve(); });
+  EXPECT((are_common == std::vector<bool>{false, false, true, true}));
   ranks::meet();
 }
 

@@ -14,6 +14,7 @@ import engine_only  # noqa: F401  (first)
 import numpy as np
 from telling import tell
 
+from easyddl.hosts import launched_process
 from easyddl.runtime import world
 
 
@@ -113,6 +114,19 @@ def end_one_by_one():
     print("has ended", flush=True)
 
 
+def warnings_at_the_end():
+    """Ranks warn of other items in another order, before and after the start."""
+    items = [["all first", "0 alone", "all later"], ["all later", "1 alone", "all first"]]
+    mine = items[min(launched_process.rank(), 1)]
+    world.warn_at_end("file", "items: {}.", mine[0])
+    world.warn_at_end("update", "withdrawn")
+    world.init()
+    for item in [*mine[1:], *(f"more {i}" for i in range(int(sys.argv[2])))]:
+        world.warn_at_end("file", "items: {}.", item)
+    world.warn_at_end("update", "")
+    world.warn_at_end("fit", f"of rank {world.rank()}")
+
+
 def no_thread_is_left():
     """A rank's system refuses it further threads (see `refuse_threads.c`)."""
     from mpi4py import MPI
@@ -191,6 +205,7 @@ HOW = {
         daemon_thread_of_one,
         after_finalize,
         end_one_by_one,
+        warnings_at_the_end,
         no_thread_is_left,
         no_thread_for_what_is_registered,
         registration_is_given_up,

@@ -104,13 +104,21 @@ MISTAKES = {
     "the_model_is_saved_on_all_ranks": (
         FIT,
         FIT + "model.save('model.keras')\nmodel = keras.saving.load_model('model.keras')\n",
-        "all ranks have saved the model as model.keras. The file is complete",
+        "all ranks have saved the model as model.keras. Each file is complete",
         True,
     ),
     "several_files_are_saved_on_all_ranks": (
         FIT,
         FIT + "model.save('a.keras')\nmodel.save_weights('a.weights.h5')\nmodel.save('b.keras')\n",
-        "before, all ranks have saved models as a.keras, a.weights.h5, too",
+        "all ranks have saved the model as a.keras, a.weights.h5, b.keras. Each file is complete",
+        True,
+    ),
+    "other_files_are_saved_on_one_rank": (
+        FIT,
+        FIT + "if ddl.is_root():\n    model.save('first.keras')\nmodel.save('a.keras')\n"
+        "model.save(f'{ddl.rank()}.keras')\nmodel.save_weights('a.weights.h5')\n"
+        "if ddl.is_root():\n    model.save('best.keras')\n",
+        "all ranks have saved the model as a.keras, a.weights.h5. Each file is complete",
         True,
     ),
 }
