@@ -7,7 +7,7 @@ they write one file at the same time, or all read the elements of the rank that 
 
 import dataclasses
 
-from easyddl.data.kinds import is_a
+from easyddl.data import kinds
 from easyddl.runtime import console
 
 _PATH = '`f"{path}-{ddl.rank()}-of-{ddl.size()}"`'
@@ -31,28 +31,23 @@ class File:
     is_complete: bool
 
 
-def files_of(data):
+@kinds.reads_tf_dataset(otherwise=list)
+def files_of(data, tf_graph):
     """Returns a list of the `File`s of the data of a fit; empty if these are no `tf.data.Dataset`.
 
     Args:
         data: An argument of `fit`.
+        tf_graph: The module, which the decorator passes.
     """
-    if not is_a(data, "tensorflow", "DatasetV2"):
-        return []
-    try:
-        return list(_files_in(data, False))
-    except AttributeError:  # another TensorFlow, with other private names
-        return []
+    return list(_files_in(data, False, tf_graph))
 
 
-def _files_in(dataset, is_split_after):
-    from easyddl.data import tf_graph  # imports TensorFlow
-
+def _files_in(dataset, is_split_after, tf_graph):
     for call, path in _calls_of(dataset, tf_graph):
         yield File(call, path, is_split_after, call == "cache" and _is_complete(path))
     is_split_after = is_split_after or tf_graph.is_sharded(dataset)
     for inner in tf_graph.direct_inputs_of(dataset):
-        yield from _files_in(inner, is_split_after)
+        yield from _files_in(inner, is_split_after, tf_graph)
 
 
 def _calls_of(dataset, tf_graph):

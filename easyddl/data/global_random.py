@@ -12,7 +12,7 @@ import random
 
 import numpy as np
 
-from easyddl.data.kinds import is_a
+from easyddl.data.kinds import is_a, reads_tf_dataset
 
 _common = None  # the states of the numbers that all ranks share; `None` if they share none
 _before = ""  # the digest of this rank's own states when sharing began
@@ -131,12 +131,11 @@ def may_differ(data):
         return True
     if is_a(data, "torch", "DataLoader"):
         return any(is_a(getattr(data, n), "easyddl") for n in ("sampler", "batch_sampler"))
-    if is_a(data, "tensorflow", "DatasetV2"):
-        from easyddl.data import tf_graph  # imports TensorFlow
+    return _is_split_by_graph(data)
 
-        try:
-            split = [each for each in tf_graph.inputs_of(data) if tf_graph.is_sharded(each)]
-            return bool(split) and not any(map(tf_graph.calls_python, split))
-        except AttributeError:  # another TensorFlow, with other private names
-            return False
-    return False
+
+@reads_tf_dataset(otherwise=bool)
+def _is_split_by_graph(data, tf_graph):
+    """Returns whether `split_data` has split a dataset whose elements no Python function makes."""
+    split = [each for each in tf_graph.inputs_of(data) if tf_graph.is_sharded(each)]
+    return bool(split) and not any(map(tf_graph.calls_python, split))

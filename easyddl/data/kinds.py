@@ -5,6 +5,7 @@ import the framework. The module of a kind is imported when `split_data` gets da
 has a function `split(data, shard)`, which returns the shard of one rank as data of the same kind.
 """
 
+import functools
 import importlib
 
 # (package, class, module). The first entry that matches is used.
@@ -26,6 +27,32 @@ def module_of(data):
     if hasattr(data, "__next__"):
         return importlib.import_module("easyddl.data.iterators")
     return None
+
+
+def reads_tf_dataset(otherwise):
+    """Decorates a function that reads a `tf.data.Dataset` by private names of tf.data.
+
+    The function gets the dataset, and the module `tf_graph`, which imports TensorFlow.
+
+    Args:
+        otherwise: Function without arguments. It returns the result for all other data, and for
+            datasets of a TensorFlow that has other private names.
+    """
+
+    def decorate(function):
+        @functools.wraps(function)
+        def read(data):
+            if not is_a(data, "tensorflow", "DatasetV2"):
+                return otherwise()
+            tf_graph = importlib.import_module("easyddl.data.tf_graph")
+            try:
+                return function(data, tf_graph)
+            except AttributeError:
+                return otherwise()
+
+        return read
+
+    return decorate
 
 
 def is_a(value, package, name=None):

@@ -9,28 +9,23 @@ import zlib
 
 import numpy as np
 
-from easyddl.data.kinds import is_a
+from easyddl.data import kinds
 
 
-def checksums_of(data):
+@kinds.reads_tf_dataset(otherwise=list)
+def checksums_of(data, tf_graph):
     """Returns the size and the checksum of each lookup table that a dataset's functions use.
 
     Args:
         data: An argument of `fit`.
+        tf_graph: The module, which the decorator passes.
 
     Returns:
         List of pairs of integers; empty if the data are no `tf.data.Dataset`.
     """
-    if not is_a(data, "tensorflow", "DatasetV2"):
-        return []
-    from easyddl.data import tf_graph  # imports TensorFlow
-
-    try:
-        datasets = tf_graph.inputs_of(data)
-        handles = itertools.chain.from_iterable(map(tf_graph.captured_by, datasets))
-        tables = [tf_graph.content_of_table(each) for each in handles]
-    except AttributeError:  # another TensorFlow, with other private names
-        return []
+    datasets = tf_graph.inputs_of(data)
+    handles = itertools.chain.from_iterable(map(tf_graph.captured_by, datasets))
+    tables = [tf_graph.content_of_table(each) for each in handles]
     return [_checksum(*each) for each in tables if each is not None]
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from easyddl import split_data
+from easyddl.data import dataset_files, global_random, lookup_tables
 
 tf = pytest.importorskip("tensorflow")
 SIZES = [1, 2, 3]
@@ -270,3 +271,29 @@ def test_what_has_no_known_end_cannot_be_shuffled(at, shuffle):
     ):
         with pytest.raises(ValueError, match=f"finite cardinality only.*{which}.*shuffle="):
             split_data(dataset, shuffle=shuffle)
+
+
+# What ranks compare of a dataset's graph.
+
+
+@pytest.mark.parametrize(
+    ("read", "nothing"),
+    [
+        (dataset_files.files_of, []),
+        (lookup_tables.checksums_of, []),
+        (global_random.may_differ, False),
+    ],
+)
+def test_a_tensorflow_with_other_private_names_has_nothing_to_compare(read, nothing, monkeypatch):
+    from easyddl.data import tf_graph
+
+    def lacking(dataset):
+        raise AttributeError("_inputs")
+
+    table = tf.lookup.KeyValueTensorInitializer(["a", "b"], tf.constant([1, 2], tf.int64))
+    words = tf.data.Dataset.from_tensor_slices(["a", "b", "b", "a"]).shard(2, 0).cache("words")
+    numbers = words.map(tf.lookup.StaticHashTable(table, -1).lookup)
+    assert read(numbers)
+    monkeypatch.setattr(tf_graph, "direct_inputs_of", lacking)
+    assert read(numbers) == nothing
+    assert read(np.zeros(3)) == nothing
