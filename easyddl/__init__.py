@@ -11,6 +11,9 @@ model.fit(..., callbacks=[ddl.DDLCallback(), *mine,              # 4
     mpirun -np 8 python train.py
 """
 
+from easyddl.runtime import command_process as _command_process  # the first: it handles Ctrl-C
+
+# isort: split
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from easyddl.launch.calls.rank_error import RankError
@@ -28,7 +31,7 @@ from easyddl.runtime.world import (
     size,
 )
 
-if not _entry_point.is_command():
+if not _command_process.is_command():
     from easyddl.runtime import job_exit as _job_exit
     from easyddl.runtime import startup_logs as _quiet  # noqa: F401 - must be imported before any framework
 

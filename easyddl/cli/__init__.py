@@ -12,7 +12,7 @@ import re
 import signal
 import sys
 
-from easyddl.runtime import version
+from easyddl.runtime import command_process, version
 
 
 def main(arguments=None):
@@ -81,4 +81,5 @@ def _run(arguments):
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
         options.fail(f"unrecognized arguments: {' '.join(unknown)}")
+    command_process.raise_on_ctrl_c()
     return options.run(options)

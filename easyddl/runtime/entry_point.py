@@ -17,15 +17,11 @@ the first event has this effect.
 """
 
 import importlib
-import os
 import sys
 import threading
 
 from easyddl.hosts import launched_process
-from easyddl.runtime import keras_backend
-
-_COMMANDS = ("run", "doctor", "info", "scaling", "timeline")  # of `easyddl`
-_MODULES = ("easyddl.launch.", "easyddl.doctor.")  # of `python -m`
+from easyddl.runtime import command_process, keras_backend
 
 # The folders of easyddl whose import imports Keras.
 _KERAS_FOLDERS = (
@@ -46,7 +42,7 @@ _WATCHED = frozenset(
     ("keras", "tensorflow", "jax", "torch", *(f"easyddl.{folder}" for folder in _KERAS_FOLDERS))
 )
 
-_is_command = False  # the result of `is_command` while the package was imported
+_is_command = False  # the result of `command_process.is_command` while the package was imported
 _is_rank = False  # whether a launcher started this process
 _light = None  # whether the package was imported without Keras; `None` before its import
 _lock = threading.RLock()  # held while the package is imported again
@@ -59,7 +55,7 @@ def is_light():
     """
     global _light, _is_command, _is_rank
     if _light is None:
-        _is_command = is_command()
+        _is_command = command_process.is_command()
         # `is_worker` sets a mark in the environment, from which a descendant learns that it is not
         # a rank. So a rank must call it before its script can start other processes.
         is_launched = launched_process.size() is not None
@@ -68,23 +64,6 @@ def is_light():
         if not _is_command:
             sys.meta_path.insert(0, _ImportWatch)
     return _light
-
-
-def is_command():
-    """Returns whether this process runs a command that needs no Keras.
-
-    Call it while easyddl is imported.
-    """
-    arguments = getattr(sys, "argv", None) or [""]
-    if arguments[0] != "-m":
-        return os.path.basename(arguments[0]) == "easyddl" and _is_light(arguments[1:])
-    # Python imports the package before it replaces "-m" by the path of the module.
-    module = sys.orig_argv[len(sys.orig_argv) - len(arguments)]
-    return module.startswith(_MODULES) or (module == "easyddl" and _is_light(arguments[1:]))
-
-
-def _is_light(arguments):
-    return not arguments or arguments[0].startswith("-") or arguments[0] in _COMMANDS
 
 
 def _is_due():

@@ -1,0 +1,70 @@
+"""Whether this process runs a command, and what Ctrl-C does while Python imports the command.
+
+`import easyddl` imports this module before all others, because its import already changes what
+Ctrl-C does. So it imports only small modules itself.
+"""
+
+import os
+import signal
+import sys
+
+_COMMANDS = ("run", "doctor", "info", "scaling", "timeline")  # of `easyddl`, without Keras
+_MODULES = ("easyddl.launch.", "easyddl.doctor.")  # of `python -m`
+
+
+def is_command():
+    """Returns whether this process runs a command that needs no Keras.
+
+    Call it while easyddl is imported.
+    """
+    given = _arguments()
+    if given is not None:
+        return not given or given[0].startswith("-") or given[0] in _COMMANDS
+    return (_module() or "").startswith(_MODULES)
+
+
+def _arguments():
+    """Returns the arguments of the command `easyddl`; `None` if this process is another."""
+    name, *given = getattr(sys, "argv", None) or [""]
+    is_easyddl = os.path.basename(name) == "easyddl" or _module() == "easyddl"
+    return given if is_easyddl else None
+
+
+def _module():
+    """Returns the name after `python -m`; `None` if Python was not started so.
+
+    Python imports the package before it replaces "-m" by the path of the module.
+    """
+    arguments = getattr(sys, "argv", None) or [""]
+    if arguments[0] != "-m":
+        return None
+    return sys.orig_argv[len(sys.orig_argv) - len(arguments)]
+
+
+def _exit(number, frame):
+    os.write(2, b"easyddl: interrupted\n")
+    os._exit(128 + number)
+
+
+def _exit_on_ctrl_c():
+    """Makes Ctrl-C end this process with one line, until `raise_on_ctrl_c` is called.
+
+    Nothing catches a `KeyboardInterrupt` while Python imports the command: Python prints a
+    traceback, or even ignores the exception in a callback of the import system.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return
+    try:  # noqa: SIM105 - `contextlib` is large, and Ctrl-C would print a traceback meanwhile
+        signal.signal(signal.SIGINT, _exit)
+    except ValueError:  # this is not the main thread
+        pass
+
+
+def raise_on_ctrl_c():
+    """Lets Ctrl-C raise a `KeyboardInterrupt` again, which the command handles from now on."""
+    if signal.getsignal(signal.SIGINT) is _exit:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+if _arguments() is not None:
+    _exit_on_ctrl_c()
