@@ -88,11 +88,12 @@ class Cluster(network.SetUp):
     Attributes:
         folder: Path of the folder of all files.
         submit_host: String. The host on which commands run.
+        rsh: String. A program that starts a command on a host without Slurm.
     """
 
     def __init__(self, net, cpus=4):
         self._net, self._cpus = net, cpus
-        self.submit_host = net.hosts[0]
+        self.submit_host, self.rsh = net.hosts[0], net.rsh
         super().__init__()
 
     def _set_up(self):

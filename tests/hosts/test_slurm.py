@@ -154,6 +154,14 @@ def test_each_rank_knows_its_place(cluster, launcher, counts):
         assert here == list(range(count))
 
 
+def test_mpirun_reaches_named_hosts_of_several_groups(cluster):
+    named = ["-H", "h1:1,h2:1", "--launcher", BY_MPIRUN, "--rsh", cluster.rsh]
+    launcher = ["salloc", "-N1", "-n1", ":", "-N1", "-n1", *EASYDDL_RUN, *named]
+    found = places(python(cluster, launcher, JOB, "layout"))
+    assert [place["host"] for place in found] == ["h1", "h2"]
+    assert all(place["size"] == 2 and place["nodes"] == 2 for place in found), found
+
+
 @pytest.mark.gate
 def test_srun_without_mpi_is_refused(cluster):
     begun = time.monotonic()

@@ -178,13 +178,15 @@ HETEROGENEOUS = {
 }
 
 
-def line_in_a_heterogeneous_job(monkeypatch, of_line=lambda line: line.arguments, **request):
+def line_in_a_heterogeneous_job(
+    monkeypatch, of_line=lambda line: line.arguments, env=HETEROGENEOUS, **request
+):
     found = mpirun.recognize("/mpi/bin/mpirun", VERSIONS[mpirun.HYDRA])
     monkeypatch.setattr(mpirun, "find", lambda: found)
     monkeypatch.setattr(command_line.shutil, "which", lambda name: f"/bin/{name}")
     monkeypatch.setattr(command_line, "_offered_by_srun", lambda found: "pmi2")
     asked = Request(["python", "train.py"], **request)
-    return of_line(command_line.make(asked, placement.place(asked, HETEROGENEOUS), HETEROGENEOUS))
+    return of_line(command_line.make(asked, placement.place(asked, env), env))
 
 
 def test_each_group_of_a_heterogeneous_job_of_slurm(monkeypatch):
@@ -212,6 +214,15 @@ def test_mpirun_in_a_heterogeneous_job_of_slurm(monkeypatch):
     assert "-hosts" in line_in_a_heterogeneous_job(monkeypatch, np=2, launcher="hydra")
     with pytest.raises(RuntimeError, match=r"heterogeneous job .* Use `--launcher srun`"):
         line_in_a_heterogeneous_job(monkeypatch, launcher="hydra")
+
+
+def test_mpirun_on_named_hosts_of_a_heterogeneous_job_of_slurm(monkeypatch):
+    asked = {"hosts": host_list.parse("n1:1,n3:1"), "launcher": "hydra"}
+    line = line_in_a_heterogeneous_job(monkeypatch, **asked)
+    assert line[line.index("-hosts") + 1] == "n1:1,n3:1"
+    by_srun = {**HETEROGENEOUS, "HYDRA_LAUNCHER": "slurm"}
+    with pytest.raises(RuntimeError, match=r"heterogeneous job .* Use `--launcher srun`"):
+        line_in_a_heterogeneous_job(monkeypatch, env=by_srun, **asked)
 
 
 CPUS = frozenset({0, 1, 2, 5})

@@ -77,9 +77,18 @@ def make(request, placement, variables):
     return line(request, placement, found, variables)
 
 
+# Variables whose value `slurm` makes mpirun start its helpers by srun.
+_HELPERS = ("HYDRA_LAUNCHER", "HYDRA_BOOTSTRAP", "I_MPI_HYDRA_BOOTSTRAP")
+
+
 def _check_groups(placement, found, variables):
-    """Raises an error if mpirun would have to start ranks in several groups of a Slurm job."""
-    if _is_of_slurm(placement) and len(_by_group(placement, variables)) > 1:
+    """Raises an error if mpirun would have to start ranks in several groups of a Slurm job.
+
+    It reaches hosts that the user names, unless it uses srun, which then starts one group alone.
+    """
+    by_srun = any(variables.get(name) == "slurm" for name in _HELPERS)
+    starts_group = _is_of_slurm(placement) or (by_srun and _is_in_groups(placement, variables))
+    if starts_group and len(_by_group(placement, variables)) > 1:
         raise RuntimeError(
             "This allocation is a heterogeneous job of Slurm, in whose groups only srun starts one "
             "job. Use `--launcher srun`. For it, `srun --mpi=list` must show one of "
