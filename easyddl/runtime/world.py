@@ -129,8 +129,11 @@ def set_guard(called, require_all_ranks, forget_calls):
 def fingerprint(text):
     """Returns the fingerprint of a collective. If fingerprints differ, all ranks raise an error.
 
+    Error messages show its text. In a call of the user that contains the collective, such as
+    "model.fit()", this call comes first.
+
     Args:
-        text: String. The collective and its arguments, for the error message.
+        text: String. The collective and its arguments.
 
     Raises:
         RuntimeError: If the collectives belong to another thread of this rank.
@@ -138,10 +141,11 @@ def fingerprint(text):
     require_owner(text)
     if calling_thread.is_main():
         called = _called()
-        where = f" in {called}" if called and called not in text else ""
+        if called and called not in text:
+            text = f"{called} (in {text})"
     else:  # another thread cannot know whether other ranks are in a fit
-        where = " in a thread of collectives_in()"
-    return engine().core.Fingerprint(text + where)
+        text += " in a thread of collectives_in()"
+    return engine().core.Fingerprint(text)
 
 
 def require_owner(text):

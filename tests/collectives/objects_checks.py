@@ -162,7 +162,7 @@ def check_messages_name_the_call_of_the_user():
 
     if ddl.size() > 1:
         text = error_of(RuntimeError, first if ddl.is_root() else ddl.barrier)
-        assert "Rank 0 called broadcast_object(root_rank=0) in root_first()." in text, text
+        assert "Rank 0 called root_first() (in broadcast_object(root_rank=0))." in text, text
         assert_world_works()
 
 
