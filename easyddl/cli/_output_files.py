@@ -1,7 +1,8 @@
-"""The files to which a command writes its results: `--json FILE` and `--plot FILE.png`."""
+"""The files to which a command writes its results, such as `--json FILE` and `--plot FILE.png`."""
 
 import argparse
 import pathlib
+import tempfile
 
 
 def picture(text):
@@ -22,12 +23,31 @@ def problem(options):
         path = getattr(options, name)
         if path is None or (name == "json" and path == "-"):
             continue
-        path = pathlib.Path(path)
-        if path.is_dir():
-            return f"argument --{name}: {str(path)!r} is a directory"
-        if not path.parent.is_dir():
-            return f"argument --{name}: there is no directory {str(path.parent)!r}"
+        if reason := file_problem(name, path):
+            return reason
     return _plot_problem() if options.plot is not None else None
+
+
+def file_problem(name, path):
+    """Returns the reason why a file cannot be written; `None` if it can.
+
+    Args:
+        name: String. The name of the option, without the hyphens.
+        path: String.
+    """
+    path = pathlib.Path(path)
+    if path.is_dir():
+        return f"argument --{name}: {str(path)!r} is a directory"
+    if not path.parent.is_dir():
+        return f"argument --{name}: there is no directory {str(path.parent)!r}"
+    try:
+        if path.exists():
+            path.open("ab").close()
+        else:
+            tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        return f"argument --{name}: {str(path)!r} cannot be written: {error.strerror}"
+    return None
 
 
 def _plot_problem():

@@ -9,6 +9,8 @@ import argparse
 import shlex
 import sys
 
+from easyddl.cli import _output_files
+
 _SIZES = (1e3, 32e3, 1e6, 32e6, 1e9)  # bytes, for which --explain prints the algorithms
 SUMMARY = "plan the order and the groups of hosts for a network"
 
@@ -66,6 +68,10 @@ def run(options):
     """
     from easyddl.plan import network_file, plan_file, planner
 
+    problem = options.output and _output_files.file_problem("output", options.output)
+    if problem:
+        sys.stderr.write(f"easyddl plan: {problem}\n")
+        return 2
     try:
         graph = network_file.read(
             options.topology, options.rate, options.uplink or options.rate, "--topology"

@@ -71,6 +71,7 @@ def test_files_that_cannot_be_written(tmp_path):
     assert problem(json=str(tmp_path / "x.json")) is None
     assert "argument --json: there is no directory" in problem(json=str(tmp_path / "no" / "x"))
     assert f"argument --json: {str(tmp_path)!r} is a directory" in problem(json=str(tmp_path))
+    assert "argument --json: '/proc/x' cannot be written: " in problem(json="/proc/x")
     assert "argument --plot: there is no directory" in problem(plot=str(tmp_path / "no" / "x.png"))
 
 

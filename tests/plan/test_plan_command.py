@@ -7,7 +7,7 @@ import pytest
 from test_plan_files import NETWORK, SLURM
 
 from easyddl import cli
-from easyddl.plan import plan_file
+from easyddl.plan import plan_file, planner
 
 GUIDE = pathlib.Path(__file__).parents[2] / "tutorials" / "planning.md"
 
@@ -85,13 +85,32 @@ def test_on_a_flat_network_nothing_is_proposed(tmp_path, capsys):
     [
         (["-H", "h1,h9"], "`-H`: the host h9 is not in "),
         (["-H", "h1,h1"], "`-H` names the host h1 2 times"),
-        (["-o", "/nonexistent/plan.toml"], "argument --output: /nonexistent/plan.toml cannot be"),
     ],
 )
 def test_wrong_options(arguments, problem, network, capsys):
     status, out, error = plan(capsys, "--topology", network, *arguments)
     assert status == 2 and out == ""
     assert error.startswith("easyddl plan: ") and problem in error
+
+
+def test_a_file_that_cannot_be_written_is_found_before_the_search(
+    network, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(planner, "plan", lambda *_: pytest.fail("The search has begun."))
+    for path, problem in [
+        ("/nonexistent/plan.toml", "there is no directory '/nonexistent'"),
+        (str(tmp_path), f"{str(tmp_path)!r} is a directory"),
+        ("/proc/plan.toml", "'/proc/plan.toml' cannot be written: No such file or directory"),
+    ]:
+        status, out, error = plan(capsys, "--topology", network, "-o", path)
+        assert (status, out) == (2, "")
+        assert error == f"easyddl plan: argument --output: {problem}\n"
+
+
+def test_a_full_disk(network, capsys):
+    status, _, error = plan(capsys, "--topology", network, "-o", "/dev/full")
+    assert status == 2
+    assert "argument --output: /dev/full cannot be written: No space left on device" in error
 
 
 def test_a_wrong_quantity(network, capsys):
