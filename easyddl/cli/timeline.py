@@ -32,7 +32,6 @@ def run(options):
     output = options.output or pathlib.Path(options.directory, _FILE)
     try:
         ranks = merged_timeline.read(options.directory)
-        count = chrome_trace.write(output, ranks)
         analyses = [overlap_analysis.analyze(rank.spans()) for rank in ranks]
     except (OSError, ValueError) as error:
         print(f"easyddl timeline: error: {error}", file=sys.stderr)
@@ -45,6 +44,15 @@ def run(options):
                 file=sys.stderr,
             )
     print("\n".join(_summary(ranks, analyses, overlap_analysis.lags(analyses))))
+    try:
+        count = chrome_trace.write(output, ranks)
+    except OSError as error:
+        print(
+            f"easyddl timeline: error: {output} cannot be written: {error.strerror}. Name another "
+            "file with `--output FILE`.",
+            file=sys.stderr,
+        )
+        return 1
     print(f"\n{output}: {count} events. Open it at https://ui.perfetto.dev.")
     return 0
 

@@ -132,7 +132,9 @@ def test_output_elsewhere(folder, capsys, tmp_path):
 def test_output_that_cannot_be_written(folder, capsys):
     status, printed = merge(capsys, folder, "--output", folder / "no" / "such.json")
     assert status == 1
-    assert "error:" in printed.err and "such.json" in printed.err
+    text = "such.json cannot be written: No such file or directory. Name another file with"
+    assert "error:" in printed.err and text in printed.err
+    assert "The slowest is rank 1" in printed.out and "perfetto" not in printed.out
 
 
 def test_one_rank_without_gradients(tmp_path, capsys):
