@@ -14,6 +14,7 @@ from easyddl.steps import context
 from easyddl.steps.batch_weight import UNWEIGHTED
 from easyddl.training.inner_optimizers import inner_optimizers
 
+_UPDATE = "the update of an optimizer"  # for messages
 _HOOK = "_easyddl_reducer"
 _KEPT = "_easyddl_kept_hook"  # what removes the hook of `keep_hook`, and its settings
 
@@ -62,8 +63,7 @@ def hook(optimizer, reducer):
     replacements_for = _update_replacements if _accumulates(optimizer) else _apply_replacements
     replacements = replacements_for(optimizer, reducer)
     uncompiled = backends.require().uncompiled
-    all_together = world.on_all_ranks("the update of an optimizer")
-    hooked = {name: uncompiled(all_together(each)) for name, each in replacements.items()}
+    hooked = {name: uncompiled(_by_all_ranks(each)) for name, each in replacements.items()}
     undo, unmark = patches.replace_all(optimizer, hooked), patches.add(optimizer, _HOOK, reducer)
 
     def unhook():
@@ -72,6 +72,18 @@ def hook(optimizer, reducer):
         unmark()
 
     return unhook
+
+
+def _by_all_ranks(update):
+    """Wraps a method of an optimizer that all ranks call together, each in its owner thread."""
+
+    @functools.wraps(update)
+    @world.on_all_ranks(_UPDATE)
+    def call(*args, **kwargs):
+        world.require_owner(_UPDATE)
+        return update(*args, **kwargs)
+
+    return call
 
 
 def keep_hook(optimizer, bucket_bytes=None, sparse_as_dense=False):

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 
+import keras
 import numpy as np
 from line_errors import renew_communicator
 from mpi import run_checks
@@ -152,6 +153,71 @@ def check_calls_in_threads_of_tensorflow_are_refused_on_all_ranks():
     text = error_of(RuntimeError, ddl.barrier)
     assert "called allreduce(" in text and "ddl.collectives_in(thread)" in text, text
     renew_communicator()
+
+
+class Recorder(keras.optimizers.SGD):
+    """Keeps the gradients with which it would update variables."""
+
+    def __init__(self):
+        super().__init__(1.0)
+        self.seen = []
+
+    def update_step(self, gradient, variable, learning_rate):
+        self.seen.append(np.array(keras.ops.convert_to_numpy(gradient)))
+
+
+def check_threads_that_update_by_one_optimizer_are_refused_on_all_ranks():
+    """In eager steps. A compiled step enters no Python that could tell its thread."""
+    if SIZE == 1 or BACKEND == "jax":
+        return
+    variables = [keras.Variable(np.zeros(5, "float32")) for _ in range(3)]
+    optimizer = ddl.DistributedOptimizer(Recorder())
+    optimizer.build(variables)
+
+    def update(value):
+        gradient = keras.ops.convert_to_tensor(np.full(5, value + RANK, "float32"))
+        optimizer.apply([gradient] * len(variables), variables)
+
+    update(0)  # registers the gradients
+    errors = []
+
+    def update_often(number):
+        try:
+            for step in range(CALLS):
+                update(1000 * number + step)
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    optimizer.seen.clear()
+    threads = [threading.Thread(target=update_often, args=(number,)) for number in (1, 2)]
+    for thread in threads if RANK % 2 == 0 else reversed(threads):
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(errors) == 2 and not optimizer.seen, (errors, optimizer.seen)
+    assert all("called the update of an optimizer, but the thread" in text for text in errors)
+    text = error_of(RuntimeError, ddl.barrier)
+    assert "ddl.collectives_in(thread)" in text, text
+    renew_communicator()
+
+
+def check_a_thread_that_is_lent_the_collectives_updates():
+    if BACKEND == "jax":
+        return
+    variable = keras.Variable(np.zeros(5, "float32"))
+    optimizer = ddl.DistributedOptimizer(Recorder())
+    optimizer.build([variable])
+
+    def update():
+        for step in range(10):
+            gradient = keras.ops.convert_to_tensor(np.full(5, 10.0 * step + RANK, "float32"))
+            optimizer.apply([gradient], [variable])
+
+    thread = threading.Thread(target=update)
+    with ddl.collectives_in(thread):
+        thread.start()
+    means = [mean.tolist() for mean in optimizer.seen]
+    assert means == [[10.0 * step + (SIZE - 1) / 2] * 5 for step in range(10)]
 
 
 def check_threads_that_are_lent_the_collectives():
