@@ -159,8 +159,8 @@ def _report(graph, listed, planned, names, options):
             yield f"  {_bytes(each):18} {_algorithms(planned.algorithms[each])}"
     yield ""
     if options.output is not None:
-        yield f"{options.output} has the plan."
-    yield "The engine does not follow plans yet. This much of the plan it does:"
+        yield f"{options.output} has the plan, for `easyddl run --plan`."
+    yield "The engine follows the order of hosts and one level of groups. Of this plan:"
     yield "  " + _run_line(listed, engine_nest, names)
 
 

@@ -32,9 +32,11 @@ def add_arguments(parser):
         metavar="FILE",
         help="file with one host on each line: `h1:4` or `h1 slots=4`",
     )
-    where.add_argument(
+    grouped = where.add_mutually_exclusive_group()
+    grouped.add_argument(
         "--racks", metavar="x,x,y,y", help="the rack of each host, to send less data between racks"
     )
+    grouped.add_argument("--plan", metavar="FILE", help="the racks, in a file of `easyddl plan -o`")
     where.add_argument(
         "--cpus", metavar="LIST", help="CPUs that the ranks may use, all on this host: `0-3,8` "
         "(default: those of this process)",
@@ -106,6 +108,7 @@ def run(options):
     try:
         request = _request(options)
         placed = placement.place(request, os.environ)
+        _follow_plan(options.plan, request, placed)
         line = command_line.make(request, placed, os.environ)
     except (ValueError, RuntimeError) as error:
         sys.stderr.write(f"easyddl run: {error}\n")
@@ -160,6 +163,30 @@ def _request(options):
         cpus=cpus,
         directory=_current_directory(),
     )
+
+
+def _follow_plan(path, request, placed):
+    """Sets the racks of a plan for all ranks. The plan may be that of EASYDDL_PLAN.
+
+    The ranks get the racks and not the file, because the plan has the hosts' names of the user,
+    which may be aliases, and because the file may be on this host alone.
+    """
+    from easyddl.plan import job_racks
+
+    settings = request.environment
+    given = {**os.environ, **settings}
+    argument = "EASYDDL_PLAN" if path is None else "--plan"
+    path = given.get("EASYDDL_PLAN", "").strip() if path is None else path
+    racks = given.get("EASYDDL_RACKS", "").strip()
+    if not path:
+        return
+    if racks:
+        raise ValueError(
+            f"`{argument}` and EASYDDL_RACKS (option --racks) both name the racks of the hosts. "
+            f"Set only one of them. Received: {path!r} and {racks!r}"
+        )
+    hosts = [host.name for host in placed.hosts]
+    settings.update(EASYDDL_RACKS=job_racks.of_hosts(path, hosts, argument), EASYDDL_PLAN="")
 
 
 def _current_directory():

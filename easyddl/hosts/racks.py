@@ -10,18 +10,19 @@ from easyddl.hosts import host_list
 _SECONDS = 10  # for `scontrol`, which asks Slurm's controller
 
 
-def of_hosts(names, ask_slurm=True):
+def of_hosts(names, ask_slurm=True, named=None):
     """Returns the racks of some hosts.
 
     Args:
         names: List of strings. The names of the hosts, in the order of their first ranks.
         ask_slurm: Boolean. Whether to run `scontrol` in a Slurm job if EASYDDL_RACKS is not set.
+        named: String. The racks in the form of EASYDDL_RACKS, by default its value.
 
     Returns:
         List of strings, by host; `None` if the racks are not known. EASYDDL_RACKS is ignored unless
         it names as many racks as there are hosts.
     """
-    named = os.environ.get("EASYDDL_RACKS", "").strip()
+    named = os.environ.get("EASYDDL_RACKS", "").strip() if named is None else named
     if named:
         racks = [rack.strip() for rack in named.split(",")]
         return racks if len(racks) == len(names) and all(racks) else None

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 
 from easyddl.plan import cost
 from easyddl.plan.toml_file import TomlFile
@@ -99,8 +100,9 @@ def _members(file, tables, hosts):
     for index, table in enumerate(tables):
         place = {"table": "groups", "index": index}
         name = table["name"]
-        if not isinstance(name, str) or not name:
-            raise file.error("name", name, "the name of a group must be a text", **place)
+        if not isinstance(name, str) or not re.fullmatch(r"[^\s,/]+", name):
+            problem = "the name of a group must be a text without spaces, commas and slashes"
+            raise file.error("name", name, problem, **place)
         if name in members or name in hosts:
             problem = "given twice" if name in members else "the name of a host, too"
             raise file.error("name", name, f"the group {name} is {problem}", **place)

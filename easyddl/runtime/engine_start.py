@@ -7,6 +7,7 @@ import socket
 from typing import Any
 
 from easyddl.hosts import asked_hosts, launched_process
+from easyddl.plan import job_racks
 from easyddl.profiling import trace_file
 from easyddl.runtime import (
     affinity,
@@ -80,7 +81,8 @@ def _start_monitored(mpi, core, monitor, seconds, problem):
     affinity.compare(comm, place)
     timeline = trace_file.open_file(comm)
     monitor.enter("the search for ranks that share a host", True)
-    world = _world(core, place.host, seconds)
+    racks = _racks(comm, place.host)
+    world = _world(core, place.host, seconds, racks)
     if timeline is not None:
         monitor.enter("the comparison of the ranks' clocks", True)
         with _agreement(comm):
@@ -88,18 +90,18 @@ def _start_monitored(mpi, core, monitor, seconds, problem):
         core.start_timeline(world, timeline.descriptor)
     monitor.enter("the report of the topology", True)
     threads = affinity.compute_threads() if launched_process.size() is not None else None
-    topology_report.print_topology(comm, world, threads)
+    topology_report.print_topology(comm, world, threads, racks)
     monitor.enter("the creation of the first communicator", True)
     communicator = core.Communicator(world, watch_signals=True)
     return Engine(core, world, communicator, core.ReducerGroup(communicator), os.getpid())
 
 
-def _world(core, host, seconds):
+def _world(core, host, seconds, racks):
     """Creates the engine's `World`, which finds out which ranks share a host."""
     world = core.World(
         host,
         *seconds,
-        racks=os.environ.get("EASYDDL_RACKS", "").strip(),
+        racks=racks,
         algorithm=_algorithm(),
         gpu=os.environ.get("EASYDDL_GPU", "").strip(),
         cuda_aware=os.environ.get("EASYDDL_CUDA_AWARE_MPI", "").strip(),
@@ -108,6 +110,28 @@ def _world(core, host, seconds):
     world.set_stack(main_thread.where)
     core.set_nccl_folders(mpi_library.nccl_folders())
     return world
+
+
+def _racks(comm, host):
+    """Returns the racks of EASYDDL_RACKS, or of the plan of EASYDDL_PLAN. Those of rank 0 count.
+
+    Args:
+        comm: The mpi4py communicator of all ranks.
+        host: String. The name of this rank's host.
+    """
+    racks = os.environ.get("EASYDDL_RACKS", "").strip()
+    plan = os.environ.get("EASYDDL_PLAN", "").strip()
+    hosts = comm.gather(host)
+    with _agreement(comm):
+        if hosts is None or not plan:
+            return racks
+        if racks:
+            raise ValueError(
+                "EASYDDL_PLAN and EASYDDL_RACKS both name the racks of the hosts. Set only one of "
+                f"them. Received: {plan!r} and {racks!r}"
+            )
+        racks = job_racks.of_hosts(plan, list(dict.fromkeys(hosts)), "EASYDDL_PLAN")
+    return racks
 
 
 def _algorithm():

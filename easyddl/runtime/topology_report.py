@@ -12,13 +12,14 @@ def is_wanted():
     return os.environ.get("EASYDDL_VERBOSE", "").strip() not in ("", "0")
 
 
-def print_topology(comm, world, threads):
+def print_topology(comm, world, threads, named_racks):
     """Prints the topology on rank 0 if any rank wants it. Collective.
 
     Args:
         comm: The mpi4py communicator of all ranks.
         world: `_core.World`.
         threads: Integer. The number of this rank's compute threads; `None` without a launcher.
+        named_racks: String. The racks of the hosts as EASYDDL_RACKS names them.
     """
     if not any(comm.allgather(is_wanted())):
         return
@@ -31,15 +32,16 @@ def print_topology(comm, world, threads):
     }
     by_rank = comm.gather((world.hosts[world.rank], world.node_rank, own, rank), root=0)
     if by_rank is not None:
-        console.say(f"topology: {topology_tree.render(_job(by_rank))}")
+        console.say(f"topology: {topology_tree.render(_job(by_rank, named_racks))}")
 
 
-def _job(by_rank):
+def _job(by_rank, named_racks):
     """Returns the job in the form that `topology_tree` needs.
 
     Args:
         by_rank: List of tuples, by rank: the host's name, its number, its facts or `None`, and
             the rank's own facts.
+        named_racks: String. The racks of the hosts as EASYDDL_RACKS names them.
     """
     names, hosts = {}, {}
     for name, node, facts, rank in by_rank:
@@ -48,7 +50,8 @@ def _job(by_rank):
         host["ranks"].append(rank)
         host.update(facts or {})
     nodes = sorted(hosts)
-    found = racks.of_hosts([names[node] for node in nodes]) or [None] * len(nodes)
+    found = racks.of_hosts([names[node] for node in nodes], named=named_racks)
+    found = found or [None] * len(nodes)
     return {
         "hosts": [
             {**hosts[node], "name": names[node], "rack": rack}

@@ -114,6 +114,59 @@ def test_a_hostfile(four_hosts, tmp_path):
     assert sorted(re.findall(r"^\[(\d)\] size 2 sum 3$", done.stdout, re.M)) == ["0", "1"]
 
 
+PLAN = """\
+format = 1
+hosts = ["h3", "10.99.0.1", "h2", "h4", "h5"]
+order = ["r1", "r2"]
+
+[[groups]]
+name = "r1"
+members = ["h3", "10.99.0.1"]
+
+[[groups]]
+name = "r2"
+members = ["h2", "h4", "h5"]
+"""
+
+SUMS = """\
+import hashlib
+import without_keras
+from ranks import noise
+import easyddl as ddl
+from easyddl.runtime import world
+
+sums = [ddl.allreduce(noise(ddl.rank(), count, "float32")) for count in (1, 4099, 300_007)]
+digest = hashlib.sha256(b"".join(each.tobytes() for each in sums)).hexdigest()
+print(f"{world.engine().world.num_racks} racks, host {world.engine().world.node_rank}, {digest}.")
+"""
+
+
+@pytest.mark.gate
+def test_a_plan_gives_the_racks(four_hosts, tmp_path):
+    """The plan has the user's names, one of which is an address, and one host more."""
+    plan, script = tmp_path / "plan.toml", tmp_path / "sums.py"
+    plan.write_text(PLAN)
+    script.write_text(SUMS)
+    told = {}
+    for how in ("--plan", "EASYDDL_PLAN", "--racks", "none"):
+        options = {"--plan": ["--plan", plan], "--racks": ["--racks", "x,y,x,y"]}.get(how, [])
+        done = easyddl_run(
+            four_hosts,
+            *("-H", "10.99.0.1:1,h2:1,h3:1,h4:1", "--tcp", *options, "--", sys.executable, script),
+            env={"EASYDDL_PLAN": str(plan)} if how == "EASYDDL_PLAN" else {},
+        )
+        assert done.returncode == 0, done.stdout
+        told[how] = sorted(re.findall(r"^\[(\d)\] (\d) racks, (.*)\.$", done.stdout, re.M))
+        assert len(told[how]) == 4, done.stdout
+    assert told["--plan"] == told["EASYDDL_PLAN"] == told["--racks"]
+    assert {racks for _, racks, _ in told["--plan"]} == {"2"}
+    # Ranks keep their numbers, in the order of the hosts that the user listed.
+    assert [(rank, rest[:6]) for rank, _, rest in told["--plan"]] == [
+        (rank, f"host {rank}") for rank in "0123"
+    ]
+    assert {racks for _, racks, _ in told["none"]} == {"1"}
+
+
 @pytest.mark.parametrize(
     "variable", ["HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE", "OMPI_MCA_orte_default_hostfile"]
 )

@@ -173,6 +173,30 @@ def test_rank_0_prints_the_topology():
     assert "rank 0" in done.stdout and "rank 1" in done.stdout
 
 
+PLAN = 'format = 1\nhosts = ["h1", "h2"]\norder = ["r1"]\n\n[[groups]]\nname = "r1"\n'
+
+
+@pytest.mark.parametrize(
+    ("options", "env", "problem"),
+    [
+        ("--plan plan.toml", {}, "`--plan`: plan.toml does not know the hosts h3 of this job"),
+        ("", {"EASYDDL_PLAN": "plan.toml"}, "`EASYDDL_PLAN`: plan.toml does not know the hosts h3"),
+        ("--plan bad.toml", {}, "`--plan bad.toml, line 7`: members names r1 twice"),
+        ("--plan none.toml", {}, "`--plan`: none.toml cannot be read: No such file or directory"),
+        ("--plan plan.toml", {"EASYDDL_RACKS": "x,y,x"}, "Set only one of them. Received: "),
+        ("--racks x,y,x", {"EASYDDL_PLAN": "plan.toml"}, "`EASYDDL_PLAN` and EASYDDL_RACKS (opt"),
+        ("--racks x,y,x --plan plan.toml", {}, "--plan: not allowed with argument --racks"),
+    ],
+)
+def test_a_wrong_plan_starts_nothing(options, env, problem, tmp_path):
+    (tmp_path / "plan.toml").write_text(PLAN + 'members = ["h1", "h2"]\n')
+    (tmp_path / "bad.toml").write_text(PLAN + 'members = ["h1", "r1", "h2", "r1"]\n')
+    hosts = ["-H", "h1:1,h2:1,h3:1"]
+    done = easyddl_run(*hosts, *options.split(), *job("tell"), env=env, cwd=tmp_path)
+    assert done.returncode == 2 and problem in done.stdout, done.stdout
+    assert "mpirun" not in done.stdout
+
+
 def test_startup_lines_come_from_rank_0_alone():
     done = easyddl_run("-np", 2, *job("print_startup_lines"))
     assert done.stdout.count("absl::InitializeLog") == 1, done.stdout

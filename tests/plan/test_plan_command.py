@@ -40,7 +40,7 @@ def test_alternatives_and_what_the_engine_follows(network, capsys):
     listed, planned = found["hosts as listed, today's engine"], found["planned, today's engine"]
     assert found["lower bound"] <= found["planned"] <= planned < listed / 1.5
     assert found["hosts as listed, ring"] > 2 * planned
-    assert "The engine does not follow plans yet." in out
+    assert "The engine follows the order of hosts and one level of groups." in out
     line = "  easyddl run -H h1:2,h2:2,h3:2,h4:2 --racks r1,r1,r2,r2 python train.py"
     assert out.splitlines()[-1] == line
 
@@ -55,7 +55,7 @@ def test_the_bytes_of_each_link(network, capsys):
 def test_the_plan_is_written(network, tmp_path, capsys):
     path = str(tmp_path / "plan.toml")
     status, out, _ = plan(capsys, "--topology", network, "-o", path)
-    assert status == 0 and f"{path} has the plan." in out
+    assert status == 0 and f"{path} has the plan, for `easyddl run --plan`." in out
     nest, names = plan_file.read(path)
     assert nest == (("h1", "h2"), ("h3", "h4")) and sorted(names.values()) == ["r1", "r2"]
 

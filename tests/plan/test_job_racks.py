@@ -1,0 +1,59 @@
+"""The racks that a plan gives the hosts of a job."""
+
+import pytest
+
+from easyddl.plan import job_racks, plan_file
+
+RACKS = (("h1", "h3"), ("h2", "h4"))
+AISLES = ((("h1",), ("h2",)), (("h3", "h4"), ("h5",)))
+
+
+def write(tmp_path, nest, names):
+    path = tmp_path / "plan.toml"
+    plan_file.write(path, nest, dict(names))
+    return str(path)
+
+
+@pytest.fixture
+def racks(tmp_path):
+    return write(tmp_path, RACKS, zip(RACKS, ("r1", "r2"), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("hosts", "expected"),
+    [
+        ("h1 h2 h3 h4", "r1,r2,r1,r2"),  # in the order of the job
+        ("h4 h1", "r2,r1"),  # other hosts of the plan are left out
+        ("h3.a.org h2.a.org", "r1,r2"),
+    ],
+)
+def test_hosts_of_a_job(racks, hosts, expected):
+    assert job_racks.of_hosts(racks, hosts.split()) == expected
+
+
+def test_the_plan_has_domains(tmp_path):
+    nest = (("h1.a.org", "h2.a.org"), ("h2.b.org",))
+    path = write(tmp_path, nest, zip(nest, ("r1", "r2"), strict=True))
+    assert job_racks.of_hosts(path, ["h1", "h2.b.org"]) == "r1,r2"
+    with pytest.raises(ValueError, match=r"does not know the hosts h2, h1\.c\.org of this job"):
+        job_racks.of_hosts(path, ["h2", "h1", "h1.c.org"])
+
+
+def test_the_outermost_groups(tmp_path):
+    inner = [rack for aisle in AISLES for rack in aisle]
+    names = dict(zip((*inner, *AISLES), ("r1", "r2", "r3", "r4", "a1", "a2"), strict=True))
+    path = write(tmp_path, AISLES, names)
+    assert job_racks.of_hosts(path, ["h1", "h2", "h3", "h5"]) == "a1,a1,a2,a2"
+
+
+def test_no_groups(tmp_path):
+    path = write(tmp_path, ("h1", "h2"), {})
+    assert job_racks.of_hosts(path, ["h2", "h1"]) == ""
+
+
+def test_an_unknown_host(racks):
+    with pytest.raises(ValueError) as caught:
+        job_racks.of_hosts(racks, ["h1", "h9", "h8"], "EASYDDL_PLAN")
+    text = str(caught.value)
+    assert text.startswith(f"`EASYDDL_PLAN`: {racks} does not know the hosts h9, h8 of this job.")
+    assert "`easyddl plan`" in text and text.endswith("Received: hosts = h1, h3, h2, h4")
