@@ -5,12 +5,10 @@ examines the hosts of this Slurm, PBS or LSF allocation, and without an allocati
 exit status is 0 if training can start, and 1 if it cannot.
 """
 
-import contextlib
 import json
-import signal
 import sys
 
-from easyddl.cli import _numbers
+from easyddl.cli import _agents
 
 SUMMARY = "examine hosts and the links between them, and report problems"
 
@@ -22,33 +20,9 @@ def add_arguments(parser):
     where.add_argument("--hostfile", metavar="FILE", help="a file with a host on each line")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument(
-        "--rsh", metavar="PROGRAM", help="the program that starts commands on a host, such as ssh"
-    )
-    parser.add_argument(
-        "--launcher",
-        choices=("auto", "hydra", "openmpi", "srun"),
-        default="auto",
-        help="as for easyddl run (default: auto)",
-    )
-    parser.add_argument("--nic", metavar="NAMES", help="as for easyddl run")
-    parser.add_argument(
         "--racks", metavar="NAMES", help="the rack of each host, for example x,x,y,y"
     )
-    parser.add_argument(
-        "--seconds",
-        type=_numbers.seconds_above_0,
-        default=60.0,
-        metavar="S",
-        help="the time to measure links; links for which it is too short are left out "
-        "(default: 60)",
-    )
-    parser.add_argument(
-        "--start-timeout",
-        type=_numbers.seconds_above_0,
-        default=30.0,
-        metavar="S",
-        help="the time after which a host that did not answer counts as unreachable (default: 30)",
-    )
+    _agents.add_arguments(parser, 60)
 
 
 def run(options):
@@ -60,20 +34,18 @@ def run(options):
     Returns:
         The exit status.
     """
-    from easyddl.doctor import agent_start, examination, report, topology
+    from easyddl.doctor import examination, report, topology
 
     try:
         hosts = _hosts(options)
     except ValueError as error:
         options.fail(str(error))
     racks = _racks(options, hosts)
-    how = agent_start.StartOptions(
-        options.launcher, options.rsh, options.nic, options.start_timeout
-    )
+    how = _agents.start_options(options)
     try:
-        with _interruptible(), _progress() as progress:
+        with _agents.interruptible(), _agents.progress() as progress:
             names = [host.name for host in hosts] if hosts else None
-            results = examination.examine(names, how, options.seconds, progress)
+            results = examination.examine(names, how, options.seconds, progress, racks)
     except KeyboardInterrupt:
         print("easyddl doctor: interrupted; all agents have been ended", file=sys.stderr)
         return 130
@@ -116,43 +88,3 @@ def _racks(options, hosts):
             f"Received: {options.racks!r}"
         )
     return racks
-
-
-@contextlib.contextmanager
-def _interruptible():
-    """Returns a context in which SIGTERM and SIGHUP act like Ctrl-C, to end the agents."""
-
-    def interrupt(number, frame):
-        raise KeyboardInterrupt
-
-    before = {
-        each: signal.signal(each, interrupt)
-        for each in (signal.SIGTERM, signal.SIGHUP)
-        if signal.getsignal(each) is not signal.SIG_IGN  # nohup makes SIGHUP ignored
-    }
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
-
-
-@contextlib.contextmanager
-def _progress():
-    """Returns a context that shows progress on one line of a terminal, and clears it at the end.
-
-    Yields:
-        Function of a string that describes the current activity.
-    """
-    if not sys.stderr.isatty():
-        yield lambda text: None
-        return
-
-    def show(text):
-        sys.stderr.write(f"\r\033[K{text[:78]}")
-        sys.stderr.flush()
-
-    try:
-        yield show
-    finally:
-        sys.stderr.write("\r\033[K")

@@ -1,15 +1,16 @@
 """Plans which hosts form groups, and their order, so that an allreduce costs least on a network.
 
-A file describes the network: see the guide Planning. The command prints the time of an allreduce
-with the plan and without, and the options of `easyddl run` that use as much of the plan as the
-engine can follow. It starts no ranks and measures nothing.
+`easyddl plan -H h1,h2,...` measures the rates between the hosts. With --topology a file describes
+the network, and nothing is measured. The command prints the time of an allreduce with the plan and
+without, and the options of `easyddl run` that use as much of the plan as the engine can follow. If
+the measured rates do not show clear groups of hosts, it says so and proposes nothing.
 """
 
 import argparse
 import shlex
 import sys
 
-from easyddl.cli import _output_files
+from easyddl.cli import _agents, _output_files
 
 _SIZES = (1e3, 32e3, 1e6, 32e6, 1e9)  # bytes, for which --explain prints the algorithms
 SUMMARY = "plan the order and the groups of hosts for a network"
@@ -18,8 +19,9 @@ SUMMARY = "plan the order and the groups of hosts for a network"
 def add_arguments(parser):
     """Adds the options of `easyddl plan`."""
     parser.add_argument(
-        "--topology", metavar="FILE", required=True,
-        help="the network: a file whose name ends in .toml, or Slurm's topology.conf",
+        "--topology", metavar="FILE",
+        help="the network: a file whose name ends in .toml, or Slurm's topology.conf (default: "
+        "measure it between the hosts of -H or --hostfile)",
     )  # fmt: skip
     named = parser.add_mutually_exclusive_group()
     named.add_argument(
@@ -46,6 +48,7 @@ def add_arguments(parser):
         action="store_true",
         help="also print the bytes that each link carries, and the algorithms for other sizes",
     )
+    _agents.add_arguments(parser, 120)
 
 
 def _quantity(kind):
@@ -66,27 +69,37 @@ def run(options):
     Returns:
         The exit status; 2 if the options or a file are wrong.
     """
-    from easyddl.plan import network_file, plan_file, planner
+    from easyddl.hosts.host_list import HostSlots
+    from easyddl.plan import plan_file, planner
 
     problem = options.output and _output_files.file_problem("output", options.output)
     if problem:
         sys.stderr.write(f"easyddl plan: {problem}\n")
         return 2
     try:
-        graph = network_file.read(
-            options.topology, options.rate, options.uplink or options.rate, "--topology"
+        listed = _listed(options)
+        graph, groups, reason = (_measured if options.topology is None else _described)(
+            options, listed
         )
-        listed = _hosts(options, graph)
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:
         sys.stderr.write(f"easyddl plan: {error}\n")
         return 2
+    except KeyboardInterrupt:
+        sys.stderr.write("easyddl plan: interrupted; all agents have been ended\n")
+        return 130
+    if graph is None:
+        print(f"Nothing is proposed: {reason}.")
+        if options.output is not None:
+            print(f"{options.output} is not written.")
+        return 0
+    listed = listed or [HostSlots(name) for name in graph.hosts]
     hosts = [host.name for host in listed]
     planned = planner.plan(graph, hosts, options.size, _SIZES if options.explain else ())
     names = plan_file.group_names(graph, planned.nest)
-    lines = _report(graph, listed, planned, names, options)
+    lines = [*_measured_groups(groups), *_report(graph, listed, planned, names, options)]
     if options.output is not None:
         try:
-            _write(planned, names, options)
+            _write(planned, names, groups, options)
         except OSError as error:
             sys.stderr.write(
                 f"easyddl plan: argument --output: {options.output} cannot be written: "
@@ -97,35 +110,80 @@ def run(options):
     return 0
 
 
-def _hosts(options, graph):
-    """Returns the `HostSlots` of the job, in the order of the user."""
+def _listed(options):
+    """Returns the `HostSlots` of the job, in the order of the user; `None` if none are named."""
     from easyddl.hosts import host_list, hostfile
 
     if options.hosts is not None:
-        listed, source = host_list.parse(options.hosts), "-H"
-    elif options.hostfile is not None:
-        listed, source = hostfile.read(options.hostfile), f"--hostfile {options.hostfile}"
-    else:
-        return [host_list.HostSlots(name) for name in graph.hosts]
-    known = set(graph.hosts)
-    for host in listed:
-        if host.name not in known:
+        return host_list.parse(options.hosts)
+    return None if options.hostfile is None else hostfile.read(options.hostfile)
+
+
+def _described(options, listed):
+    """Returns the `Graph` that a file describes. See `_measured`."""
+    from easyddl.plan import network_file
+
+    graph = network_file.read(
+        options.topology, options.rate, options.uplink or options.rate, "--topology"
+    )
+    source = "-H" if options.hosts is not None else f"--hostfile {options.hostfile}"
+    for host in listed or ():
+        if host.name not in graph.hosts:
             raise ValueError(
                 f"`{source}`: the host {host.name} is not in {options.topology}. Add it there "
                 f"with its link. Received: {','.join(map(str, listed))}"
             )
-    return listed
+    return graph, [], ""
 
 
-def _write(planned, names, options):
+def _measured(options, listed):
+    """Measures the network.
+
+    Returns:
+        Tuple of a `Graph`, or `None` if nothing is proposed; the groups that were found; and why
+        nothing is proposed.
+
+    Raises:
+        ValueError: If no hosts are named.
+        RuntimeError: If a host cannot be reached.
+    """
+    from easyddl.doctor import examination
+    from easyddl.plan import measured_network
+
+    if listed is None:
+        raise ValueError(
+            "pass the hosts to measure as `-H h1,h2,...` or `--hostfile FILE`, or a description of "
+            "the network as `--topology FILE`."
+        )
+    hosts = [host.name for host in listed]
+    with _agents.interruptible(), _agents.progress() as progress:
+        survey, errors = examination.survey(
+            hosts, _agents.start_options(options), options.seconds, progress
+        )
+    if survey is None:
+        raise RuntimeError("; ".join(f"{each.message} ({each.advice})" for each in errors))
+    found = measured_network.judge(survey)
+    return found.graph, found.groups, found.reason
+
+
+def _measured_groups(groups):
+    """Yields the lines of the groups that were measured."""
+    if groups:
+        yield "Groups of hosts, by the rates between them:"
+        yield from (f"  {group}" for group in groups)
+        yield ""
+
+
+def _write(planned, names, groups, options):
     from easyddl.plan import plan_file
 
     algorithms = planned.algorithms[options.size]
-    comment = (
-        f"A plan for {options.topology}, by `easyddl plan`.\n"
-        f"Chosen for {_bytes(options.size)}: {_algorithms(algorithms)}."
-    )
-    plan_file.write(options.output, planned.nest, names, comment)
+    comment = [
+        f"A plan for {options.topology or 'measured hosts'}, by `easyddl plan`.",
+        f"Chosen for {_bytes(options.size)}: {_algorithms(algorithms)}.",
+        *map(str, groups),
+    ]
+    plan_file.write(options.output, planned.nest, names, "\n".join(comment))
 
 
 def _report(graph, listed, planned, names, options):

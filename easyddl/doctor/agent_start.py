@@ -119,7 +119,9 @@ def on_host(host, coordinator, options):
     Returns:
         `Program`.
     """
-    command = _easyddl_run(["-np", "1", "-H", f"{host}:1"], options)
+    # An agent is no job, and a plan need not know the examined hosts.
+    where = ["-np", "1", "-H", f"{host}:1", "--env", "EASYDDL_PLAN="]
+    command = _easyddl_run(where, options)
     return Program([*command, *agent_command(host, coordinator)], coordinator.token)
 
 

@@ -1,11 +1,19 @@
 """An examination: starts the agents, asks them all questions, and judges the answers."""
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import socket
 import time
 
-from easyddl.doctor import agent_start, judge_hosts, judge_links, judge_software
+from easyddl.doctor import (
+    agent_start,
+    judge_hosts,
+    judge_links,
+    judge_plan,
+    judge_software,
+    pair_survey,
+)
 from easyddl.doctor.coordinator import Coordinator
 from easyddl.doctor.finding import Level, error
 from easyddl.doctor.link_survey import LinkSurvey
@@ -44,7 +52,7 @@ class Results:
         return not any(finding.level is Level.ERROR for finding in self.findings)
 
 
-def examine(hosts, options, seconds=60.0, progress=lambda text: None):
+def examine(hosts, options, seconds=60.0, progress=lambda text: None, racks=None):
     """Examines hosts.
 
     Args:
@@ -52,20 +60,44 @@ def examine(hosts, options, seconds=60.0, progress=lambda text: None):
         options: `StartOptions`.
         seconds: Number. The time for measuring the links.
         progress: Function of a string that describes the current activity.
+        racks: List of strings. The racks that a job on these hosts would have; `None` for none.
 
     Returns:
         `Results`.
     """
     begin = time.monotonic()
+    with _examination(hosts, options, progress) as examination:
+        results = examination.run(seconds, racks)
+    results.seconds = time.monotonic() - begin
+    return results
+
+
+def survey(hosts, options, seconds=120.0, progress=lambda text: None):
+    """Measures the rates between hosts, and nothing else.
+
+    Args:
+        hosts: List of strings.
+        options: `StartOptions`.
+        seconds: Number. The time after which no repetition of the measurements begins.
+        progress: Function of a string that describes the current activity.
+
+    Returns:
+        Pair of a `measured_network.Survey`, and a list of `Finding` of hosts that cannot be
+        reached. The survey is `None` if there are any.
+    """
+    with _examination(hosts, options, progress) as examination:
+        return examination.survey(seconds)
+
+
+@contextlib.contextmanager
+def _examination(hosts, options, progress):
+    """Returns a context that ends all agents."""
     started = {}
     try:
         with Coordinator() as coordinator:
-            examination = _Examination(coordinator, hosts, options, started, progress)
-            results = examination.run(seconds)
+            yield _Examination(coordinator, hosts, options, started, progress)
     finally:
         agent_start.end_all(started.values())
-    results.seconds = time.monotonic() - begin
-    return results
 
 
 class _Examination:
@@ -78,13 +110,18 @@ class _Examination:
         self._results = Results(hosts or [socket.gethostname()])
         self._reported = set()  # hosts that have a finding about their agent
 
-    def run(self, seconds):
+    def survey(self, seconds):
+        """Returns a `Survey`, and the findings of errors: see `survey`."""
+        ends = self._reach(self._begin())
+        errors = [each for each in self._results.findings if each.level is Level.ERROR]
+        if errors:
+            return None, errors
+        return pair_survey.measure(self._agents(), ends, seconds, self._progress), []
+
+    def run(self, seconds, racks):
         """Examines the hosts, and returns `Results`."""
         results, findings = self._results, self._results.findings
-        self._start()
-        self._progress(f"reading the facts of {len(self._agents())} hosts")
-        results.facts = self._ask_all("facts")
-        names = self._ask_all("names", names=results.hosts)
+        names = self._begin()
         self._compare_clocks()
         findings += judge_software.judge(results.facts)
         findings += judge_hosts.limits(results.facts)
@@ -98,11 +135,22 @@ class _Examination:
         lasting = list(self._agents())  # also adds findings for lost agents
         findings += judge_links.links(lasting, results.links, survey.left_out)
         findings += judge_hosts.devices(results.facts, results.links)
+        if judge_plan.is_worth_a_survey(results.links):
+            pairs = pair_survey.measure(self._agents(), ends, seconds / 2, self._progress)
+            named = dict(zip(results.hosts, racks, strict=True)) if racks else {}
+            findings += judge_plan.gain(pairs, named)
         if results.can_start:
             self._start_mpi()
         order = list(Level)
         findings.sort(key=lambda finding: order.index(finding.level))
         return results
+
+    def _begin(self):
+        """Starts the agents, and reads their facts. Returns how each host resolves the names."""
+        self._start()
+        self._progress(f"reading the facts of {len(self._agents())} hosts")
+        self._results.facts = self._ask_all("facts")
+        return self._ask_all("names", names=self._results.hosts)
 
     def _start(self):
         """Starts the agents, and waits until each has arrived or failed."""

@@ -52,13 +52,7 @@ class LinkSurvey:
 
     def _measure(self, pairs, packets=_PACKETS, seconds=_SECONDS):
         """Measures some links at once, and adds the results to `links`. Returns the rates."""
-        futures = {}
-        for a, b in pairs:
-            if (a, b) in self._ends:
-                address, port = self._ends[a, b]
-                arguments = {"address": address, "port": port, "packets": packets}
-                futures[a, b] = self._agents[a].ask("link", seconds=seconds, **arguments)
-        answers, problems = gather(futures, _TIMEOUT)
+        answers, problems = measure(self._agents, self._ends, pairs, packets, seconds)
         for pair, answer in answers.items():
             self.links[pair].add(answer)
         for pair, problem in problems.items():
@@ -117,3 +111,25 @@ class LinkSurvey:
             return True
         rate = self._measure([control], _FEW_PACKETS, _SECONDS).get(control)
         return rate is not None and rate >= _QUIET * self.links[control].rate
+
+
+def measure(agents, ends, pairs, packets, seconds):
+    """Measures some links at once.
+
+    Args:
+        agents: Dictionary of `RemoteAgent` by host.
+        ends: Dictionary by pair (from, to) of the pair (address, port) of the second host.
+        pairs: List of pairs. Those without an end are left out.
+        packets: Integer. The number of small packets to send, for each link.
+        seconds: Number. The duration of sending at full rate.
+
+    Returns:
+        Pair of dictionaries by pair: the answers of `probe.measure`, and the reasons of failures.
+    """
+    futures = {}
+    for a, b in pairs:
+        if (a, b) in ends:
+            address, port = ends[a, b]
+            arguments = {"address": address, "port": port, "packets": packets}
+            futures[a, b] = agents[a].ask("link", seconds=seconds, **arguments)
+    return gather(futures, _TIMEOUT)

@@ -91,7 +91,8 @@ def measure(token, address, port, packets, seconds):
 
     Returns:
         Dictionary: `min_rtt` and `median_rtt` in seconds, `sent` and `lost` packets, `rate` in
-        bytes per second, `retransmitted` packets at full rate.
+        bytes per second in the best window, `median_rate` of all windows, `retransmitted` packets
+        at full rate.
 
     Raises:
         OSError: If the other host does not answer.
@@ -105,7 +106,8 @@ def measure(token, address, port, packets, seconds):
         result["interface_address"] = connection.getsockname()[0]
     if seconds:
         with _connected(token, address, port, 0) as connection:
-            result["rate"] = _send_all(connection, seconds)
+            rates = _send_all(connection, seconds)
+            result.update(rate=max(rates), median_rate=statistics.median(rates))
             result["retransmitted"] = tcp_info.read(connection).lost
     return result
 
@@ -151,8 +153,8 @@ def _send_all(connection, seconds):
     """Sends at full rate for some seconds.
 
     Returns:
-        The bytes per second that the other host acknowledged in the best window. An average would
-        include pauses in which other work uses the cores.
+        List with the bytes per second that the other host acknowledged in each window. An average
+        of the whole time would include pauses in which other work uses the cores.
     """
     start = now = time.perf_counter()
     marks = [(start, tcp_info.read(connection).acknowledged)]
@@ -163,4 +165,4 @@ def _send_all(connection, seconds):
             marks.append((now, tcp_info.read(connection).acknowledged))
     if len(marks) < 2:  # a single send took the whole time
         marks.append((now, tcp_info.read(connection).acknowledged))
-    return max((b[1] - a[1]) / (b[0] - a[0]) for a, b in itertools.pairwise(marks))
+    return [(b[1] - a[1]) / (b[0] - a[0]) for a, b in itertools.pairwise(marks)]

@@ -68,13 +68,15 @@ class Network(SetUp):
             as the machine is.
         racks: String. The name of each host's rack, as EASYDDL_RACKS has them; all stand in one
             where it is left out.
+        uplink: Integer. The speed of the link between a rack and the others, in each direction;
+            `None` for as fast as the machine is.
     """
 
-    def __init__(self, hosts, mbit=None, racks=None):
+    def __init__(self, hosts, mbit=None, racks=None, uplink=None):
         self._prefix = f"easyddl-{os.getpid()}-{next(_numbers)}"
         self.hosts = [f"h{i + 1}" for i in range(hosts)]
         self._racks = racks.split(",") if racks else ["one"] * hosts
-        self._mbit = mbit
+        self._mbit, self._uplink = mbit, uplink
         super().__init__()
 
     def _set_up(self):
@@ -103,6 +105,9 @@ class Network(SetUp):
             _run("ip", "-n", namespace, "link", "add", up, "type", "veth", "peer", "name", down)
             _run("ip", "-n", namespace, "link", "set", up, "master", _switch_of(rack), "up")
             _run("ip", "-n", namespace, "link", "set", down, "master", "core", "up")
+            if self._uplink is not None:
+                self._limit(namespace, up, self._uplink)
+                self._limit(namespace, down, self._uplink)
 
     def _make_host(self, number, host):
         switch, namespace, port = self._namespace("switch"), self._namespace(host), f"port{number}"
@@ -114,13 +119,13 @@ class Network(SetUp):
         rack = _switch_of(self._racks[number - 1])
         _run("ip", "-n", switch, "link", "set", port, "master", rack, "up")
         if self._mbit is not None:
-            self._limit(namespace, "eth0")  # what leaves the host
-            self._limit(switch, port)  # what comes to it
+            self._limit(namespace, "eth0", self._mbit)  # what leaves the host
+            self._limit(switch, port, self._mbit)  # what comes to it
         self._write_names(namespace)
 
-    def _limit(self, namespace, device):
+    def _limit(self, namespace, device, mbit):
         _run("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf",
-             "rate", f"{self._mbit}mbit", "burst", "256kb", "latency", "50ms")  # fmt: skip
+             "rate", f"{mbit}mbit", "burst", "256kb", "latency", "50ms")  # fmt: skip
 
     def _write_names(self, namespace):
         # `ip netns exec` shows a namespace's processes these files in place of the machine's.

@@ -4,9 +4,12 @@ import pathlib
 import re
 
 import pytest
+from simulated_network import G, Network, named
 from test_plan_files import NETWORK, SLURM
 
 from easyddl import cli
+from easyddl.doctor import examination
+from easyddl.doctor.finding import error
 from easyddl.plan import plan_file, planner
 
 GUIDE = pathlib.Path(__file__).parents[2] / "tutorials" / "planning.md"
@@ -122,6 +125,63 @@ def test_a_wrong_quantity(network, capsys):
 def test_a_wrong_network(tmp_path, capsys):
     status, _, error = plan(capsys, "--topology", str(tmp_path / "none.toml"))
     assert status == 2 and "`--topology`: " in error and "cannot be read" in error
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """Replaces the measurements on hosts by those of a simulated network."""
+
+    def replace(network, errors=()):
+        def survey(hosts, options, seconds, progress):
+            assert hosts == list(network.hosts) and (options.rsh, seconds) == ("r", 9)
+            return None if errors else network.survey(0), list(errors)
+
+        monkeypatch.setattr(examination, "survey", survey)
+        return [
+            "-H",
+            ",".join(f"{host}:2" for host in network.hosts),
+            "--rsh",
+            "r",
+            "--seconds",
+            "9",
+        ]
+
+    return replace
+
+
+def test_measured_racks(measured, tmp_path, capsys):
+    racks = [(("h1", "h3"), G / 5), (("h2", "h4"), G / 5)]
+    arguments = measured(Network(named("h1 h2 h3 h4"), racks))
+    path = tmp_path / "plan.toml"
+    status, out, _ = plan(capsys, *arguments, "-o", str(path))
+    assert status == 0
+    assert re.search(r"^  group1: h1 h3, .* Mbit/s for all of them at the same time$", out, re.M)
+    assert out.endswith(
+        "-H h1:2,h3:2,h2:2,h4:2 --racks group1,group1,group2,group2 python train.py\n"
+    )
+    nest, names = plan_file.read(path)
+    assert nest == (("h1", "h3"), ("h2", "h4"))
+    assert {names[group] for group in nest} == {"group1", "group2"}
+    assert "# group2: h2 h4, " in path.read_text()
+
+
+def test_nothing_is_proposed_for_hosts_that_are_alike(measured, tmp_path, capsys):
+    path = tmp_path / "plan.toml"
+    status, out, _ = plan(capsys, *measured(Network(named("h1 h2 h3"))), "-o", str(path))
+    assert status == 0 and out.startswith("Nothing is proposed: the hosts are alike: ")
+    assert f"{path} is not written." in out and not path.exists()
+
+
+def test_a_host_that_cannot_be_measured(measured, capsys):
+    problem = error("hosts", "no agent could be started on h2", "check it", ["h2"])
+    status, out, said = plan(capsys, *measured(Network(named("h1 h2")), [problem]))
+    assert status == 2 and out == ""
+    assert said == "easyddl plan: no agent could be started on h2 (check it)\n"
+
+
+def test_without_hosts_and_network(capsys):
+    status, _, said = plan(capsys)
+    assert status == 2 and "pass the hosts to measure as `-H h1,h2,...`" in said
 
 
 def test_the_guide_shows_what_the_command_prints(tmp_path, capsys, monkeypatch):

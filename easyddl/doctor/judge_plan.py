@@ -1,0 +1,59 @@
+"""Findings about the order of hosts: what a plan would gain."""
+
+from easyddl.doctor.finding import warning
+from easyddl.plan import cost, measured_network, planner
+
+_SIZE = 16e6  # bytes of the allreduce for which times are compared
+_GAIN = 1.1
+_MEASURED = 3  # hosts below which there is nothing to plan
+
+
+def is_worth_a_survey(links):
+    """Returns whether some links are so much faster than others that hosts may form groups.
+
+    Args:
+        links: Dictionary of `Link` by pair (from, to).
+    """
+    rates = [link.rate for link in links.values() if link.rate]
+    hosts = {host for pair in links for host in pair}
+    return len(hosts) >= _MEASURED and max(rates, default=0) >= measured_network.CLEAR * min(
+        rates, default=0
+    )
+
+
+def gain(survey, racks):
+    """Judges whether a plan would be faster than the hosts in their order.
+
+    Args:
+        survey: `measured_network.Survey`.
+        racks: Dictionary of the racks of hosts, as they are known; empty if they are not.
+
+    Returns:
+        List of `Finding`. Empty if the gain is small, or the survey shows no groups.
+    """
+    found = measured_network.judge(survey)
+    if found.graph is None:
+        return []
+    planned = planner.plan(found.graph, survey.hosts, _SIZE)
+    _, best = planner.for_engine(found.graph, survey.hosts, planned, _SIZE)
+    given = cost.allreduce(found.graph, _nest(survey.hosts, racks), _SIZE)
+    if given.seconds < _GAIN * best.seconds:
+        return []
+    groups = "; ".join(map(str, found.groups)) or "The links of the hosts differ"
+    return [
+        warning(
+            "plan",
+            f"with a plan an allreduce of 16 MB would be {given.seconds / best.seconds:.1f} times "
+            f"as fast as with these hosts in their order, by their rates. {groups}",
+            f"`easyddl plan -H {','.join(survey.hosts)} -o plan.toml`, then `easyddl run --plan "
+            "plan.toml`",
+        )
+    ]
+
+
+def _nest(hosts, racks):
+    """Returns the hosts in their racks, if there are several."""
+    members = {}
+    for host in hosts:
+        members.setdefault(racks.get(host), []).append(host)
+    return tuple(map(tuple, members.values())) if len(members) > 1 else tuple(hosts)
