@@ -7,6 +7,7 @@ the measured rates do not show clear groups of hosts, it says so and proposes no
 """
 
 import argparse
+import pathlib
 import shlex
 import sys
 
@@ -44,11 +45,21 @@ def add_arguments(parser):
     )  # fmt: skip
     parser.add_argument("-o", "--output", metavar="FILE.toml", help="write the plan to a file")
     parser.add_argument(
+        "--plot", type=_picture, metavar="FILE.svg",
+        help="draw the network with the groups of the plan and the bytes of each link",
+    )  # fmt: skip
+    parser.add_argument(
         "--explain",
         action="store_true",
         help="also print the bytes that each link carries, and the algorithms for other sizes",
     )
     _agents.add_arguments(parser, 120)
+
+
+def _picture(text):
+    if not text.lower().endswith(".svg"):
+        raise argparse.ArgumentTypeError(f"must end in .svg. Received: {text!r}")
+    return text
 
 
 def _quantity(kind):
@@ -72,10 +83,11 @@ def run(options):
     from easyddl.hosts.host_list import HostSlots
     from easyddl.plan import plan_file, planner
 
-    problem = options.output and _output_files.file_problem("output", options.output)
-    if problem:
-        sys.stderr.write(f"easyddl plan: {problem}\n")
-        return 2
+    for name in ("output", "plot"):
+        path = getattr(options, name)
+        if path is not None and (problem := _output_files.file_problem(name, path)):
+            sys.stderr.write(f"easyddl plan: {problem}\n")
+            return 2
     try:
         listed = _listed(options)
         graph, groups, reason = (_measured if options.topology is None else _described)(
@@ -89,21 +101,22 @@ def run(options):
         return 130
     if graph is None:
         print(f"Nothing is proposed: {reason}.")
-        if options.output is not None:
-            print(f"{options.output} is not written.")
+        for path in filter(None, (options.output, options.plot)):
+            print(f"{path} is not written.")
         return 0
     listed = listed or [HostSlots(name) for name in graph.hosts]
     hosts = [host.name for host in listed]
     planned = planner.plan(graph, hosts, options.size, _SIZES if options.explain else ())
     names = plan_file.group_names(graph, planned.nest)
     lines = [*_measured_groups(groups), *_report(graph, listed, planned, names, options)]
-    if options.output is not None:
+    for argument, write in (("output", _write), ("plot", _plot)):
+        path = getattr(options, argument)
         try:
-            _write(planned, names, groups, options)
+            if path is not None:
+                write(path, graph, planned, names, groups, options)
         except OSError as error:
             sys.stderr.write(
-                f"easyddl plan: argument --output: {options.output} cannot be written: "
-                f"{error.strerror}\n"
+                f"easyddl plan: argument --{argument}: {path} cannot be written: {error.strerror}\n"
             )
             return 2
     print("\n".join(lines))
@@ -174,7 +187,7 @@ def _measured_groups(groups):
         yield ""
 
 
-def _write(planned, names, groups, options):
+def _write(path, graph, planned, names, groups, options):
     from easyddl.plan import plan_file
 
     algorithms = planned.algorithms[options.size]
@@ -183,7 +196,17 @@ def _write(planned, names, groups, options):
         f"Chosen for {_bytes(options.size)}: {_algorithms(algorithms)}.",
         *map(str, groups),
     ]
-    plan_file.write(options.output, planned.nest, names, "\n".join(comment))
+    plan_file.write(path, planned.nest, names, "\n".join(comment))
+
+
+def _plot(path, graph, planned, names, groups, options):
+    from easyddl.plan import cost, picture
+
+    algorithms = planned.algorithms[options.size]
+    found = cost.allreduce(graph, planned.nest, options.size, algorithms)
+    title = f"An allreduce of {_bytes(options.size)} with this plan: {_time(found.seconds)}"
+    lines = picture.draw(graph, planned.nest, names, found.link_bytes, title, _bytes)
+    pathlib.Path(path).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _report(graph, listed, planned, names, options):
@@ -218,6 +241,8 @@ def _report(graph, listed, planned, names, options):
     yield ""
     if options.output is not None:
         yield f"{options.output} has the plan, for `easyddl run --plan`."
+    if options.plot is not None:
+        yield f"{options.plot} has the picture."
     yield "The engine follows the order of hosts and one level of groups. Of this plan:"
     yield "  " + _run_line(listed, engine_nest, names)
 

@@ -96,24 +96,32 @@ def test_wrong_options(arguments, problem, network, capsys):
     assert error.startswith("easyddl plan: ") and problem in error
 
 
+@pytest.mark.parametrize("option", ["--output", "--plot"])
 def test_a_file_that_cannot_be_written_is_found_before_the_search(
-    network, tmp_path, capsys, monkeypatch
+    option, network, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.setattr(planner, "plan", lambda *_: pytest.fail("The search has begun."))
+    (folder := tmp_path / "folder.svg").mkdir()
     for path, problem in [
-        ("/nonexistent/plan.toml", "there is no directory '/nonexistent'"),
-        (str(tmp_path), f"{str(tmp_path)!r} is a directory"),
-        ("/proc/plan.toml", "'/proc/plan.toml' cannot be written: No such file or directory"),
+        ("/nonexistent/plan.svg", "there is no directory '/nonexistent'"),
+        (str(folder), f"{str(folder)!r} is a directory"),
+        ("/proc/plan.svg", "'/proc/plan.svg' cannot be written: No such file or directory"),
     ]:
-        status, out, error = plan(capsys, "--topology", network, "-o", path)
+        status, out, error = plan(capsys, "--topology", network, option, path)
         assert (status, out) == (2, "")
-        assert error == f"easyddl plan: argument --output: {problem}\n"
+        assert error == f"easyddl plan: argument {option}: {problem}\n"
 
 
 def test_a_full_disk(network, capsys):
     status, _, error = plan(capsys, "--topology", network, "-o", "/dev/full")
     assert status == 2
     assert "argument --output: /dev/full cannot be written: No space left on device" in error
+
+
+def test_a_picture_is_an_svg(network, capsys):
+    with pytest.raises(SystemExit):
+        plan(capsys, "--topology", network, "--plot", "plan.png")
+    assert "argument --plot: must end in .svg. Received: 'plan.png'" in capsys.readouterr().err
 
 
 def test_a_wrong_quantity(network, capsys):
