@@ -16,8 +16,6 @@ from easyddl.plan.partitions import rate_text
 
 CLEAR = 1.5  # rates that differ by less count as equal
 
-_CORE = "core"
-
 
 @dataclasses.dataclass(frozen=True)
 class Survey:
@@ -89,7 +87,10 @@ def judge(survey):
         return Judgement(None, [], "two hosts can be in one order and one group only")
     sets = _clear_groups(hosts, rates) or _groups_of_all(survey)
     own = {host: max(rates[frozenset((host, b))] for b in hosts if b != host) for host in hosts}
-    groups = [_group(f"group{i}", members, survey, rates) for i, members in enumerate(sets, 1)]
+    free = (name for name in map("group{}".format, itertools.count(1)) if name not in hosts)
+    groups = [
+        _group(name, members, survey, rates) for name, members in zip(free, sets, strict=False)
+    ]
     for (a, b), rate in ((tuple(sorted(pair)), rate) for pair, rate in rates.items()):
         uplinks = [group.uplink for group in groups if (a in group.hosts) != (b in group.hosts)]
         expected = min(own[a], own[b], *uplinks)
@@ -184,10 +185,11 @@ def _alike(rates):
 
 def _graph(hosts, own, groups, uplinks, latencies):
     """Returns a tree: a switch for each group, and one that joins them."""
+    core = "core" if "core" not in hosts else "core_of_hosts"
 
     def switch_above(members):
         around = [group for group in groups if {*members} < {*group.hosts}]
-        return around[0].name if around else _CORE  # the smallest comes first
+        return around[0].name if around else core  # the smallest comes first
 
     def latency(pairs):
         return min((latencies[pair] for pair in pairs if pair in latencies), default=0.0)
@@ -203,4 +205,4 @@ def _graph(hosts, own, groups, uplinks, latencies):
         outer = latency([(a, b) for a in group.hosts for b in hosts if b not in group.hosts])
         more = max(0.0, outer - inner) / 2
         links.append(Link((group.name, switch_above(group.hosts)), uplinks[group.name], more))
-    return Graph(hosts, [*(group.name for group in groups), _CORE], links)
+    return Graph(hosts, [*(group.name for group in groups), core], links)

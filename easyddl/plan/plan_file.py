@@ -8,6 +8,7 @@ from easyddl.plan import cost
 from easyddl.plan.toml_file import TomlFile
 
 _FORMAT = 1
+_GROUP_NAME = r"[^\s,/]+"  # it becomes a part of EASYDDL_RACKS
 
 
 def group_names(graph, nest):
@@ -24,7 +25,7 @@ def group_names(graph, nest):
             switches = {graph.switch_of(host) for host in cost.hosts_of(group)}
             name = switches.pop() if len(switches) == 1 else ""
             number = 0
-            while not name or name in used:
+            while not re.fullmatch(_GROUP_NAME, name) or name in used:
                 number += 1
                 name = f"group{number}"
             used.add(name)
@@ -100,7 +101,7 @@ def _members(file, tables, hosts):
     for index, table in enumerate(tables):
         place = {"table": "groups", "index": index}
         name = table["name"]
-        if not isinstance(name, str) or not re.fullmatch(r"[^\s,/]+", name):
+        if not isinstance(name, str) or not re.fullmatch(_GROUP_NAME, name):
             problem = "the name of a group must be a text without spaces, commas and slashes"
             raise file.error("name", name, problem, **place)
         if name in members or name in hosts:

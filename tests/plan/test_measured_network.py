@@ -107,3 +107,11 @@ def test_what_is_not_measured_is_told():
 def test_two_hosts():
     found = judge(Network(named("h1 h2")), 0)
     assert found.graph is None and found.reason.startswith("two hosts")
+
+
+def test_hosts_with_the_names_of_groups():
+    racks = [(("core", "h3"), G / 5), (("group1", "h4"), G / 5)]
+    found = judge(Network(named("core group1 h3 h4"), racks), 0)
+    assert groups_of(found) == [("core", "h3"), ("group1", "h4")]
+    assert [group.name for group in found.groups] == ["group2", "group3"]
+    assert len({*found.graph.hosts, *found.graph.switches}) == 7

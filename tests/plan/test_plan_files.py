@@ -178,6 +178,19 @@ def test_groups_have_the_names_of_their_switches():
     ]  # fmt: skip
 
 
+def test_a_switch_whose_name_cannot_be_that_of_a_rack(tmp_path):
+    graph = graph_of(["h0", "h1", "h2"], [(f"h{i}", f"s,{i // 2}", G, 0.0) for i in range(3)])
+    nest = (("h0", "h1"), ("h2",))
+    names = plan_file.group_names(graph, nest)
+    assert names == {nest[0]: "group1", nest[1]: "group2"}
+    path = tmp_path / "plan.toml"
+    plan_file.write(str(path), nest, names)
+    assert plan_file.read(str(path)) == (nest, names)
+    path.write_text(path.read_text().replace("group2", "group/2"))
+    with pytest.raises(ValueError, match=r"line 10`: the name of a group .*'group/2'"):
+        plan_file.read(str(path))
+
+
 PLAN = """\
 format = 1
 hosts = ["h1", "h2", "h3"]
