@@ -9,9 +9,22 @@ function labelCells(table) {
     });
   }
   table.classList.add("labelled");
+  table.classList.toggle("many-columns", heads.length > 5);
   // Markdown needs a head for each column. One without a name says nothing.
   for (const head of table.querySelectorAll("thead th")) {
     if (!head.innerText.trim()) head.outerHTML = "<td></td>";
+  }
+}
+
+const phone = window.matchMedia("(max-width: 46em)");
+
+// On a phone, and where the table is wider than the page, each row becomes a block.
+function stackRows() {
+  for (const table of document.querySelectorAll("table.labelled")) {
+    table.classList.remove("stacked");
+    const box = table.closest(".table-wrapper");
+    const fits = !box || box.scrollWidth <= box.clientWidth;
+    table.classList.toggle("stacked", phone.matches || !fits);
   }
 }
 
@@ -21,6 +34,8 @@ function makeFocusable(box) {
 
 document.addEventListener("DOMContentLoaded", () => {
   document.querySelectorAll("article table").forEach(labelCells);
+  stackRows();
+  window.addEventListener("resize", stackRows);
   document.querySelectorAll("article pre, .table-wrapper, .math-wrapper").forEach(makeFocusable);
   document.querySelectorAll("p.caption[role=heading]").forEach((each) => {
     each.setAttribute("aria-level", "2");
