@@ -26,7 +26,10 @@ def add_arguments(parser):
         "number of GPUs, or of physical cores without GPUs)",
     )  # fmt: skip
     named = where.add_mutually_exclusive_group()
-    named.add_argument("-H", "--hosts", metavar="h1:4,h2:4", help="hosts, and the slots of each")
+    named.add_argument(
+        "-H", "--hosts", metavar="h1:4,h2:4",
+        help="hosts, and the slots of each; `h[1-16]:4` names 16 hosts",
+    )  # fmt: skip
     named.add_argument(
         "--hostfile",
         metavar="FILE",

@@ -25,7 +25,7 @@ _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\Z")
 
 
 def parse(text, argument="-H"):
-    """Reads a list such as `h1:4,h2:4`, or `h1,h2` without slots.
+    """Reads a list such as `h1:4,h2:4`, `h1,h2` without slots, or `h[1-16]:4` in Slurm's notation.
 
     Args:
         text: String.
@@ -37,20 +37,24 @@ def parse(text, argument="-H"):
     Raises:
         ValueError: If the text is not such a list, or names a host twice.
     """
-    return unique([_host(part.strip(), text, argument) for part in text.split(",")], argument)
+    parts = re.split(r",(?![^\[\]]*\])", text)  # the commas within brackets are part of a name
+    hosts = [host for part in parts for host in _hosts(part.strip(), text, argument)]
+    return unique(hosts, argument)
 
 
-def _host(part, text, argument):
+def _hosts(part, text, argument):
     name, colon, slots = part.partition(":") if part.count(":") < 2 else (part, "", "")
-    check_name(name, argument, text)
+    names = [name] if ":" in name else _expand(name)  # an IPv6 address may stand in brackets
+    for each in names:
+        check_name(each, argument, text)
     if not colon:
-        return HostSlots(name)
+        return [HostSlots(each) for each in names]
     if not re.fullmatch(r"[1-9][0-9]*", slots):
         raise ValueError(
             f"`{argument}`: the slots of host {name} must be a positive integer, as in "
             f"`h1:4,h2:4`. Received: {part!r} in {text!r}"
         )
-    return HostSlots(name, int(slots))
+    return [HostSlots(each, int(slots)) for each in names]
 
 
 def check_name(name, argument, text):

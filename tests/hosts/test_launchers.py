@@ -238,11 +238,26 @@ def test_settings_that_the_launcher_itself_reads(tmp_path):
         ("me@h1:2", "`User me` for the host h1"),
         ("h1:2,", "'' is not a valid host name"),
         ("h1:2:3", "'h1:2:3' has several colons"),
+        ("h[1-2:4", r"'h\[1-2' is not a valid host name"),
+        ("h1:2,h[1-x]:4", r"not a range of numbers.* Received: 'h\[1-x\]'"),
+        ("h[1-2],h2", "names the host h2 2 times"),
     ],
 )
 def test_wrong_lists(text, words):
     with pytest.raises(ValueError, match=words):
         host_list.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("h[1-3]:4", "h1:4,h2:4,h3:4"),
+        ("a, n[08-10,12].x:2,b:1", "a,n08.x:2,n09.x:2,n10.x:2,n12.x:2,b:1"),
+        ("r[1-2]h[1,2]", "r1h1,r1h2,r2h1,r2h2"),
+    ],
+)
+def test_ranges_of_names(text, expected):
+    assert ",".join(map(str, host_list.parse(text))) == expected
 
 
 @pytest.mark.parametrize(
