@@ -175,7 +175,8 @@ class _Examination:
                     del missing[host]
         for host, program in missing.items():
             waited = f"no answer within {self._options.timeout:g} seconds"
-            self._not_reached(host, f"{waited} ({program.reason()})")
+            slow = "; if the host is only slow, raise --start-timeout"
+            self._not_reached(host, f"{waited} ({program.reason()})", slow)
 
     def _launch(self, calls):
         """Starts programs in threads, so that an interrupt cannot lose track of any of them.
@@ -193,11 +194,11 @@ class _Examination:
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
             list(pool.map(launch, calls))
 
-    def _not_reached(self, host, reason):
+    def _not_reached(self, host, reason, further_advice=""):
         self._reported.add(host)
         advice = (
             f"check that `ssh {host} true` works without a password, and that the same version of "
-            "easyddl is installed there in the same place"
+            f"easyddl is installed there in the same place{further_advice}"
         )
         message = f"no agent could be started on {host}: {reason}"
         self._results.findings.append(error("hosts", message, advice, [host]))
