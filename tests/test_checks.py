@@ -17,7 +17,7 @@ pytestmark = pytest.mark.mpirun
 JOB = mpi.TESTS / "support" / "checks_job.py"
 
 
-def tests_of(job):
+def class_of(job):
     """A class with a test for each check of a job."""
 
     @pytest.mark.parametrize("check", job.checks, ids=lambda check: f"{job.name}:{check}")
@@ -30,7 +30,7 @@ def tests_of(job):
     return type(f"Test-{job.name}", (), {"test_check": test_check, "pytestmark": marks})
 
 
-globals().update({f"Test-{job.name}": tests_of(job) for job in matrix.JOBS.values()})
+globals().update({f"Test-{job.name}": class_of(job) for job in matrix.JOBS.values()})
 
 
 def selected(request, job):
