@@ -101,6 +101,19 @@ SOME = {
         "check_layers_that_were_adapted_after_the_split",
         "check_weights_that_the_root_alone_has_loaded",
         "check_arrays_in_attributes_of_layers_are_compared",
+        "check_another_order_within_datasets_is_an_error",
+        "check_another_order_within_datasets_of_tensorflow_is_an_error",
+        "check_class_weights_that_differ",
+        "check_variables_outside_of_the_model",
+    ),
+    "data_in_fit": (
+        "check_augmentations_differ_and_orders_do_not",
+        "check_orders_of_a_dataset_of_ones_own_are_those_of_one_process",
+        "check_generators_draw_the_same_on_all_ranks",
+        "check_numbers_are_the_same_again_after_an_error",
+        "check_caches_in_files",
+        "check_a_saved_dataset_that_nothing_splits",
+        "check_vocabularies_of_a_map",
     ),
     "prediction": ("check_arrays", "check_one_rank_fails"),
 }
@@ -288,6 +301,8 @@ FULL = tuple(map(beyond_gate, FULL))
 SOAK = (
     Job("tensorflow", 3, some("reduction"), hosts="a,b,b", marker="soak"),
     Job("tensorflow", 4, of(*WORLD), hosts="a,b,a,b", marker="soak"),
+    Job("tensorflow", 3, some("data_in_fit", "comparison"), marker="soak"),
+    Job("jax", 3, some("data_in_fit", "comparison"), marker="soak"),
     Job(
         "tensorflow",
         2,
@@ -311,7 +326,7 @@ SOAK = (
         marker="soak",
     ),
     Job("torch", 2, of("equality", "prediction"), marker="soak"),
-    Job("torch", 3, of("metrics"), marker="soak"),
+    Job("torch", 3, of("metrics") + some("data_in_fit"), marker="soak"),
 )
 
 LONGEST = (
