@@ -72,7 +72,9 @@ def check_accumulation():
     assert_told(text, 3 * HALF, HALF // 2)
     assert "in each of the 3 steps" in text or not ddl.is_root()
     scaled = keras.optimizers.LossScaleOptimizer(optimizer(3))
-    assert_told(told(*samples(3 * HALF), batch_size=HALF // 2, optimizer=scaled), 3 * HALF, HALF // 2)
+    assert_told(
+        told(*samples(3 * HALF), batch_size=HALF // 2, optimizer=scaled), 3 * HALF, HALF // 2
+    )
 
 
 def check_once_a_process():
