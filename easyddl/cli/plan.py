@@ -12,6 +12,7 @@ import shlex
 import sys
 
 from easyddl.cli import _agents, _output_files
+from easyddl.hosts.topology_tree import counted
 
 _SIZES = (1e3, 32e3, 1e6, 32e6, 1e9)  # bytes, for which --explain prints the algorithms
 SUMMARY = "plan the order and the groups of hosts for a network"
@@ -223,7 +224,7 @@ def _report(graph, listed, planned, names, options):
         ("planned, today's engine", engine_cost),
         ("planned", planned_cost),
     ]
-    yield f"An allreduce of {_bytes(size)} between {_count(len(hosts), 'host')}:"
+    yield f"An allreduce of {_bytes(size)} between {counted(len(hosts), 'host')}:"
     yield ""
     yield f"{'':32} {'time':>10}  algorithm of each level"
     for name, each in alternatives:
@@ -291,10 +292,6 @@ def _run_line(listed, nest, names):
 
 def _algorithms(algorithms):
     return ", then ".join(algorithms)
-
-
-def _count(number, noun):
-    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _bytes(size):

@@ -5,6 +5,7 @@ import textwrap
 from easyddl.doctor import link_faults
 from easyddl.doctor.finding import Level
 from easyddl.doctor.units import seconds, size
+from easyddl.hosts.topology_tree import counted
 
 _VERSION = 1  # of the JSON format
 _WIDTH = 100
@@ -142,7 +143,7 @@ def _table(rows):
 def _verdict(results):
     counts = {level: sum(finding.level is level for finding in results.findings) for level in Level}
     told = [
-        f"{count} {level.value}{'s' * (count > 1)}"
+        counted(count, level.value)
         for level, count in counts.items()
         if count and level is not Level.FINE
     ]

@@ -1,6 +1,7 @@
 """The topology of the examined hosts: their racks, processors, caches and GPUs."""
 
 from easyddl.hosts import topology_tree
+from easyddl.hosts.topology_tree import counted
 
 # The entries of `easyddl.machine.hardware.facts`, among the facts that an agent reports.
 _HARDWARE = ("model", "cores", "packages", "numa_nodes", "caches", "gpus", "quota")
@@ -21,12 +22,10 @@ def describe(results, racks=None, slots=None):
         argument. `None` if no host was reached.
     """
     hosts = []
-    for number, name in enumerate(results.hosts):
+    for i, name in enumerate(results.hosts):
         if name in results.facts:
-            rack = racks[number] if racks else None
-            hosts.append(
-                _host(name, rack, results.facts[name]["hardware"], slots and slots[number])
-            )
+            rack = racks[i] if racks else None
+            hosts.append(_host(name, rack, results.facts[name]["hardware"], slots and slots[i]))
     if not hosts:
         return None
     notation = topology_tree.notation({"hosts": hosts})
@@ -34,9 +33,9 @@ def describe(results, racks=None, slots=None):
     empty = {"hosts": [{**host, "ranks": []} for host in hosts]}
     _, *lines = topology_tree.render(empty).splitlines()
     known = {host["rack"] for host in hosts} - {None}
-    title = _count(len(hosts), "host") + (f" in {_count(len(known), 'rack')}" if known else "")
+    title = counted(len(hosts), "host") + (f" in {counted(len(known), 'rack')}" if known else "")
     ranks = sum(len(host["ranks"]) for host in hosts)
-    title += f"; filled by {_count(ranks, 'rank')}: {notation}" if notation else ""
+    title += f"; filled by {counted(ranks, 'rank')}: {notation}" if notation else ""
     return {"tree": "\n".join([title, *lines]), "notation": notation, "racks": racks}
 
 
@@ -44,7 +43,3 @@ def _host(name, rack, facts, slots):
     count = slots or len(facts["gpus"]) or facts["usable_cores"]
     hardware = {key: facts[key] for key in _HARDWARE}
     return {"name": name, "rack": rack, **hardware, "ranks": [None] * count}
-
-
-def _count(count, noun):
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -6,6 +6,7 @@ to Open MPI 4 (https://github.com/kubeflow/trainer/issues/4028).
 """
 
 from easyddl.hosts import launchers
+from easyddl.hosts.topology_tree import counted
 
 
 def problem(environment, size, hosts):
@@ -32,10 +33,10 @@ def problem(environment, size, hosts):
         return None
     names = ", ".join(map(str, asked[:8])) + (", ..." if len(asked) > 8 else "")
     return (
-        f"The {size} ranks run on {_count(len(granted))} ({', '.join(granted)}), but "
-        f"{_source(asked_by, environment)} has {_count(len(asked))} for them ({names}). mpirun "
-        "does not read it. Start the job with `easyddl run`, which passes the hosts to mpirun, or "
-        f"name them with mpirun's option `-H` or `-hosts`.{_cause(environment)}"
+        f"The {size} ranks run on {counted(len(granted), 'host')} ({', '.join(granted)}), but "
+        f"{_source(asked_by, environment)} has {counted(len(asked), 'host')} for them ({names}). "
+        "mpirun does not read it. Start the job with `easyddl run`, which passes the hosts to "
+        f"mpirun, or name them with mpirun's option `-H` or `-hosts`.{_cause(environment)}"
     )
 
 
@@ -48,10 +49,6 @@ def _needed(asked, size):
         size -= host.slots or 1
         needed += 1
     return needed
-
-
-def _count(hosts):
-    return f"{hosts} host{'s' * (hosts != 1)}"
 
 
 def _source(asked_by, environment):

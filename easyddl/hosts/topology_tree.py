@@ -27,6 +27,11 @@ from easyddl.machine import cpu_list
 _BRANCH, _LAST, _STEM, _SPACE = "├─ ", "└─ ", "│  ", "   "
 
 
+def counted(count, noun):
+    """Returns a count and its noun, as in "1 rank" or "2 ranks"."""
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
 @dataclasses.dataclass
 class _Node:
     """A line of the tree, and the lines below it."""
@@ -96,9 +101,9 @@ def _title(job):
     hosts = job["hosts"]
     racks = {host.get("rack") for host in hosts} - {None}
     parts = [
-        _count(sum(len(host["ranks"]) for host in hosts), "rank"),
-        f"on {_count(len(hosts), 'host')}",
-        *([f"in {_count(len(racks), 'rack')}"] if racks else []),
+        counted(sum(len(host["ranks"]) for host in hosts), "rank"),
+        f"on {counted(len(hosts), 'host')}",
+        *([f"in {counted(len(racks), 'rack')}"] if racks else []),
     ]
     short = notation(job)
     return " ".join(parts) + (f", {short}" if short else "")
@@ -127,7 +132,7 @@ def _host(hosts):
     node.children += _group_nodes(outer, hosts, first)
     gpus = collections.Counter(first["gpus"])
     node.children += [
-        _Node(f"{_count(count, 'GPU')}{f': {model}' if model else ''}")
+        _Node(f"{counted(count, 'GPU')}{f': {model}' if model else ''}")
         for model, count in gpus.items()
     ]
     return node
@@ -138,9 +143,9 @@ def _processor(host):
     cores, cpus = len(host["cores"]), len(_cpus(host["cores"]))
     parts = [
         *([host["model"]] if host["model"] else []),
-        _count(len(host["packages"]), "package"),
-        _count(cores, "core"),
-        *([_count(cpus, "CPU")] if cpus != cores else []),
+        counted(len(host["packages"]), "package"),
+        counted(cores, "core"),
+        *([counted(cpus, "CPU")] if cpus != cores else []),
     ]
     own = {
         f"L{each['level']}{_suffix(each)} {_size(each['bytes'])}": None
@@ -232,7 +237,7 @@ def _group_text(group, host, each=False):
     kind = group.kind.rstrip("0123456789 ") if each and " " in group.kind else group.kind
     is_cache = group.kind.startswith("L")
     name = f"{kind} {group.size}" if is_cache else kind
-    rest = [_count(cores, "core")]
+    rest = [counted(cores, "core")]
     if not each:
         rest.append(f"CPUs {cpu_list.render(group.cpus)}")
     if group.size and not is_cache:
@@ -246,7 +251,7 @@ def _rank(hosts, index):
     numbers = ", ".join(str(rank["rank"]) for rank in ranks)
     text = f"{'rank' if len(ranks) == 1 else 'ranks'} {numbers}: CPUs {ranks[0]['cpus']}"
     threads = ranks[0].get("threads")
-    return _Node(f"{text}, {_count(threads, 'thread')}" if threads else text)
+    return _Node(f"{text}, {counted(threads, 'thread')}" if threads else text)
 
 
 def _lines(nodes, indent):
@@ -270,7 +275,3 @@ def _size(count):
 
 def _cpus(lists):
     return frozenset().union(*(cpu_list.parse(text) for text in lists))
-
-
-def _count(count, noun):
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -17,6 +17,7 @@ import shlex
 import sys
 
 from easyddl.cli import _numbers, _output_files
+from easyddl.hosts.topology_tree import counted
 from easyddl.profiling import step_times
 
 SUMMARY = "run some steps of a script at several numbers of ranks, and show how it scales"
@@ -175,12 +176,10 @@ def _write(measurements, program, options):
 
 def _where(program, hosts):
     """Returns the title of the picture: the script, and the hosts, cores and GPUs."""
-    from easyddl.cli.scaling.scaling_verdict import number
-
     counts = {
         "host": len(hosts),
         "core": sum(host["cores"] for host in hosts),
         "GPU": sum(host["gpus"] for host in hosts),
     }
-    parts = [number(count, noun) for noun, count in counts.items() if count > 0]
+    parts = [counted(count, noun) for noun, count in counts.items() if count > 0]
     return f"{shlex.join(program)} on {', '.join(parts)}"

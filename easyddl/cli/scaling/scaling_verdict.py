@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from easyddl.hosts.topology_tree import counted
+
 _GOOD = 0.9  # the efficiency from which on a script scales well
 _SMALLER = 0.75  # the batches of a rank are smaller if their ratio is below this
 _MORE = 1.2  # fewer cores explain a computation longer than in inverse proportion up to this factor
@@ -22,7 +24,7 @@ def sentence(measurements):
     if last.efficiency(first) >= _GOOD:
         return (
             f"Scales well: {last.ranks} ranks train {last.speed_up(first):.1f} times as fast as "
-            f"{number(first.ranks, 'rank')}."
+            f"{counted(first.ranks, 'rank')}."
         )
     cause = losses(first, last).largest()
     return _too_many(last) or _OF_CAUSE[cause](first, last)
@@ -36,7 +38,7 @@ def _too_many(last):
         if host["ranks"] > host[kind] > 0:
             where = f" on host {host['host']}" if len(last.hosts) > 1 else ""
             return (
-                f"{host['ranks']} ranks share {number(host[kind], name)}{where}: more ranks than "
+                f"{host['ranks']} ranks share {counted(host[kind], name)}{where}: more ranks than "
                 f"{name}s do not train faster."
             )
     return None
@@ -126,7 +128,7 @@ def _of_reading(first, last):
 def _of_computing(first, last):
     ratio = last.batch / first.batch
     factor = _busy(last) / (ratio * _busy(first))
-    before = number(first.ranks, "rank")
+    before = counted(first.ranks, "rank")
     times = f"{factor:.1f} times as long"
     if last.exposed is None:
         return (
@@ -140,7 +142,7 @@ def _of_computing(first, last):
         )
     if last.threads < first.threads and factor <= _MORE * first.threads / last.threads:
         return (
-            f"A rank has {number(last.threads, 'core')} instead of {first.threads}, and computes "
+            f"A rank has {counted(last.threads, 'core')} instead of {first.threads}, and computes "
             f"{times} as with {before}: more cores or more hosts help."
         )
     return (
@@ -155,11 +157,6 @@ _OF_CAUSE = {
     "reading": _of_reading,
     "computing": _of_computing,
 }
-
-
-def number(count, noun):
-    """Returns a count and its noun, as in "1 rank" or "2 ranks"."""
-    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def _percent(share):

@@ -3,6 +3,7 @@
 import dataclasses
 
 from easyddl.cli.scaling import scaling_verdict
+from easyddl.hosts.topology_tree import counted
 
 _COLUMNS = ("ranks", "samples/s", "speed-up", "efficiency", "step (ms)", "exposed", "lag", "input")
 _WIDTHS = (5, 10, 8, 10, 9, 7, 5, 5)
@@ -38,7 +39,7 @@ def too_few(measurements, steps):
         steps: Integer. The requested number of steps.
     """
     few = [
-        f"{each.steps} on {each.ranks} rank{'s' * (each.ranks > 1)}"
+        f"{each.steps} on {counted(each.ranks, 'rank')}"
         for each in measurements
         if each.steps < steps
     ]

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from easyddl.hosts import launched_process
+from easyddl.hosts.topology_tree import counted
 from easyddl.launch.calls import answers, call_arguments, pickling
 from easyddl.launch.calls.rank_group import RankGroup
 from easyddl.launch.output import phrases
@@ -267,7 +268,7 @@ class Ranks:
     def __repr__(self) -> str:
         hosts = dict.fromkeys(each.host for each in self._group.ranks)
         ended = "" if self._group.reason is None else f", ended: {self._group.reason}"
-        ranks = f"{self.size} rank{'s' * (self.size > 1)}"
+        ranks = counted(self.size, "rank")
         return f"<easyddl.Ranks: {ranks} on {', '.join(hosts)}{ended}>"
 
 

@@ -5,6 +5,7 @@ import socket
 
 from easyddl.hosts import hostfile, launchers
 from easyddl.hosts.host_list import HostSlots
+from easyddl.hosts.topology_tree import counted
 from easyddl.launch.start import allowed_cpus
 from easyddl.machine import cpu_list, hardware
 
@@ -41,7 +42,7 @@ class Placement:
         raise IndexError(rank)
 
     def __str__(self):
-        ranks = f"{self.size} rank{'s' * (self.size > 1)}"
+        ranks = counted(self.size, "rank")
         if self.cpus is not None:
             word = "CPUs" if len(self.cpus) > 1 else "CPU"
             return f"{ranks} on the {word} {cpu_list.render(self.cpus)} of this host"

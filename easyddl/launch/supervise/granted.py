@@ -2,6 +2,7 @@
 
 import collections
 
+from easyddl.hosts.topology_tree import counted
 from easyddl.launch.supervise import host_names
 from easyddl.machine import cpu_list
 
@@ -88,16 +89,12 @@ def _cpus(placement, hellos, version):
 
 
 def _told(placement):
-    hosts = ", ".join(f"{host.name} ({_ranks(host.slots)})" for host in placement.hosts)
+    hosts = ", ".join(f"{host.name} ({counted(host.slots, 'rank')})" for host in placement.hosts)
     return f"{hosts}, from {placement.source}"
 
 
 def _on(hellos, ranks):
-    return f"{hellos[ranks[0]]['host']} ({_ranks(len(ranks))})"
-
-
-def _ranks(count):
-    return f"{count} rank{'s' * (count > 1)}"
+    return f"{hellos[ranks[0]]['host']} ({counted(len(ranks), 'rank')})"
 
 
 def _are_different(asked, hello, placement, hellos):
