@@ -27,6 +27,7 @@ weights = [round(float(each.sum()), 5) for each in model.get_weights()]
 print(f"weights {weights}\\n", end="", flush=True)
 """
 
+IMPORTS = "import easyddl as ddl\nimport keras\n"
 SPLIT = "x, y = ddl.split_data(x, y)\n"
 FIT = "model.fit(x, y, epochs=2, verbose=0, callbacks=callbacks)\n"
 LAYERS = "layers = ["
@@ -69,6 +70,27 @@ MISTAKES = {
         "set seeds before random choices",
         False,
     ),
+    "other_lengths_on_each_rank": (
+        SPLIT,
+        "n = 64 - 8 * ddl.rank()\nx, y = ddl.split_data(x[:n], y[:n])\n",
+        "with different shapes to split_data()",
+        False,
+    ),
+    "file_names_in_another_order": (
+        SPLIT,
+        "names = [f'{i}.png' for i in range(64)]\n"
+        "names = ddl.split_data(names[:: 1 - 2 * (ddl.rank() % 2)])\n" + SPLIT,
+        "sort what the file system lists",
+        False,
+    ),
+    "other_validation_data_on_each_rank": (
+        FIT,
+        "n = 8 + 16 * ddl.rank()\n"
+        "validation_data = np.ones((n, 4), 'float32'), np.zeros(n, 'int64')\n"
+        + FIT.replace("verbose=0", "verbose=0, validation_data=validation_data"),
+        "the ranks pass different `validation_data` to model.fit()",
+        True,
+    ),
     "the_rate_is_scaled_twice": (
         "ddl.scale_lr(0.1)",
         "ddl.scale_lr(ddl.scale_lr(0.1))",
@@ -86,6 +108,37 @@ MISTAKES = {
         "SGD(ddl.scale_lr(0.1), momentum=np.random.default_rng().random()",
         "All ranks must configure the model in the same way",
         False,
+    ),
+    "another_dropout_on_each_rank": (
+        LAYERS,
+        "layers = [keras.layers.Dropout(0.1 + 0.2 * ddl.rank()), ",
+        "the ranks' layers are configured differently",
+        True,
+    ),
+    "other_epochs_on_each_rank": (
+        "epochs=2",
+        "epochs=2 + ddl.rank()",
+        "All ranks must pass the same `epochs` to model.fit()",
+        False,
+    ),
+    "logs_of_each_rank": (
+        "callbacks = [ddl.DDLCallback(), ",
+        "class Own(keras.callbacks.Callback):\n"
+        "    def on_epoch_end(self, epoch, logs=None):\n"
+        "        logs['own'] = float(ddl.rank())\n"
+        "callbacks = [ddl.DDLCallback(), Own(), ",
+        "'own' of the logs of epoch 1 differs between the ranks",
+        True,
+    ),
+    "the_backend_is_set_below_the_import": (
+        IMPORTS,
+        "import easyddl as ddl\n"
+        "import os\n"
+        "os.environ['KERAS_BACKEND'] = os.environ.pop('WANTED')\n"
+        "import keras\n"
+        "assert keras.backend.backend() == os.environ['KERAS_BACKEND']\n",
+        None,
+        True,
     ),
     "a_layer_is_adapted_to_a_shard": (
         LAYERS,
@@ -132,19 +185,26 @@ GATE = (
     "a_layer_is_adapted_to_a_shard",
     "the_model_is_saved_on_all_ranks",
 )
+FASTEST = "torch"  # it needs the least time
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.gate] if name in GATE else []) for name in MISTAKES],
+    ("name", "backend"),
+    [
+        pytest.param(
+            name, backend, marks=[pytest.mark.gate] * (name in GATE and backend == FASTEST)
+        )
+        for name in MISTAKES
+        for backend in ("tensorflow", "jax", "torch")
+    ],
 )
-def test_a_mistake_of_the_first_day(name, tmp_path):
+def test_a_mistake_of_the_first_day(name, backend, tmp_path):
     old, new, said, is_well = MISTAKES[name]
     assert old in RIGHT
     (tmp_path / "train.py").write_text(RIGHT.replace(old, new) if old else RIGHT)
-    mpi.require("torch")  # it needs the least time
-    env = {"KERAS_BACKEND": "torch"}
-    done = mpi.run(2, tmp_path / "train.py", env=env, cwd=tmp_path)
+    mpi.require(backend)
+    env = {"WANTED": backend} if "WANTED" in new else {"KERAS_BACKEND": backend}
+    done = mpi.run(2, tmp_path / "train.py", env=env, shown=(backend,), cwd=tmp_path)
     assert (done.returncode == 0) == is_well, done.stdout
     assert said is None or said in done.stdout, done.stdout
     if said is None or "saved" in said:
