@@ -62,7 +62,7 @@ def _layers(graph, hosts):
 
 
 def _places(graph, layers, columns):
-    """Returns the middle of each node's box: hosts side by side, and a switch above its nodes."""
+    """Returns the middles of the boxes: hosts side by side, and switches above what they join."""
     places, first = {}, (columns - len(layers[0])) / 2
     for index, host in enumerate(layers[0]):
         y = _TITLE + _ROW * (len(layers) - 1) + _BOX_HEIGHT / 2
