@@ -1,0 +1,147 @@
+"""Measures what a plan gains between hosts whose racks have a slow link.
+
+    python tests/benchmarks/plan.py
+    python tests/benchmarks/plan.py --racks x,y,x,y --uplink 200 --tries 10 --rounds 5
+
+The hosts are network namespaces joined at 1 Gbit/s, which needs root and Debian's iproute2.
+`easyddl plan` measures them `--tries` times, without knowing the racks. Then jobs of each kind, in
+turn, measure an allreduce of 16 MB: with the plan, without it, with a ring, and by MPI itself.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import sys
+import tempfile
+import time
+
+TESTS = pathlib.Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTS / "support"), str(TESTS / "hosts")]
+
+import mpi  # noqa: E402
+import network  # noqa: E402
+
+BYTES = 16_000_000
+LIMIT = 300  # seconds for a job
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--racks", default="x,y,x,y", help="the rack of each host")
+    parser.add_argument("--mbit", type=int, default=1000)
+    parser.add_argument("--uplink", type=int, default=200, help="Mbit/s; 0 for no limit")
+    parser.add_argument("--ranks", type=int, default=2, help="on each host")
+    parser.add_argument("--tries", type=int, default=1, help="of `easyddl plan`")
+    parser.add_argument("--rounds", type=int, default=3, help="jobs of each kind")
+    parser.add_argument("--repeats", type=int, default=5, help="allreduces in a job")
+    parser.add_argument("--job", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def job(kind, repeats):
+    """Run on each rank: the times of the slowest rank, and what leaves the racks."""
+    import without_keras  # noqa: F401  (first)
+
+    # isort: split
+    import numpy as np
+    from mpi4py import MPI
+
+    import easyddl as ddl
+
+    mine = np.full(BYTES // 4, ddl.rank() + 1.0, np.float32)
+    result = np.empty_like(mine)
+    comm = MPI.COMM_WORLD
+    uplinks = json.loads(os.environ["EASYDDL_TEST_UPLINKS"])
+    times, sent = [], []
+    for _ in range(repeats + 1):  # the first one makes connections
+        before = sum(network.bytes_sent(*each) for each in uplinks.values())
+        comm.Barrier()
+        start = time.perf_counter()
+        if kind == "mpi":
+            comm.Allreduce(mine, result)
+        else:
+            result = ddl.allreduce(mine, "sum")
+        comm.Barrier()
+        times.append(comm.allreduce(time.perf_counter() - start, MPI.MAX))
+        sent.append(sum(network.bytes_sent(*each) for each in uplinks.values()) - before)
+        assert (result == comm.size * (comm.size + 1) / 2).all()
+    if comm.rank == 0:
+        print("measured", json.dumps([times[1:], sent[1:]]), flush=True)
+
+
+def on_first(net, *arguments, env=None):
+    line = net.on(net.hosts[0], [sys.executable, *arguments])
+    return mpi.run_command(line, net.environment(env), LIMIT)
+
+
+def find_plans(net, options, path):
+    """Returns how often the plan has the racks; and the output of the last try."""
+    members = {}
+    for host, rack in zip(net.hosts, options.racks.split(","), strict=True):
+        members.setdefault(rack, []).append(host)
+    hosts = ",".join(f"{host}:{options.ranks}" for host in net.hosts)
+    how = ["-H", hosts, "--rsh", net.rsh, "--start-timeout", "120"]
+    found = 0
+    for _ in range(options.tries):
+        path.unlink(missing_ok=True)
+        done = on_first(net, "-m", "easyddl", "plan", *how, "-o", path)
+        text = path.read_text() if path.exists() else ""
+        found += all(f"members = {json.dumps(each)}" in text for each in members.values())
+    return found, done.stdout
+
+
+def measure(net, kind, options, env):
+    env = {
+        "PYTHONPATH": mpi.environment()["PYTHONPATH"],
+        "EASYDDL_TEST_UPLINKS": json.dumps(net.uplinks()),
+        **env,
+    }
+    arguments = [__file__, "--job", kind, "--repeats", options.repeats]
+    done = mpi.run_command(net.mpirun(options.ranks, arguments), net.environment(env), LIMIT)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("measured ")]
+    assert done.returncode == 0 and lines, done.stdout
+    return json.loads(lines[0].partition(" ")[2])
+
+
+def main(options):
+    count = len(options.racks.split(","))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        network.Network(count, options.mbit, options.racks, options.uplink or None) as net,
+    ):
+        path = pathlib.Path(folder, "plan.toml")
+        found, output = find_plans(net, options, path)
+        print(output)
+        print(f"The plan has the racks in {found} of {options.tries} tries.", flush=True)
+        kinds = {
+            "hosts as listed, ring": ("ddl", {"EASYDDL_ALGORITHM": "ring"}),
+            "hosts as listed": ("ddl", {}),
+            "MPI's own allreduce": ("mpi", {}),
+        }
+        if path.exists():
+            kinds["planned"] = ("ddl", {"EASYDDL_PLAN": str(path)})
+        times, sent = {}, {}
+        for _ in range(options.rounds):
+            for name, (kind, env) in kinds.items():
+                measured = measure(net, kind, options, env)
+                times.setdefault(name, []).extend(measured[0])
+                sent.setdefault(name, []).extend(measured[1])
+                print(f"{name}: {[round(each, 2) for each in measured[0]]}", flush=True)
+    least = statistics.median(times.get("planned", times["hosts as listed"]))
+    print(f"\n{'':24} {'median':>8} {'least':>8} {'ratio':>6} {'MB that leave racks':>20}")
+    for name, each in times.items():
+        middle = statistics.median(each)
+        print(
+            f"{name:24} {middle:6.2f} s {min(each):6.2f} s {middle / least:6.2f} "
+            f"{statistics.median(sent[name]) / 1e6:20.1f}"
+        )
+
+
+if __name__ == "__main__":
+    arguments = parse()
+    if arguments.job:
+        job(arguments.job, arguments.repeats)
+    else:
+        main(arguments)
