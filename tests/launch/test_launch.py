@@ -530,6 +530,20 @@ def test_a_rank_that_aborts_comes_before_those_that_notice():
     assert first.number == 1 and verdict.status_of(first) == 9
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_rank_that_died_comes_before_the_one_that_reports_it(ordered):
+    line = "easyddl: rank 1 on host h1 (process 7) died: it was killed, crashed."
+    ranks = [
+        rank(0, status=1, ended_at=1.0, lines=[line]),
+        rank(1, status=137, ordered=ordered, after_kill=True, ended_at=2.0),
+        rank(2, status=143, ordered=True, ended_at=3.0),
+    ]
+    first = verdict.first_failure(ranks)
+    assert first.number == 1 and verdict.status_of(first) == 137
+    ranks[1].status = None  # its end is unknown
+    assert verdict.first_failure(ranks).number == 0
+
+
 def test_why_ranks_were_killed():
     ranks = [rank(number, ordered=True, status=137) for number in range(2)]
     text = " Ranks 0, 1 were killed before their processes had ended: "

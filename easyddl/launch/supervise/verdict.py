@@ -81,8 +81,25 @@ def first_failure(ranks):
         failed,
     ):
         if causes:
-            return min(causes, key=_time_of_failure)
+            first = min(causes, key=_time_of_failure)
+            return _reported_dead(first, ranks) or first
     return None
+
+
+# What easyddl prints on a rank that sees another one of its host die.
+_DEATH = re.compile(r"easyddl: rank (\d+) on host \S+ \(process \d+\) died: ")
+
+
+def _reported_dead(rank, ranks):
+    """Returns the rank whose death a rank has reported; `None` if there is none.
+
+    On a busy host, the end of the dead rank may be noticed after the rank that reports it has
+    ended the job.
+    """
+    found = [_DEATH.search(line) for line in rank.lines]
+    dead = {int(match[1]) for match in found if match}
+    over = (other for other in ranks if other.is_over and other.status != 0)
+    return next((other for other in over if other.number in dead), None)
 
 
 def _with_same_error(rank, ranks):
