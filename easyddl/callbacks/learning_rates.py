@@ -114,6 +114,9 @@ class LearningRateScheduleCallback(FreshCopy, keras.callbacks.Callback):
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if not self.staircase:
             self._set_at(self._epoch + batch / self._steps())
+        elif batch == 0:
+            # Once more, because a warmup before this callback sets its last rate at this step.
+            self._set_at(self._epoch)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if logs is not None:
@@ -155,7 +158,8 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
     The rate rises by the same amount before every step, from `initial_lr` to `initial_lr` times the
     number of ranks (or its square root). After the warmup the callback no longer sets the rate, so
-    that other callbacks can lower it. If the optimizer has a schedule, use `LearningRateWarmup`.
+    that other callbacks can lower it. Place it before `LearningRateScheduleCallback`. If the
+    optimizer has a schedule, use `LearningRateWarmup`.
 
     Args:
         initial_lr: Float. The rate that suits one rank.

@@ -69,6 +69,12 @@ def test_after_warmup_the_rate_is_others_to_change():
     np.testing.assert_allclose(found[2 * STEPS :], 0.2, rtol=1e-6)
 
 
+def test_a_schedule_begins_in_the_epoch_after_the_warmup():
+    warmup = LearningRateWarmupCallback(0.1, warmup_epochs=1)
+    _, _, found = fitted([warmup, LearningRateScheduleCallback(0.4, 0.5, start_epoch=1)], 3)
+    np.testing.assert_allclose(found[STEPS - 1 :], [0.34] + 2 * STEPS * [0.2], rtol=1e-6)
+
+
 @pytest.mark.full
 def test_training_that_goes_on():
     warmup = LearningRateWarmupCallback(0.1, warmup_epochs=2)
