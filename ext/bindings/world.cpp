@@ -5,6 +5,7 @@
 
 #include <exception>
 #include <string>
+#include <vector>
 
 #include "bindings/definitions.h"
 #include "bindings/python_calls.h"
@@ -27,7 +28,8 @@ void define_world(py::module_& m) {
           py::arg("algorithm") = "", py::arg("gpu") = "", py::arg("cuda_aware") = "",
           "Collective over MPI_COMM_WORLD. `host` names this rank's host; the deadlines are in "
           "seconds. The other options of rank 0 are used on all ranks. `racks` is the rack of each "
-          "host, separated by commas; `algorithm` is the algorithm between hosts (whole, direct, "
+          "host, separated by commas, with larger groups before it, as in aisle/rack; `algorithm` "
+          "is the algorithm between hosts (whole, direct, "
           "halving or ring); `gpu` is the algorithm for arrays in GPU memory (nccl, hierarchical "
           "or host); and `cuda_aware` says whether MPI accepts GPU memory (0 or 1).")
       .def(
@@ -67,7 +69,15 @@ void define_world(py::module_& m) {
                              [](const World& w) { return w.topology().place.node_rank; })
       .def_property_readonly("num_nodes",
                              [](const World& w) { return w.topology().place.num_nodes; })
-      .def_property_readonly("num_racks", [](const World& w) { return w.topology().num_racks; })
+      .def_property_readonly(
+          "num_groups",
+          [](const World& w) {
+            std::vector<int> groups;
+            for (const Topology::Level& level : w.topology().levels)
+              groups.push_back(level.num_groups);
+            return groups;
+          },
+          "The number of groups of each level, the innermost first.")
       .def_property_readonly("hosts", [](const World& w) { return w.topology().host_of; });
 }
 

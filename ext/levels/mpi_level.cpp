@@ -20,16 +20,12 @@ MpiLevel::MpiLevel(const Topology& topology, std::optional<InterHostAlgorithm> a
   if (across_ == MPI_COMM_NULL) return;
   rank_ = topology.across.rank();
   size_ = topology.across.size();
-  for (size_t host = 0; host < topology.rack_of.size(); ++host) {
-    if (topology.rack_of[host] == topology.rack_of[static_cast<size_t>(rank_)])
-      hosts_.push_back(host);
+  const std::vector<int>& group_of = topology.levels[0].group_of;
+  for (size_t host = 0; host < group_of.size(); ++host) {
+    if (group_of[host] == group_of[static_cast<size_t>(rank_)]) hosts_.push_back(host);
   }
-  if (topology.num_racks == 1) {
-    levels_.emplace_back(topology.across, topology.num_nodes);
-  } else {
-    levels_.emplace_back(topology.in_rack, topology.num_rack_leaders);
-    levels_.emplace_back(topology.across_racks, topology.num_racks);
-  }
+  for (const Topology::Level& level : topology.levels)
+    levels_.emplace_back(level.comm, level.num_leaders);
 }
 
 void MpiLevel::plan_all_gather(Schedule& schedule, uint64_t value) const {
@@ -52,7 +48,7 @@ void MpiLevel::plan_allreduce(Schedule& schedule, DType dtype, Op op) {
 }
 
 // Adds a reduce-scatter among the members of a level, then the same for the own shard on the next
-// level, then an all-gather. So each rack sends its data to other racks only once.
+// level, then an all-gather. So each group sends its data to other groups only once.
 void MpiLevel::plan(size_t level, Schedule& schedule, uint8_t* data, size_t count, DType dtype,
                     Op op) {
   if (level == levels_.size() || count == 0) return;
@@ -77,7 +73,7 @@ InterHostOperation::Shard MpiLevel::part_of(size_t count) const {
   return operation.shard(operation.rank);
 }
 
-// Sums, and data for other racks, are in host memory.
+// Sums, and data for other groups, are in host memory.
 void MpiLevel::plan_allreduce_on_gpu(Schedule& schedule, uint8_t* data, size_t count, uint8_t* mine,
                                      DType dtype, Op op, const std::vector<double>& factors) {
   GpuShardOperation shard{levels_[0].operation(data, count, dtype, op), mine, {}};

@@ -1,4 +1,4 @@
-// The level across hosts, and the one across racks: MPI messages between the leaders of a shard.
+// The levels across hosts, racks and larger groups: MPI messages between the leaders of a shard.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,7 @@ class MpiLevel {
   void plan_broadcast(Schedule& schedule, uint8_t* data, size_t bytes, int root) const;
 
  private:
-  // The members that divide a shard further: all hosts, or the hosts of a rack, and then the racks.
+  // The members of a group, which divide a shard further: see Topology::Level.
   struct Members {
     Members(const MpiComm& comm, int owners);
     InterHostOperation operation(uint8_t* data, size_t count, DType dtype, Op op) const;

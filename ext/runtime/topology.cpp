@@ -47,11 +47,11 @@ int first_equal(const std::vector<Name>& names, int index) {
   return static_cast<int>(found - names.begin());
 }
 
-// Splits a text at commas, and strips spaces.
-std::vector<std::string> split(const std::string& text) {
+// Splits a text, and strips spaces.
+std::vector<std::string> split(const std::string& text, char separator) {
   std::vector<std::string> names;
-  std::istringstream stream(text + ',');
-  for (std::string name; std::getline(stream, name, ',');) {
+  std::istringstream stream(text + separator);
+  for (std::string name; std::getline(stream, name, separator);) {
     const size_t first = name.find_first_not_of(' '), last = name.find_last_not_of(' ');
     names.push_back(first == std::string::npos ? "" : name.substr(first, last - first + 1));
   }
@@ -95,6 +95,20 @@ std::vector<int> number_groups(const std::vector<int>& lowest_of) {
   return numbers;
 }
 
+// Returns the number of each path's group. Paths that begin with the same `depth` parts are in one
+// group. Groups are numbered in the order of their first path.
+std::vector<int> number_groups(const std::vector<std::vector<std::string>>& paths, size_t depth) {
+  std::vector<std::vector<std::string>> known;
+  std::vector<int> numbers;
+  for (std::vector<std::string> path : paths) {
+    path.resize(depth);
+    const auto found = std::find(known.begin(), known.end(), path);
+    numbers.push_back(static_cast<int>(found - known.begin()));
+    if (found == known.end()) known.push_back(path);
+  }
+  return numbers;
+}
+
 // Returns a bit for each core that this process may use. The size is found by trying, because a
 // cpu_set_t holds only 1024 cores, and machines may have more.
 std::vector<uint8_t> own_cores() {
@@ -123,8 +137,7 @@ Topology::Topology(MPI_Comm world, const std::string& name, const std::string& r
   count_cores(world);
   number_hosts(world);
   choose_leaders(world);
-  number_racks(racks);
-  choose_rack_leaders(world);
+  find_levels(world, racks);
 }
 
 void Topology::name_hosts(MPI_Comm world, const std::string& name) {
@@ -186,43 +199,63 @@ void Topology::choose_leaders(MPI_Comm world) {
   across = MpiComm::split(world, is_leader ? local_rank : MPI_UNDEFINED, node_rank);
 }
 
-// Racks are numbered in the order of their first host.
-void Topology::number_racks(const std::string& racks) {
-  std::vector<std::string> names(static_cast<size_t>(num_nodes));
-  if (!racks.empty()) names = split(racks);
-  const bool all_named = std::find(names.begin(), names.end(), "") == names.end();
-  if (names.size() != static_cast<size_t>(num_nodes) || (!racks.empty() && !all_named)) {
+// Returns the parts of the name of each host's rack. Without racks no host has any.
+std::vector<std::vector<std::string>> Topology::parse_racks(const std::string& racks) const {
+  std::vector<std::vector<std::string>> paths(static_cast<size_t>(num_nodes));
+  if (racks.empty()) return paths;
+  const std::vector<std::string> names = split(racks, ',');
+  const auto require = [&](bool is_right, const std::string& what) {
+    if (is_right) return;
     throw Error(
         "EASYDDL_RACKS must name the rack of each host, in the order of the hosts, as in "
         "EASYDDL_RACKS=a,a,b,b for four. There are " +
-        std::to_string(num_nodes) + " host(s). Received on rank 0: '" + racks + "'");
+        std::to_string(num_nodes) + " host(s). " + what + "Received on rank 0: '" + racks + "'");
+  };
+  const auto rack_of = [&](size_t node) {
+    const auto first = std::find(node_of.begin(), node_of.end(), static_cast<int>(node));
+    return "the rack of host " + host_of[static_cast<size_t>(first - node_of.begin())] + ", '" +
+           names[node] + "'";
+  };
+  require(names.size() == paths.size(), "");
+  for (size_t node = 0; node < names.size(); ++node) {
+    paths[node] = split(names[node], '/');
+    require(std::find(paths[node].begin(), paths[node].end(), "") == paths[node].end(),
+            "A part of " + rack_of(node) + ", is empty. ");
+    require(paths[node].size() == paths[0].size(),
+            "All must have as many parts, the largest group first, as in a/x,a/y,b/z,b/z, but " +
+                rack_of(0) + ", has " + std::to_string(paths[0].size()) + " and " + rack_of(node) +
+                ", has " + std::to_string(paths[node].size()) + ". ");
   }
-  std::vector<std::string> known;
-  for (const std::string& rack : names) {
-    const auto found = std::find(known.begin(), known.end(), rack);
-    rack_of.push_back(static_cast<int>(found - known.begin()));
-    if (found == known.end()) known.push_back(rack);
-  }
-  num_racks = static_cast<int>(known.size());
+  return paths;
 }
 
-void Topology::choose_rack_leaders(MPI_Comm world) {
-  const int rack = rack_of[static_cast<size_t>(node_rank)];
-  const auto hosts_of = [this](int each, int end) {
-    return static_cast<int>(std::count(rack_of.begin(), rack_of.begin() + end, each));
-  };
-  num_rack_leaders = num_nodes;
-  for (int each = 0; each < num_racks; ++each) {
-    num_rack_leaders = std::min(num_rack_leaders, hosts_of(each, num_nodes));
-  }
-  if (num_racks == 1) return;
-  const bool is_leader = local_rank < num_leaders;
-  const int place = hosts_of(rack, node_rank);
-  in_rack =
-      MpiComm::split(world, is_leader ? rack * num_leaders + local_rank : MPI_UNDEFINED, node_rank);
-  const bool is_rack_leader = is_leader && place < num_rack_leaders;
-  across_racks = MpiComm::split(
-      world, is_rack_leader ? place * num_leaders + local_rank : MPI_UNDEFINED, rack);
+void Topology::find_levels(MPI_Comm world, const std::string& racks) {
+  const std::vector<std::vector<std::string>> paths = parse_racks(racks);
+  const size_t own = static_cast<size_t>(node_rank);
+  std::vector<int> member_of(paths.size());  // by host
+  std::iota(member_of.begin(), member_of.end(), 0);
+  bool has_shard = local_rank < num_leaders;
+  int shard = local_rank, num_shards = num_leaders;  // of a member
+  do {
+    Level level;
+    level.group_of = number_groups(paths, paths[0].size() - levels.size());
+    level.num_groups = *std::max_element(level.group_of.begin(), level.group_of.end()) + 1;
+    std::vector<int> sizes(static_cast<size_t>(level.num_groups)), position_of;  // by member
+    for (size_t node = 0; node < paths.size(); ++node) {
+      const bool is_first_of_member = static_cast<size_t>(member_of[node]) == position_of.size();
+      if (is_first_of_member)
+        position_of.push_back(sizes[static_cast<size_t>(level.group_of[node])]++);
+    }
+    level.num_leaders = *std::min_element(sizes.begin(), sizes.end());
+    const int position = position_of[static_cast<size_t>(member_of[own])];
+    level.comm = MpiComm::split(
+        world, has_shard ? level.group_of[own] * num_shards + shard : MPI_UNDEFINED, position);
+    has_shard = has_shard && position < level.num_leaders;
+    if (has_shard) shard += position * num_shards;
+    num_shards *= level.num_leaders;
+    member_of = level.group_of;
+    levels.push_back(std::move(level));
+  } while (levels.back().num_groups > 1);
 }
 
 }  // namespace easyddl

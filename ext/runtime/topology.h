@@ -1,4 +1,4 @@
-// Which ranks share a host, and which hosts share a rack.
+// Which ranks share a host, and which hosts share racks and larger groups.
 #pragma once
 
 #include <string>
@@ -21,29 +21,36 @@ struct Place {
 // The ranks of a host are its members, in the order of their ranks. Hosts are numbered in the order
 // of their lowest rank. The leaders of a host are the members that reduce a shard of the data
 // across hosts. Every host has the same number of leaders: as many as the host with the fewest
-// ranks has members. Likewise the leaders of a rack are the hosts whose shards are reduced across
-// racks. Every rack has as many as the rack with the fewest hosts has hosts.
+// ranks has members.
 struct Topology {
+  // A level of groups. The members of a group are hosts on the innermost level, such as the hosts
+  // of a rack, and the groups of the level below on every other, such as the racks of an aisle. The
+  // last level is one group. Groups, like members, are numbered in the order of their first host.
+  // The leaders of a group are its first members, whose shards are reduced on the next level. Every
+  // group of a level has as many leaders as the smallest of them has members.
+  struct Level {
+    int num_groups, num_leaders;
+    std::vector<int> group_of;  // by host
+    MpiComm comm;  // the ranks of this group with this rank's shard, in the order of the members;
+                   // null if this rank has no shard on this level
+  };
+
   // Collective over `world`. `host` is the name of this rank's host, from the user or the system.
   // Ranks share a host if the names are equal and they can open each other's memory. `racks` names
-  // the rack of each host, in the order of the hosts, separated by commas; if it is empty, there is
-  // one rack.
+  // the rack of each host, in the order of the hosts, separated by commas. A name may have parts
+  // for larger groups, the outermost first, as in "aisle/rack". If `racks` is empty, there is one
+  // group.
   Topology(MPI_Comm world, const std::string& host, const std::string& racks);
 
   int rank, size, local_rank, local_size, node_rank, num_nodes, num_leaders;
-  int num_racks, num_rack_leaders;
   Place place;
   bool cores_are_shared;             // the machine has fewer cores than ranks
   std::vector<int> node_of;          // by rank
   std::vector<std::string> host_of;  // by rank
-  std::vector<int> rack_of;          // by host
   MpiComm machine;  // all ranks on this machine, even if it simulates several hosts
   MpiComm host;     // the ranks of this host
   MpiComm across;   // the leaders with this local rank on all hosts; null if this rank is no leader
-  MpiComm in_rack;  // the part of `across` in this rack
-  // The part of `across` whose hosts have the same position in their racks; null if this host is no
-  // leader of its rack.
-  MpiComm across_racks;
+  std::vector<Level> levels;  // the innermost first
 
   bool has_several_hosts() const { return num_nodes > 1; }
 
@@ -66,8 +73,8 @@ struct Topology {
   void count_cores(MPI_Comm world);
   void number_hosts(MPI_Comm world);
   void choose_leaders(MPI_Comm world);
-  void number_racks(const std::string& racks);
-  void choose_rack_leaders(MPI_Comm world);
+  std::vector<std::vector<std::string>> parse_racks(const std::string& racks) const;
+  void find_levels(MPI_Comm world, const std::string& racks);
 };
 
 }  // namespace easyddl

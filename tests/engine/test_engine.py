@@ -32,24 +32,29 @@ SLOW_LAYOUTS = ["a,a,a", "a,b,a"]
 GATE_LAYOUTS = ["a,a,a", "a,b,a"]
 
 # Hosts; the rack of each, if there are several; and the way across, if it is not to be chosen by
-# cost. Halving is tried at a power of two of hosts and at others; racks also of unequal size, and
-# in turns.
+# cost. Halving is tried at a power of two of hosts and at others; racks also of unequal size, in
+# turns, and in aisles.
 WAYS = [
     *[("a,b,c", "", way) for way in ("whole", "halving", "ring")],
     *[("a,b,b,a", "", way) for way in ("halving", "ring")],
     ("a,b,c,d,e", "", "halving"),
     ("a,b,c,d", "x,x,y,y", ""),
     *[("a,b,c,d,e", "x,y,x,y,y", way) for way in ("", "halving")],
+    ("a,b,c,d,e,f", "u/x,v/x,u/x,v/x,u/y,u/y", ""),
+    (",".join("abcdefgh"), "u/x,u/x,u/y,u/y,v/x,v/x,v/y,v/y", "halving"),
 ]
 # Each way is taken above, and racks of unequal size too: these take both at once, or more of them.
 SOAK_WAYS = [
     *[("a,b,c,d,e", "x,y,x,y,y", way) for way in ("whole", "ring")],
     ("a,b,c,d,a,b,c,e", "x,x,y,y,z", ""),
+    *[("a,b,c,d,e,f", "u/x,v/x,u/x,v/x,u/y,u/y", way) for way in ("whole", "ring")],
+    (",".join("abcdefgh"), "r/u/x,s/u/x,r/u/y,s/u/y,r/v/x,s/v/x,r/v/y,s/v/y", ""),
 ]
 GATE_WAYS = [
     ("a,b,c", "", "ring"),
     ("a,b,b,a", "", "halving"),
     ("a,b,c,d,e", "x,y,x,y,y", ""),
+    ("a,b,c,d,e,f", "u/x,v/x,u/x,v/x,u/y,u/y", ""),
 ]
 SLOW_WAYS = [("a,b,c", "", "halving"), ("a,b,c", "", "ring"), ("a,b,c,d,e", "x,y,x,y,y", "")]
 

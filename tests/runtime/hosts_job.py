@@ -23,9 +23,19 @@ WRONG = [
     ),
     (
         "EASYDDL_RACKS",
-        ["x", "x,y,z", "x,"],
+        ["x", "x,y,z", "a/x"],
         "EASYDDL_RACKS must name the rack of each host, in the order of the hosts, as in "
         "EASYDDL_RACKS=a,a,b,b for four. There are 2 host(s). Received on rank 0: ",
+    ),
+    *[
+        ("EASYDDL_RACKS", [f"x/y,{rack}"], f"A part of the rack of host b, '{rack}', is empty. ")
+        for rack in ("", "/", "x/", "/y", "x//y", "x/ /y")
+    ],
+    (
+        "EASYDDL_RACKS",
+        ["x/y,z"],
+        "All must have as many parts, the largest group first, as in a/x,a/y,b/z,b/z, but the rack "
+        "of host a, 'x/y', has 2 and the rack of host b, 'z', has 1. Received on rank 0: ",
     ),
     (
         "EASYDDL_ALGORITHM",

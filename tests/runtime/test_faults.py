@@ -145,6 +145,21 @@ def test_on_several_hosts():
     assert re.search(rf"rank 1 on host b .*{DIED}", output), output
 
 
+@pytest.mark.parametrize(
+    "racks",
+    [
+        pytest.param("u/x,u/x,u/y,v/z", id="between-aisles", marks=pytest.mark.gate),
+        pytest.param("u/x,u/x,v/y,v/z", id="within-an-aisle"),
+        pytest.param("u/x,u/y,v/z,v/z", id="within-a-rack"),
+    ],
+)
+def test_a_rank_that_is_killed_in_a_reduction_of_three_levels(racks):
+    """The rank is the last one. Its host owns a shard up to the level that the test names."""
+    env = {"EASYDDL_HOSTS": "a,b,c,d", "EASYDDL_RACKS": racks}
+    output = run_with_fault(4, SCRIPT.with_name("killed_job.py"), env=env)
+    assert re.search(rf"rank 3 on host d .*{DIED}", output), output
+
+
 @pytest.mark.parametrize("whom", ["launcher", "terminal"])
 def test_ctrl_c(whom, tmp_path):
     path = tmp_path / "output"
