@@ -20,7 +20,9 @@ def add_arguments(parser):
     where.add_argument("--hostfile", metavar="FILE", help="a file with a host on each line")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument(
-        "--racks", metavar="NAMES", help="the rack of each host, for example x,x,y,y"
+        "--racks",
+        metavar="NAMES",
+        help="the rack of each host, for example x,x,y,y, or a/x,a/y,b/z with aisles",
     )
     _agents.add_arguments(parser, 60)
 
@@ -80,11 +82,7 @@ def _racks(options, hosts):
 
     if options.racks is None:
         return known.of_hosts([host.name for host in hosts]) if hosts else None
-    racks = [name.strip() for name in options.racks.split(",")]
-    count = len(hosts or [None])
-    if len(racks) != count or not all(racks):
-        options.fail(
-            f"argument --racks: must name a rack for each of the {count} hosts. "
-            f"Received: {options.racks!r}"
-        )
-    return racks
+    try:
+        return known.parse(options.racks, len(hosts or [None]))
+    except ValueError as error:
+        options.fail(f"argument --racks: {error}")

@@ -37,7 +37,10 @@ def add_arguments(parser):
     )
     grouped = where.add_mutually_exclusive_group()
     grouped.add_argument(
-        "--racks", metavar="x,x,y,y", help="the rack of each host, to send less data between racks"
+        "--racks",
+        metavar="x,x,y,y",
+        help="the rack of each host, to send less data between racks; or the aisle too, as in "
+        "a/x,a/y,b/z,b/z",
     )
     grouped.add_argument("--plan", metavar="FILE", help="the racks, in a file of `easyddl plan -o`")
     where.add_argument(

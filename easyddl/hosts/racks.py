@@ -19,13 +19,15 @@ def of_hosts(names, ask_slurm=True, named=None):
         named: String. The racks in the form of EASYDDL_RACKS, by default its value.
 
     Returns:
-        List of strings, by host; `None` if the racks are not known. EASYDDL_RACKS is ignored unless
-        it names as many racks as there are hosts.
+        List of strings, by host, as of `parse`; `None` if the racks are not known. EASYDDL_RACKS is
+        ignored if it is wrong.
     """
     named = os.environ.get("EASYDDL_RACKS", "").strip() if named is None else named
     if named:
-        racks = [rack.strip() for rack in named.split(",")]
-        return racks if len(racks) == len(names) and all(racks) else None
+        try:
+            return parse(named, len(names))
+        except ValueError:
+            return None
     if not ask_slurm or "SLURM_JOB_ID" not in os.environ:
         return None
     try:
@@ -34,6 +36,31 @@ def of_hosts(names, ask_slurm=True, named=None):
         return None
     racks = [switches.get(host, switches.get(host.split(".")[0])) for host in names]
     return None if None in racks else racks
+
+
+def parse(text, count):
+    """Reads the racks of some hosts.
+
+    Args:
+        text: String. The rack of each host, separated by commas, such as `x,x,y,y`. A name may have
+            parts for larger groups, the outermost first, such as `aisle/rack`.
+        count: Integer. The number of hosts.
+
+    Returns:
+        List of strings, by host.
+
+    Raises:
+        ValueError: If a name is missing or empty, or the names have different numbers of parts.
+    """
+    paths = [[part.strip() for part in rack.split("/")] for rack in text.split(",")]
+    if len(paths) != count or not all(map(all, paths)):
+        raise ValueError(f"must name a rack for each of the {count} hosts. Received: {text!r}")
+    if len(set(map(len, paths))) > 1:
+        raise ValueError(
+            "must name all racks in as many parts, the largest group first, as in "
+            f"a/x,a/y,b/z. Received: {text!r}"
+        )
+    return ["/".join(path) for path in paths]
 
 
 def of_topology(text):

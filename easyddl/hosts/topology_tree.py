@@ -4,7 +4,7 @@ The functions take JSON data, and read nothing themselves. A job is a dict:
 
     {"hosts": [{
         "name": "h1",
-        "rack": "x",                     # or None
+        "rack": "x",                     # or "aisle/x", or None
         "model": "AMD EPYC 9654",        # or ""
         "cores": ["0,8", "1,9"],         # the CPUs of each core, as in /sys
         "packages": ["0-1,8-9"],
@@ -24,6 +24,7 @@ import dataclasses
 from easyddl.hosts import host_list
 from easyddl.machine import cpu_list
 
+_GROUPS = ("rack", "aisle")  # the innermost first; larger ones have no name of their own
 _BRANCH, _LAST, _STEM, _SPACE = "├─ ", "└─ ", "│  ", "   "
 
 
@@ -66,12 +67,15 @@ def render(job):
         racks[host.get("rack")].append(host)
     named = None not in racks
     root = _Node(_title(job))
+    nodes = {(): root}
     for rack, members in racks.items():
-        below = root
-        if named:
-            below = _Node(f"rack {rack}")
-            root.children.append(below)
-        below.children += [_host(alike) for alike in _alike(members)]
+        path = tuple(rack.split("/")) if named else ()
+        for depth in range(len(path)):
+            inner, outer = path[: depth + 1], path[:depth]
+            if inner not in nodes:
+                nodes[inner] = _Node(f"{_kind(len(path) - depth - 1)} {path[depth]}")
+                nodes[outer].children.append(nodes[inner])
+        nodes[path].children += [_host(alike) for alike in _alike(members)]
     return "\n".join([root.text, *_lines(root.children, "")])
 
 
@@ -82,19 +86,26 @@ def notation(job):
     aisles. DDL runs one rank on each accelerator, so the first number is that of the ranks of a
     host. `ddlrun` prints the notation as `DDL_OPTIONS=-mode p:6x2x1x1`; its options are
     described in IBM's documentation of Watson Machine Learning Community Edition, "Using the ddlrun
-    tool". easyddl does not know aisles and always writes 1.
+    tool". Without names of aisles the last number is 1.
 
     Args:
         job: Dict: see above.
 
     Returns:
-        String; `None` if hosts have different numbers of ranks or racks different numbers of hosts.
+        String; `None` if hosts have different numbers of ranks, racks different numbers of hosts,
+        or aisles different numbers of racks.
     """
     ranks = {len(host["ranks"]) for host in job["hosts"]}
     racks = collections.Counter(host.get("rack") for host in job["hosts"])
-    if len(ranks) != 1 or len(set(racks.values())) != 1:
+    aisles = collections.Counter((rack or "").rpartition("/")[0] for rack in racks)
+    numbers = [ranks, set(racks.values()), set(aisles.values())]
+    if any(len(each) != 1 for each in numbers):
         return None
-    return f"p:{ranks.pop()}x{next(iter(racks.values()))}x{len(racks)}x1"
+    return f"p:{'x'.join(str(each.pop()) for each in numbers)}x{len(aisles)}"
+
+
+def _kind(level):
+    return _GROUPS[level] if level < len(_GROUPS) else "group"
 
 
 def _title(job):

@@ -243,6 +243,7 @@ def test_warnings_do_not_keep_training_from_starting():
         (["-H", "h1", "--hostfile", "x"], "not allowed"),
         (["--hostfile", "/no/such/file"], "/no/such/file"),
         (["-H", "h1,h2", "--racks", "x"], "--racks"),
+        (["-H", "h1,h2", "--racks", "a/x,y"], "as many parts"),
         (["--seconds", "-1"], "--seconds"),
         (["--start-timeout", "soon"], "--start-timeout"),
     ],

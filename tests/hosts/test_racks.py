@@ -99,3 +99,21 @@ def test_racks_that_the_user_names(monkeypatch):
     assert racks.of_hosts(["a", "b"]) is None
     monkeypatch.setenv("EASYDDL_RACKS", "x,,y")
     assert racks.of_hosts(["a", "b", "c"]) is None
+    monkeypatch.setenv("EASYDDL_RACKS", "u/x, u / y,v/x")
+    assert racks.of_hosts(["a", "b", "c"]) == ["u/x", "u/y", "v/x"]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("x,y", "must name a rack for each of the 3 hosts"),
+        ("x,y,", "must name a rack for each of the 3 hosts"),
+        ("a/x,a/,b/y", "must name a rack for each of the 3 hosts"),
+        ("a/x,/y,b/y", "must name a rack for each of the 3 hosts"),
+        ("a/x,a/y,z", "must name all racks in as many parts"),
+    ],
+)
+def test_racks_that_are_wrong(text, problem):
+    with pytest.raises(ValueError, match=problem) as caught:
+        racks.parse(text, 3)
+    assert repr(text) in str(caught.value)

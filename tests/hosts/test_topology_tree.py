@@ -65,6 +65,31 @@ def test_alike_hosts_are_one_line_and_racks_hold_hosts():
     assert "└─ rack b" in text and "   └─ h[3-4], alike" in text
 
 
+def test_aisles_hold_racks():
+    names = {"h1": "b/x", "h2": "b/y", "h3": "a/x", "h4": "b/x", "h5": "a/y"}
+    hosts = [host(name, ranks=(), rack=rack) for name, rack in names.items()]
+    lines = topology_tree.render({"hosts": hosts}).splitlines()
+    groups = [line for line in lines if "rack" in line or "aisle" in line or "h[" in line]
+    assert groups == [
+        "0 ranks on 5 hosts in 4 racks",
+        "├─ aisle b",
+        "│  ├─ rack x",
+        "│  │  └─ h[1,4], alike",
+        "│  └─ rack y",
+        "└─ aisle a",
+        "   ├─ rack x",
+        "   └─ rack y",
+    ]
+    deep = [host("h1", rack="hall/room/aisle/rack")]
+    lines = topology_tree.render({"hosts": deep}).splitlines()
+    assert [line.split("─ ")[1] for line in lines[1:5]] == [
+        "group hall",
+        "group room",
+        "aisle aisle",
+        "rack rack",
+    ]
+
+
 def test_hosts_that_differ_are_told_apart():
     other = host("h2", first=2, model="Another Processor")
     bound = host("h3", first=4, ranks=("0", "1"))
@@ -135,6 +160,8 @@ def test_a_sandbox_and_a_container():
         ([1], "a", "p:1x1x1x1"),
         ([4, 3], None, None),
         ([4, 4, 4], "aab", None),
+        ([2] * 4, ["a/x", "a/y", "b/x", "b/y"], "p:2x1x2x2"),
+        ([2] * 3, ["a/x", "a/y", "b/x"], None),
     ],
 )
 def test_ibms_notation(ranks, racks, want):
