@@ -244,7 +244,7 @@ def _report(graph, listed, planned, names, options):
         yield f"{options.output} has the plan, for `easyddl run --plan`."
     if options.plot is not None:
         yield f"{options.plot} has the picture."
-    yield "The engine follows the order of hosts and one level of groups. Of this plan:"
+    yield "The engine chooses the algorithms itself. It follows the order and the groups by"
     yield "  " + _run_line(listed, engine_nest, names)
 
 
@@ -278,15 +278,13 @@ def _switch_links(graph, planned_cost):
 
 
 def _run_line(listed, nest, names):
-    """Returns the command that uses the order of a nest's hosts, and its groups as racks."""
-    from easyddl.plan import cost
+    """Returns the command that uses the order of a nest's hosts, and its groups."""
+    from easyddl.plan import cost, plan_file
 
     slots = {host.name: str(host) for host in listed}
     arguments = ["easyddl", "run", "-H", ",".join(slots[host] for host in cost.hosts_of(nest))]
     if cost.depth(nest) > 1:
-        by_hosts = {tuple(cost.hosts_of(group)): name for group, name in names.items()}
-        racks = [by_hosts[tuple(group)] for group in nest for _ in group]
-        arguments += ["--racks", ",".join(racks)]
+        arguments += ["--racks", ",".join(plan_file.racks_of(nest, names))]
     return shlex.join([*arguments, "python", "train.py"])
 
 

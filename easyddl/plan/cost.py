@@ -77,8 +77,8 @@ def groups_at(nest, level):
 def owners_of(nest):
     """Returns how many members of a group own a shard, for each level.
 
-    It is the size of the smallest group of the level, as in the engine for racks. On the outermost
-    level all members do.
+    It is the size of the smallest group of the level, as in the engine. On the outermost level
+    all members do.
     """
     return [min(map(len, groups_at(nest, level))) for level in range(depth(nest))]
 

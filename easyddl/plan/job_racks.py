@@ -12,7 +12,8 @@ def of_hosts(path, hosts, argument="--plan"):
         argument: String. The name of the argument that holds the path, for errors.
 
     Returns:
-        String, such as `x,x,y,y`; empty if the plan has no groups.
+        String, such as `x,x,y,y`, or `a/x,a/y,b/z,b/z` for racks in groups; empty if the plan
+        has no groups.
 
     Raises:
         ValueError: If the file cannot be read, or is wrong, or does not know a host of the job.
@@ -27,19 +28,7 @@ def of_hosts(path, hosts, argument="--plan"):
             "a plan for all hosts of the job with `easyddl plan`, or leave these hosts out. "
             f"Received: hosts = {', '.join(groups_of)}"
         )
-    return ",".join(_rack(groups_of[found[host]]) for host in hosts) if names else ""
-
-
-def _rack(groups):
-    """Returns the name of a host's rack.
-
-    The engine has one level of racks. Of a plan with more levels it follows the outermost groups,
-    because between these the links are the slowest.
-
-    Args:
-        groups: Tuple of strings. The groups that the host is in, the outermost first.
-    """
-    return groups[0]
+    return ",".join("/".join(groups_of[found[host]]) for host in hosts) if names else ""
 
 
 def _groups_of(nest, names, above=()):

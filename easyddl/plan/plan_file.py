@@ -33,6 +33,28 @@ def group_names(graph, nest):
     return names
 
 
+def racks_of(nest, names):
+    """Returns the rack of each host, as EASYDDL_RACKS has them.
+
+    Args:
+        nest: A nest of hosts, of two or more levels: that of a plan, or one level of its groups.
+        names: Dict. The name of each group of the plan but the outermost.
+
+    Returns:
+        List of strings, in the order of the hosts, such as `["a1/r1", "a1/r2"]`.
+    """
+    by_hosts = {tuple(cost.hosts_of(group)): name for group, name in names.items()}
+
+    def paths(group, outer):
+        name = names.get(group) or by_hosts[tuple(cost.hosts_of(group))]
+        inner = [name] if outer is None else [f"{outer}/{name}"]
+        if isinstance(group[0], str):
+            return inner * len(group)
+        return [path for child in group for path in paths(child, inner[0])]
+
+    return [path for group in nest for path in paths(group, None)]
+
+
 def text(nest, names, comment=""):
     """Returns the text of a plan file.
 

@@ -78,7 +78,7 @@ def plan(graph, hosts, size, sizes=()):
 def for_engine(graph, hosts, planned, size):
     """Returns what the engine can do of a plan by the order of hosts and their racks.
 
-    The engine has one level of hosts, or hosts and racks, and chooses the algorithms itself.
+    The engine chooses the algorithms itself, so that fewer levels than the plan's may cost less.
 
     Args:
         graph: `Graph`.
@@ -87,13 +87,15 @@ def for_engine(graph, hosts, planned, size):
         size: Number. Bytes.
 
     Returns:
-        Pair of a nest of one or two levels and its `Cost`.
+        Pair of a nest and its `Cost`. The nest is the hosts in the order of the user or of the
+        plan, the plan with one level of its groups, or the whole plan.
     """
     order = tuple(cost.hosts_of(planned.nest))
     nests = [tuple(hosts), order]
     for level in range(cost.depth(planned.nest) - 1):
         groups = cost.groups_at(planned.nest, level)
         nests.append(tuple(tuple(cost.hosts_of(group)) for group in groups))
+    nests.append(planned.nest)
     costs = [cost.allreduce(graph, nest, size) for nest in nests]
     best = 0
     for index, each in enumerate(costs):

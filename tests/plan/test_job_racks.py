@@ -39,11 +39,11 @@ def test_the_plan_has_domains(tmp_path):
         job_racks.of_hosts(path, ["h2", "h1", "h1.c.org"])
 
 
-def test_the_outermost_groups(tmp_path):
+def test_groups_of_racks(tmp_path):
     inner = [rack for aisle in AISLES for rack in aisle]
     names = dict(zip((*inner, *AISLES), ("r1", "r2", "r3", "r4", "a1", "a2"), strict=True))
     path = write(tmp_path, AISLES, names)
-    assert job_racks.of_hosts(path, ["h1", "h2", "h3", "h5"]) == "a1,a1,a2,a2"
+    assert job_racks.of_hosts(path, ["h1", "h2", "h3", "h5"]) == "a1/r1,a1/r2,a2/r3,a2/r4"
 
 
 def test_no_groups(tmp_path):

@@ -1,9 +1,11 @@
 """The command `easyddl plan`."""
 
+import json
 import pathlib
 import re
 
 import pytest
+import topologies
 from simulated_network import G, Network, named
 from test_plan_files import NETWORK, SLURM
 
@@ -43,9 +45,27 @@ def test_alternatives_and_what_the_engine_follows(network, capsys):
     listed, planned = found["hosts as listed, today's engine"], found["planned, today's engine"]
     assert found["lower bound"] <= found["planned"] <= planned < listed / 1.5
     assert found["hosts as listed, ring"] > 2 * planned
-    assert "The engine follows the order of hosts and one level of groups." in out
+    assert "The engine chooses the algorithms itself." in out
     line = "  easyddl run -H h1:2,h2:2,h3:2,h4:2 --racks r1,r1,r2,r2 python train.py"
     assert out.splitlines()[-1] == line
+
+
+def test_levels_of_groups(tmp_path, capsys):
+    """Three aisles of three racks of three hosts, with slow links between racks and aisles."""
+    hosts, links = topologies.aisles(topologies.G / 50, topologies.G / 4, (3, 3, 3))
+    switches = sorted({end for a, b, *_ in links for end in (a, b)} - {*hosts})
+    lines = [f"hosts = {json.dumps(hosts)}", f"switches = {json.dumps(switches)}"]
+    for a, b, rate, latency in links:
+        lines += ["[[links]]", f'between = "{a}"', f'and = "{b}"']
+        lines += [f'rate = "{rate / 1e6} MB/s"', f'latency = "{latency * 1e6} us"']
+    path = tmp_path / "aisles.toml"
+    path.write_text("\n".join(lines))
+    _, out, _ = plan(capsys, "--topology", str(path))
+    racks = re.search(r" --racks (\S+) ", out.splitlines()[-1])[1].split(",")
+    assert len(racks) == 27
+    assert len(set(racks)) == 9 and all(racks.count(rack) == 3 for rack in racks)
+    assert len({rack.split("/")[0] for rack in racks}) == 3
+    assert all(re.fullmatch(r"group\d/a\dr\d", rack) for rack in racks)
 
 
 def test_the_bytes_of_each_link(network, capsys):
