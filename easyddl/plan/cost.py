@@ -28,6 +28,7 @@ import operator
 LATENCY_BYTES = 32 << 10  # the latency of a message, in bytes that a link carries in the same time
 MESSAGE_BYTES = 2 << 10  # what a message costs its sender, in such bytes
 MOST_SENDERS = 8
+FIRST_WINDOW = 14 << 10  # the bytes that a sender may send before the first acknowledgement
 
 ALGORITHMS = ("whole", "direct", "halving", "ring")
 
@@ -96,7 +97,7 @@ def lanes_of(nest, owners):
 
 
 def engine_algorithm(size, members):
-    """Returns the algorithm that the engine uses.
+    """Returns the algorithm that the engine uses where the members need no shards.
 
     It is `cheapest_inter_host_algorithm` of `ext/algorithms/inter_host_algorithm.cpp`.
 
@@ -104,33 +105,58 @@ def engine_algorithm(size, members):
         size: Number. The bytes to reduce.
         members: Integer.
     """
-    n, others, message = members, members - 1, LATENCY_BYTES + MESSAGE_BYTES
-    power = _power_within(n)
-    fold = 0 if power == n else 2 * (message + size)
-    costs = {
-        "whole": LATENCY_BYTES + others * (MESSAGE_BYTES + size),
-        "direct": 2 * (LATENCY_BYTES + others * (MESSAGE_BYTES + size / n)),
-        "halving": 2 * (math.log2(power) * message + others / n * size) + fold,
-        "ring": 2 * others * (message + size / n),
-    }
+    costs = _costs(size, members)
     if members > MOST_SENDERS:
         del costs["direct"]
     return min(costs, key=costs.get)
 
 
-def applied(algorithm, members, owners, is_last):
-    """Returns the algorithm that the engine uses in place of one that leaves no shards.
+def _costs(size, members):
+    n, others, message = members, members - 1, LATENCY_BYTES + MESSAGE_BYTES
+    power = _power_within(n)
+    fold = 0 if power == n else 2 * (message + size)
+    return {
+        "whole": LATENCY_BYTES + others * (MESSAGE_BYTES + size),
+        "direct": 2 * (LATENCY_BYTES + others * (MESSAGE_BYTES + size / n)),
+        "halving": 2 * (math.log2(power) * message + others / n * size) + fold,
+        "ring": 2 * others * (message + size / n),
+    }
+
+
+def leaves_shards(algorithm, members, owners):
+    """Returns whether each owner has its shard after the reduce-scatter of an algorithm.
 
     Args:
         algorithm: String.
         members: Integer.
         owners: Integer. How many of the members own a shard.
-        is_last: Boolean. Whether this is the outermost level, which needs no shards.
     """
-    if is_last or algorithm == "ring" or algorithm == "direct":
+    if algorithm == "halving":
+        return owners == members == _power_within(members)
+    return algorithm != "whole"
+
+
+def with_shards(algorithm, size, members, owners):
+    """Returns the algorithm that the engine uses in place of one that leaves no shards.
+
+    It is `algorithm_with_shards` of `ext/algorithms/inter_host_algorithm.cpp`.
+
+    Args:
+        algorithm: String.
+        size: Number. The bytes to reduce.
+        members: Integer.
+        owners: Integer. How many of the members own a shard.
+    """
+    if leaves_shards(algorithm, members, owners):
         return algorithm
-    is_even = owners == members == _power_within(members)
-    return "halving" if algorithm == "halving" and is_even else "direct"
+    costs = {
+        name: cost
+        for name, cost in _costs(size, members).items()
+        if leaves_shards(name, members, owners)
+    }
+    if members > MOST_SENDERS and (members - 1) * size / owners > MOST_SENDERS * FIRST_WINDOW:
+        del costs["direct"]
+    return min(costs, key=costs.get)
 
 
 def candidates(group_sizes, owners, is_last):
@@ -144,8 +170,8 @@ def candidates(group_sizes, owners, is_last):
     most = max(group_sizes)
     found = []
     for algorithm in ALGORITHMS:
-        used = {applied(algorithm, n, owners, is_last) for n in group_sizes if n > 1}
-        if used - {algorithm}:
+        sizes = [n for n in group_sizes if n > 1]
+        if not is_last and not all(leaves_shards(algorithm, n, owners) for n in sizes):
             continue
         if algorithm == "direct" and most > MOST_SENDERS:
             continue
@@ -246,7 +272,10 @@ def level_rounds(nest, level, size, choose):
     used, all_phases = {}, []
     for group in groups:
         n = len(group)
-        algorithm = used[n] = applied(choose(level, shard, n), n, kept, is_last)
+        algorithm = choose(level, shard, n)
+        if not is_last:
+            algorithm = with_shards(algorithm, shard, n, kept)
+        used[n] = algorithm
         lanes = [lanes_of(child, owners) for child in group]
         all_phases += [
             phases(algorithm, members, kept, shard) for members in zip(*lanes, strict=True)

@@ -19,9 +19,12 @@ using Shard = InterHostOperation::Shard;
 constexpr double kLatencyBytes = 32 << 10;
 constexpr double kMessageBytes = 2 << 10;
 
-// The most simultaneous senders. More of them overflow the buffers of a switch, and TCP then waits
-// for long (incast: Phanishayee et al., FAST 2008).
+// The most simultaneous senders of much data. More of them overflow the buffers of a switch, and
+// TCP then waits for long (incast: Phanishayee et al., FAST 2008).
 constexpr int kMostSenders = 8;
+
+// What a sender may send before the first acknowledgement: ten segments (RFC 6928).
+constexpr double kFirstWindow = 14 << 10;
 
 // Names of steps.
 constexpr const char* kScatter = "reduce-scatter across hosts";
@@ -55,6 +58,24 @@ double cost(InterHostAlgorithm algorithm, double bytes, int members) {
       return 2 * others * (round + bytes / n);
   }
   throw Error("Unknown algorithm.");
+}
+
+// Returns whether the messages to one owner of `direct` cannot overflow the buffers of a switch:
+// the senders are few, or send no more in all than few senders do at first.
+bool direct_is_safe(const InterHostOperation& operation) {
+  const size_t senders = static_cast<size_t>(operation.size - 1);
+  const size_t bytes = operation.bytes(operation.shard(0).count) * senders;
+  return operation.size <= kMostSenders ||
+         static_cast<double>(bytes) <= kMostSenders * kFirstWindow;
+}
+
+// Halving divides the data by a power of two.
+bool leaves_shards(InterHostAlgorithm algorithm, const InterHostOperation& operation) {
+  if (algorithm == InterHostAlgorithm::halving) {
+    return operation.owners == operation.size &&
+           largest_power_within(operation.size) == operation.size;
+  }
+  return algorithm != InterHostAlgorithm::whole;
 }
 
 // Adds `received` to a shard of the data.
@@ -272,9 +293,17 @@ InterHostAlgorithm cheapest_inter_host_algorithm(size_t bytes, int members) {
   return best;
 }
 
-bool halving_is_even(const InterHostOperation& operation) {
-  return operation.owners == operation.size &&
-         largest_power_within(operation.size) == operation.size;
+InterHostAlgorithm algorithm_with_shards(InterHostAlgorithm algorithm,
+                                         const InterHostOperation& operation) {
+  if (leaves_shards(algorithm, operation)) return algorithm;
+  const double bytes = static_cast<double>(operation.bytes(operation.count));
+  InterHostAlgorithm best =
+      direct_is_safe(operation) ? InterHostAlgorithm::direct : InterHostAlgorithm::ring;
+  for (InterHostAlgorithm other : {InterHostAlgorithm::halving, InterHostAlgorithm::ring}) {
+    if (!leaves_shards(other, operation)) continue;
+    if (cost(other, bytes, operation.size) < cost(best, bytes, operation.size)) best = other;
+  }
+  return best;
 }
 
 void add_reduce_scatter(InterHostAlgorithm algorithm, const InterHostOperation& operation,

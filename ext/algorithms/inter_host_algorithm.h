@@ -44,9 +44,10 @@ struct InterHostOperation {
 // a sum, and so its bits, are the same in every run.
 InterHostAlgorithm cheapest_inter_host_algorithm(size_t bytes, int members);
 
-// Returns whether `halving` leaves each owner the shard of InterHostOperation::shard. Otherwise it
-// divides the data differently.
-bool halving_is_even(const InterHostOperation& operation);
+// Returns the given algorithm if it leaves each owner the shard of InterHostOperation::shard after
+// the reduce-scatter. Otherwise returns the one with the lowest cost among those that do.
+InterHostAlgorithm algorithm_with_shards(InterHostAlgorithm algorithm,
+                                         const InterHostOperation& operation);
 
 // Adds steps to the schedule after which the owner of each shard has its sum, or steps after which
 // all members have all sums.

@@ -58,10 +58,7 @@ void MpiLevel::plan(size_t level, Schedule& schedule, uint8_t* data, size_t coun
       algorithm_.value_or(cheapest_inter_host_algorithm(operation.bytes(count), operation.size));
   if (is_last && algorithm == InterHostAlgorithm::whole) return add_whole(operation, schedule);
   // The next level needs each shard at its owner.
-  const bool leaves_shards =
-      algorithm != InterHostAlgorithm::whole &&
-      (algorithm != InterHostAlgorithm::halving || halving_is_even(operation));
-  if (!is_last && !leaves_shards) algorithm = InterHostAlgorithm::direct;
+  if (!is_last) algorithm = algorithm_with_shards(algorithm, operation);
   add_reduce_scatter(algorithm, operation, schedule);
   const InterHostOperation::Shard mine = operation.shard(operation.rank);
   plan(level + 1, schedule, operation.at(mine.begin), mine.count, dtype, op);

@@ -16,6 +16,14 @@ bool is(InterHostAlgorithm algorithm, size_t bytes, int members) {
   return cheapest_inter_host_algorithm(bytes, members) == algorithm;
 }
 
+// Returns whether an algorithm takes the place of the cheapest one in a level that needs shards.
+bool is_with_shards(InterHostAlgorithm algorithm, size_t bytes, int members, int owners) {
+  const InterHostOperation operation{MPI_COMM_NULL, 0,         members,        owners,
+                                     nullptr,       bytes / 4, DType::float32, Op::sum};
+  return algorithm_with_shards(cheapest_inter_host_algorithm(bytes, members), operation) ==
+         algorithm;
+}
+
 }  // namespace
 
 TEST(little_data_goes_whole) {
@@ -36,6 +44,22 @@ TEST(data_among_many_hosts_never_meets_at_one) {
   EXPECT(is(InterHostAlgorithm::halving, 16 * kMi, 16));
   EXPECT(is(InterHostAlgorithm::halving, 64 * kKi, 12));
   EXPECT(is(InterHostAlgorithm::ring, 16 * kMi, 12));  // halving would send all of it twice more
+}
+
+TEST(a_level_that_needs_shards_has_an_algorithm_that_leaves_them) {
+  for (int members : {2, 3, 8})
+    EXPECT(is_with_shards(InterHostAlgorithm::direct, 64, members, members));
+  EXPECT(is_with_shards(InterHostAlgorithm::halving, 16 * kMi, 16, 16));
+  EXPECT(is_with_shards(InterHostAlgorithm::ring, 16 * kMi, 16, 12));
+  EXPECT(is_with_shards(InterHostAlgorithm::ring, 16 * kMi, 12, 12));
+}
+
+TEST(shards_of_many_hosts_meet_at_one_only_if_they_are_small) {
+  EXPECT(is_with_shards(InterHostAlgorithm::direct, 64, 12, 12));
+  EXPECT(is_with_shards(InterHostAlgorithm::direct, 64 * kKi, 12, 12));
+  EXPECT(is_with_shards(InterHostAlgorithm::ring, 160 * kKi, 12, 12));
+  EXPECT(is_with_shards(InterHostAlgorithm::ring, 512 * kKi, 24, 24));
+  EXPECT(is_with_shards(InterHostAlgorithm::ring, 64 * kKi, 12, 6));  // larger shards
 }
 
 TEST(shards_cover_the_data) {

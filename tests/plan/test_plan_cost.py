@@ -31,7 +31,11 @@ def test_constants_are_those_of_the_engine():
     source = ENGINE.read_text()
     found = dict(re.findall(r"constexpr \w+ (k\w+) = ([0-9 <]+);", source))
     kib = {name: int(text.split()[0]) << 10 for name, text in found.items() if "<<" in text}
-    assert kib == {"kLatencyBytes": cost.LATENCY_BYTES, "kMessageBytes": cost.MESSAGE_BYTES}
+    assert kib == {
+        "kLatencyBytes": cost.LATENCY_BYTES,
+        "kMessageBytes": cost.MESSAGE_BYTES,
+        "kFirstWindow": cost.FIRST_WINDOW,
+    }
     assert int(found["kMostSenders"]) == cost.MOST_SENDERS
 
 
