@@ -137,7 +137,8 @@ from easyddl.runtime import world
 
 sums = [ddl.allreduce(noise(ddl.rank(), count, "float32")) for count in (1, 4099, 300_007)]
 digest = hashlib.sha256(b"".join(each.tobytes() for each in sums)).hexdigest()
-print(f"{world.engine().world.num_racks} racks, host {world.engine().world.node_rank}, {digest}.")
+layout = world.engine().world
+print(f"{layout.num_groups[0]} racks, host {layout.node_rank}, {digest}.")
 """
 
 
