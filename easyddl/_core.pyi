@@ -56,6 +56,11 @@ class World(metaclass=_Pybind11Type):
 
 class Communicator(metaclass=_Pybind11Type):
     def __init__(self, world: World, watch_signals: bool) -> None: ...
+    def open_child(self, what: str) -> Communicator: ...
+    @property
+    def id(self) -> int: ...
+    @property
+    def failure(self) -> str: ...
     def allreduce(
         self,
         inputs: Sequence[_Bytes],
@@ -115,6 +120,7 @@ class WorkHandle(metaclass=_Pybind11Type):
 
 class ReducerGroup(metaclass=_Pybind11Type):
     def __init__(self, communicator: Communicator) -> None: ...
+    def over(self, communicator: Communicator) -> ReducerGroup: ...
 
 class Reducer(metaclass=_Pybind11Type):
     def __init__(

@@ -83,6 +83,23 @@ void define_communicator(py::module_& m) {
            py::arg("world"), py::arg("watch_signals"), py::keep_alive<1, 2>(),
            "Collective. With `watch_signals`, Ctrl-C ends a wait of Python's main thread.")
       .def(
+          "open_child",
+          [](Communicator& communicator, const std::string& what) {
+            const WithoutPythonLock nogil;
+            Immortal<Communicator> child(open_child(communicator, what).release());
+            child->set_idle(check_signals);
+            return child;
+          },
+          py::arg("what"), py::keep_alive<0, 1>(),
+          "Collective over the communicator. Returns a communicator that breaks when this one "
+          "breaks. Ctrl-C ends a wait of Python's main thread in it. `what` describes its use.")
+      .def_property_readonly("id", &Communicator::id,
+                             "The communicator's number, the same on all ranks and never used "
+                             "again.")
+      .def_property_readonly("failure", &Communicator::failure,
+                             "Why the communicator cannot be used any more, as far as this rank "
+                             "knows; empty if it can.")
+      .def(
           "allreduce",
           [](Communicator& communicator, const std::vector<Bytes>& inputs,
              std::vector<Bytes> outputs, const std::string& dtype, const std::string& op,

@@ -106,12 +106,19 @@ std::vector<Table> to_tables(const Tables& tables) {
 
 void define_reducer_group(py::module_& m) {
   py::class_<ReducerGroup, Immortal<ReducerGroup>>(
-      m, "ReducerGroup", "The resources that all reducers and sums share.")
+      m, "ReducerGroup", "Reducers and sums that break together, with resources that all share.")
       .def(py::init([](Communicator& communicator) {
              return Immortal<ReducerGroup>(new ReducerGroup(communicator));
            }),
            py::arg("communicator"), py::keep_alive<1, 2>(),
-           "A process needs one group. Its reducers work over the ranks of `communicator`.");
+           "The first group. Its reducers work over the ranks of `communicator`.")
+      .def(
+          "over",
+          [](const ReducerGroup& group, Communicator& communicator) {
+            return Immortal<ReducerGroup>(new ReducerGroup(group, communicator));
+          },
+          py::arg("communicator"), py::keep_alive<0, 2>(),
+          "Returns a group of another communicator that shares the resources of this one.");
 }
 
 void define_reducer_class(py::module_& m) {

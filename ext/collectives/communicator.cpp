@@ -135,7 +135,6 @@ void Communicator::run(const CollectiveCall& call,
   running.succeed();
 }
 
-// Returns why the communicator is broken; empty if it can be used.
 std::string Communicator::failure() const {
   const std::string first = world_.stall_inspector().failure_of(id_);
   return first.empty() ? reason_of_own_failure() : first;

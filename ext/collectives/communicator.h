@@ -66,6 +66,10 @@ class Communicator {
   // that the others may be in. It does so even if no memory is left for the reason.
   void give_up(const std::string& why) noexcept;
 
+  // Returns why the communicator cannot be used any more, as far as this rank knows; empty if it
+  // can.
+  std::string failure() const;
+
   const Topology& topology() const { return world_.topology(); }
   int size() const { return topology().size; }
   World& world() const { return world_; }
@@ -75,7 +79,6 @@ class Communicator {
   class ThreadLock;
   class RunningCall;
 
-  std::string failure() const;
   std::string reason_of_own_failure() const;
   void idle();
 

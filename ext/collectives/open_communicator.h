@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -15,6 +16,6 @@ std::unique_ptr<Communicator> open_communicator(World& world, size_t most_bytes 
 // The same for a communicator that breaks when `parent` breaks. `what` describes its use, and is
 // the same on all ranks.
 std::unique_ptr<Communicator> open_child(Communicator& parent, const std::string& what,
-                                         size_t most_bytes);
+                                         size_t most_bytes = SIZE_MAX);
 
 }  // namespace easyddl

@@ -9,17 +9,17 @@
 namespace easyddl {
 
 GpuCommunicator& ReducerGroup::gpu() {
-  const std::lock_guard<std::mutex> lock(gpu_mutex_);
-  if (gpu_ == nullptr) {
-    gpu_ = std::make_unique<GpuCommunicator>(world());
-    world().add_to_finish([gpu = gpu_.get()] { gpu->monitor().drain(); });
+  const std::lock_guard<std::mutex> lock(shared_->gpu_mutex);
+  if (shared_->gpu == nullptr) {
+    shared_->gpu = std::make_unique<GpuCommunicator>(world());
+    world().add_to_finish([gpu = shared_->gpu.get()] { gpu->monitor().drain(); });
   }
-  return *gpu_;
+  return *shared_->gpu;
 }
 
 StepSumThread& ReducerGroup::sums() {
-  const std::lock_guard<std::mutex> lock(sums_mutex_);
-  if (sums_ != nullptr) return *sums_;
+  const std::lock_guard<std::mutex> lock(shared_->sums_mutex);
+  if (shared_->sums != nullptr) return *shared_->sums;
   uninterruptible_barrier(communicator_,
                           Fingerprint("the creation of the first sum within a step"));
   std::unique_ptr<StepSumThread> made;
@@ -29,8 +29,8 @@ StepSumThread& ReducerGroup::sums() {
     keep_forever(std::move(made));  // its thread still uses it
     throw;
   }
-  sums_ = std::move(made);
-  return *sums_;
+  shared_->sums = std::move(made);
+  return *shared_->sums;
 }
 
 }  // namespace easyddl

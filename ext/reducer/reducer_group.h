@@ -1,4 +1,4 @@
-// The resources that all reducers and sums of a process share.
+// Groups of reducers and sums.
 #pragma once
 
 #include <memory>
@@ -10,12 +10,18 @@
 
 namespace easyddl {
 
-// Owns the communicator of the GPUs and the thread of the sums. Each is created when it is first
-// needed. A process has one group, which is passed to the constructors of reducers.
+// Reducers that break together, and the resources that all reducers of the process share: the
+// communicator of the GPUs and the thread of the sums. Each of the two is created when it is first
+// needed. A group is passed to the constructors of its reducers.
 class ReducerGroup {
  public:
-  // The group's reducers work over the ranks of `communicator`, and break when it breaks.
-  explicit ReducerGroup(Communicator& communicator) : communicator_(communicator) {}
+  // The first group of the process. Its reducers work over the ranks of `communicator`, and break
+  // when it breaks.
+  explicit ReducerGroup(Communicator& communicator)
+      : communicator_(communicator), shared_(std::make_shared<Shared>()) {}
+  // A group of another communicator, with the resources of `other`.
+  ReducerGroup(const ReducerGroup& other, Communicator& communicator)
+      : communicator_(communicator), shared_(other.shared_) {}
   ReducerGroup(const ReducerGroup&) = delete;
   ReducerGroup& operator=(const ReducerGroup&) = delete;
 
@@ -29,10 +35,14 @@ class ReducerGroup {
   StepSumThread& sums();
 
  private:
+  struct Shared {
+    std::mutex gpu_mutex, sums_mutex;
+    std::unique_ptr<GpuCommunicator> gpu;
+    std::unique_ptr<StepSumThread> sums;
+  };
+
   Communicator& communicator_;
-  std::mutex gpu_mutex_, sums_mutex_;
-  std::unique_ptr<GpuCommunicator> gpu_;
-  std::unique_ptr<StepSumThread> sums_;
+  std::shared_ptr<Shared> shared_;
 };
 
 }  // namespace easyddl

@@ -227,10 +227,13 @@ void StallInspector::remove_child(size_t child) {
 std::string StallInspector::failure_of(size_t communicator) const {
   if (!any_failure_.load(std::memory_order_acquire)) return "";
   const std::lock_guard<std::mutex> lock(failures_mutex_);
-  auto found = failures_.find(communicator);
-  const auto parent = parents_.find(communicator);
-  if (found == failures_.end() && parent != parents_.end()) found = failures_.find(parent->second);
-  return found == failures_.end() ? "" : found->second;
+  for (;;) {
+    const auto found = failures_.find(communicator);
+    if (found != failures_.end()) return found->second;
+    const auto parent = parents_.find(communicator);
+    if (parent == parents_.end()) return "";
+    communicator = parent->second;
+  }
 }
 
 void StallInspector::send_failures() {

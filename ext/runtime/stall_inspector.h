@@ -59,8 +59,9 @@ class StallInspector {
   void add_child(size_t child, size_t parent);
   void remove_child(size_t child);
 
-  // Returns the first known failure of `communicator` or of its parent, with the name of the rank;
-  // empty for none. Costs one atomic load while there are no failures.
+  // Returns the first known failure of `communicator`, of its parent, or of that one's parent and
+  // so on, with the name of the rank; empty for none. Costs one atomic load while there are no
+  // failures.
   std::string failure_of(size_t communicator) const;
 
   // Stops the inspector's thread, which then no longer calls MPI. The caller must call `serve`
