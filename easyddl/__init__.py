@@ -49,10 +49,17 @@ if not _entry_point.is_light():
         ProgressCallback,
         RankZero,
     )
-    from easyddl.collectives.arrays import allgather, alltoall, broadcast, reduce_scatter
     from easyddl.collectives.lending import collectives_in
-    from easyddl.collectives.objects import allgather_object, broadcast_object, root_first
-    from easyddl.collectives.variables import broadcast_variables
+    from easyddl.collectives.objects import root_first
+    from easyddl.collectives.script import (
+        allgather,
+        allgather_object,
+        alltoall,
+        broadcast,
+        broadcast_object,
+        broadcast_variables,
+        reduce_scatter,
+    )
     from easyddl.data.split_data import split_data
     from easyddl.hosts import launched_process as _launcher
     from easyddl.layers.sync_batch_normalization import SyncBatchNormalization, sync_batch_norm

@@ -35,7 +35,7 @@ def reduce_arrays(arrays, dtype, op, text):
     with world.failing_alike(text):
         arrays = [contiguous(array) for array in arrays]
         results = [np.empty_like(array) for array in arrays]
-    world.engine().communicator.allreduce(
+    world.communicator().allreduce(
         [as_bytes(array) for array in arrays],
         [as_bytes(result) for result in results],
         dtype,
@@ -56,7 +56,7 @@ def broadcast_arrays(arrays, root_rank, text):
     with world.failing_alike(text):
         arrays = [contiguous(array) for array in arrays]
         results = [array.copy() for array in arrays]
-    world.engine().communicator.broadcast(
+    world.communicator().broadcast(
         [as_bytes(array) for array in arrays],
         [as_bytes(result) for result in results],
         root_rank,
@@ -195,7 +195,7 @@ def allgather(x: ArrayT) -> ArrayT:
     """
 
     def run(argument, text):
-        all_gather = world.engine().communicator.all_gather
+        all_gather = world.communicator().all_gather
         return _collect_rows(argument, text, all_gather, argument.array.shape[0])
 
     return arguments.collective("allgather", x, arguments.describe_rows, run)
@@ -236,7 +236,7 @@ def reduce_scatter(x: ArrayT, op: Op = "sum") -> ArrayT:
         with world.failing_alike(text):
             array = contiguous(argument.array)
             result = np.empty((array.shape[0] // world.size(), *array.shape[1:]), array.dtype)
-        world.engine().communicator.reduce_scatter(
+        world.communicator().reduce_scatter(
             as_bytes(array),
             as_bytes(result),
             result.size,
@@ -308,6 +308,6 @@ def alltoall(x: ArrayT, splits: Sequence[int] | None = None) -> ArrayT:
         return described
 
     def run(argument, text):
-        return _collect_rows(argument, text, world.engine().communicator.all_to_all, sends)
+        return _collect_rows(argument, text, world.communicator().all_to_all, sends)
 
     return arguments.collective("alltoall", x, prepare, run)

@@ -16,17 +16,19 @@ class _Loan(contextlib.AbstractContextManager):
     def __init__(self, thread):
         self._thread = thread
 
-    @world.on_all_ranks(_NAME)
+    @world.on_all_ranks(_NAME, of_script=True)
     def __enter__(self):
         world.require_owner(_NAME)
         calling_thread.lend(self._thread)
 
-    @world.on_all_ranks(_NAME)
+    @world.on_all_ranks(_NAME, of_script=True)
     def __exit__(self, kind, error, traceback):
         thread = self._thread
         try:
             if error is not None and thread.is_alive():
-                world.give_up(f"the body of {_NAME}", error)  # the thread may wait for long
+                world.give_up(
+                    f"the body of {_NAME}", error, of_script=True
+                )  # the thread may wait for long
             if thread.ident is not None:
                 thread.join()
         finally:

@@ -96,7 +96,7 @@ def broadcast_object(obj: ObjectT, root_rank: int = 0) -> ObjectT:
 class _RootFirst(contextlib.ContextDecorator):
     """The context manager of `root_first`. Errors of the body are not errors of a collective."""
 
-    @world.on_all_ranks("root_first()")
+    @world.on_all_ranks("root_first()", of_script=True)
     def __enter__(self):
         self._activity = world.activity("the body of root_first()")
         if world.is_root():
@@ -104,14 +104,14 @@ class _RootFirst(contextlib.ContextDecorator):
         else:
             _broadcast_problem(None)
 
-    @world.on_all_ranks("root_first()")
+    @world.on_all_ranks("root_first()", of_script=True)
     def __exit__(self, kind, error, traceback):
         if world.is_root():
             self._activity.__exit__(None, None, None)
             _broadcast_problem(None if error is None else settled_errors.describe(error))
 
 
-@world.on_all_ranks("root_first()")
+@world.on_all_ranks("root_first()", of_script=True)
 def root_first() -> contextlib.AbstractContextManager[None]:
     """Runs the body on the root first, and then on the other ranks.
 

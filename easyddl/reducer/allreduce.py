@@ -10,7 +10,7 @@ from collections.abc import Callable
 from keras import ops
 
 from easyddl import backends
-from easyddl.collectives import arrays
+from easyddl.collectives import script
 from easyddl.collectives.types import ArrayT, Op
 from easyddl.reducer.in_step_sum import InStepSum
 from easyddl.runtime import world
@@ -64,7 +64,7 @@ def allreduce(x: ArrayT, op: Op = "mean") -> ArrayT:
     ```
     """
     _note_size(x)
-    return _of_step(x, op) if _is_of_step(x) else arrays.reduce_between_steps(x, op)
+    return _of_step(x, op) if _is_of_step(x) else script.reduce_between_steps(x, op)
 
 
 # This attribute stops TensorFlow's AutoGraph from converting it in a user's tf.function.

@@ -289,9 +289,9 @@ def _new_reducer(what, specs, plan, tables=()):
         plan: List of buckets, which are lists of indices.
         tables: List of the tables of rows.
     """
-    engine = world.engine()
     of_buckets = [(specs[bucket[0]][0], [_bytes(specs[i]) for i in bucket]) for bucket in plan]
-    return engine.core.Reducer(engine.reducer_group, what, of_buckets, "mean", list(tables))
+    group = world.reducer_group()
+    return world.engine().core.Reducer(group, what, of_buckets, "mean", list(tables))
 
 
 def _spec(grad, variable):

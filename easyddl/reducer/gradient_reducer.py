@@ -28,10 +28,12 @@ class GradientReducer:
         self._sparse_as_dense = sparse_as_dense
         self._weight = weight or (lambda: None)
         self._as_ready = as_ready
-        # `GradientList`, by the identities of its variables, and by whether the step runs eagerly
+        # `GradientList`, by the communicator over which it was registered, by whether the step runs
+        # eagerly, and by the identities of its variables
         self._lists = {}
         self._watched = set()  # keys of the lists whose buckets are submitted as they are ready
-        self._ranges = {}  # `InStepRows` of variables that gradients overwrite, by identity
+        # `InStepRows` of variables that gradients overwrite, by communicator and variable
+        self._ranges = {}
 
     def mean(self, grads, variables, is_present=None):
         """Returns the mean of each gradient over all ranks; `None` where no rank has one.
@@ -60,7 +62,7 @@ class GradientReducer:
         return self._list_of(grads, variables).mean(grads, self._weight(), is_present)
 
     def _list_of(self, grads, variables):
-        key = (backends.require().is_eager(), *map(id, variables))
+        key = (world.communicator().id, backends.require().is_eager(), *map(id, variables))
         if key not in self._lists:
             self._register(key, grads, variables)
         if self._as_ready and key not in self._watched:
@@ -103,9 +105,10 @@ class GradientReducer:
             if world.size() == 1 or not is_overwritten(variable):
                 continue
             count = math.prod(variable.shape)
-            if id(variable) not in self._ranges:
-                self._ranges[id(variable)] = InStepRows(f"the range {variable.name}", count)
-            rows = self._ranges[id(variable)](ops.cast(ops.reshape(grad, (count,)), "float32"))
+            key = world.communicator().id, id(variable)
+            if key not in self._ranges:
+                self._ranges[key] = InStepRows(f"the range {variable.name}", count)
+            rows = self._ranges[key](ops.cast(ops.reshape(grad, (count,)), "float32"))
             result[i] = ops.cast(ops.reshape(ops.max(rows, axis=0), variable.shape), grad.dtype)
         return result
 

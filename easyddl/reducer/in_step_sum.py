@@ -38,8 +38,7 @@ class InStepSum:
         self._end.atexit = False
 
     def _register(self, what, shape):
-        engine = world.engine()
-        reducer = engine.core.StepSum(engine.reducer_group, what, math.prod(shape))
+        reducer = world.engine().core.StepSum(world.reducer_group(), what, math.prod(shape))
         return Registration(reducer, [[0]], [tuple(shape)], leads=False, owner=weakref.ref(self))
 
     def give_up(self, error):

@@ -23,7 +23,7 @@ def gather(data, text):
         return joined[0]
 
     fingerprint = world.fingerprint(text)
-    world.engine().communicator.all_gather(data, data.size, 1, fingerprint, allocate)
+    world.communicator().all_gather(data, data.size, 1, fingerprint, allocate)
     return np.split(joined[0], ends)
 
 
@@ -45,5 +45,5 @@ def broadcast(data, root_rank, text):
         return received[0]
 
     fingerprint = world.fingerprint(text)
-    world.engine().communicator.broadcast_unknown(data, root_rank, fingerprint, allocate)
+    world.communicator().broadcast_unknown(data, root_rank, fingerprint, allocate)
     return data if world.rank() == root_rank else received[0]

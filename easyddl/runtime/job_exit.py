@@ -5,6 +5,7 @@ import contextlib
 import functools
 import io
 import os
+import re
 import signal
 import sys
 import threading
@@ -35,6 +36,8 @@ def _end_job(previous, kind, error, traceback):
     interrupted = issubclass(kind, KeyboardInterrupt)
     try:
         if not interrupted:
+            if _repeats_another_rank(error):
+                shared_error.wait_for_first()
             place = f"rank {world.rank()} on host {world.host()} failed"
             _print_once(_printed_by(previous, kind, error, traceback), place, error)
         elif world.is_root():
@@ -42,6 +45,17 @@ def _end_job(previous, kind, error, traceback):
         _flush()
     finally:  # even after Ctrl-C, because the other ranks wait
         world.end_job(130 if interrupted else 1)
+
+
+def _repeats_another_rank(error):
+    """Returns whether an error only says what failed on another rank, which may print that itself.
+
+    The text is that of the engine, which frameworks pass on in errors of their own.
+    """
+    failed = re.search(
+        r"A collective failed part-way on rank (\d+)", settled_errors.describe(error)
+    )
+    return failed is not None and int(failed[1]) != world.rank()
 
 
 def _end_before_start(text, error):

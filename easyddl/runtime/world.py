@@ -4,7 +4,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from easyddl.runtime import calling_thread, settled_errors, shared_error
 from easyddl.runtime.engine import activity as activity  # as functions of this module, too
@@ -32,9 +32,17 @@ def _forget_nothing() -> None:
     """Does nothing: no call has begun."""
 
 
+def _no_scope() -> None:
+    """Returns `None`: no fit is active."""
+
+
 _called: Callable[[], str] = _nothing_is_called
 _forget_calls: Callable[[], None] = _forget_nothing
 _require_all_ranks: Callable[[str], None] = _allow
+_exchange: Callable[[], Any] = _no_scope
+
+# Whether this rank is in a collective that the script calls.
+_is_of_script = False
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -112,7 +120,7 @@ def host() -> str:
     return engine().world.hosts[rank()]
 
 
-def set_guard(called, require_all_ranks, forget_calls):
+def set_guard(called, require_all_ranks, forget_calls, exchange):
     """Sets the functions by which this module finds out which fits are active on this rank.
 
     Args:
@@ -121,9 +129,35 @@ def set_guard(called, require_all_ranks, forget_calls):
         require_all_ranks: Function of the name of a collective. It raises an error if some ranks
             have no batch in the current step, and would never enter the collective.
         forget_calls: Function without arguments. It ends the calls that an error has interrupted.
+        exchange: Function without arguments. It returns the `FitExchange` of the innermost fit or
+            evaluation that has one, or `None`.
     """
-    global _called, _require_all_ranks, _forget_calls
+    global _called, _require_all_ranks, _forget_calls, _exchange
     _called, _require_all_ranks, _forget_calls = called, require_all_ranks, forget_calls
+    _exchange = exchange
+
+
+def communicator(of_script=False):
+    """Returns the communicator of the collectives that this rank calls now.
+
+    Within a fit there are two: one for what easyddl exchanges by itself, and one for the
+    collectives that the script calls in its callbacks. So a collective of the script never matches
+    one that it does not know of.
+
+    Args:
+        of_script: Boolean. Whether the script calls the collective, although none that it has
+            called is active.
+    """
+    exchange = _exchange()
+    if exchange is None:
+        return engine().communicator
+    return exchange.script if of_script or _is_of_script else exchange.own
+
+
+def reducer_group():
+    """Returns the group of the reducers that are registered now: see `communicator`."""
+    exchange = _exchange()
+    return engine().reducer_group if exchange is None else exchange.reducer_group
 
 
 def fingerprint(text):
@@ -167,38 +201,58 @@ def require_owner(text):
 
 
 def on_all_ranks(
-    text: str,
+    text: str, of_script: bool = False
 ) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
     """Decorates a function that all ranks call together, and that contains collectives.
 
     If the function raises an error on this rank, the other ranks may still be at another point of
     the same collective. Unless the error is settled (see `settled_errors`), all later collectives
-    of the script then raise an error on all ranks, and so do the reductions in the steps of its
-    models. This holds for errors of any kind, because a signal handler may raise one at any point.
+    of the communicator then raise an error on all ranks, and so do the reductions in the steps of
+    its models: see `communicator`. This holds for errors of any kind, because a signal handler may
+    raise one at any point.
 
     Args:
         text: String. The collective, for error messages.
+        of_script: Boolean. Whether the script calls it, not easyddl.
     """
 
     def decorate(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-        return settled_errors.giving_up(function, functools.partial(give_up, text))
+        run = _calling_for_script(function) if of_script else function
+        return settled_errors.giving_up(run, functools.partial(give_up, text, of_script=of_script))
 
     return decorate
 
 
-def give_up(text, error):
-    """Ends the script's collectives on all ranks after an error of this rank, unless it is settled.
+def _calling_for_script(function):
+    @functools.wraps(function)
+    def run(*args, **kwargs):
+        global _is_of_script
+        before, _is_of_script = _is_of_script, True
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _is_of_script = before
+
+    return run
+
+
+def give_up(text, error, of_script=False):
+    """Ends the collectives of a communicator on all ranks after an error, unless it is settled.
 
     Args:
         text: String. The collective in which the error was raised.
         error: The exception.
+        of_script: Boolean. Whether the script called the collective.
     """
+    global _is_of_script
+    if of_script:
+        _is_of_script = False  # the error may have interrupted the end of the collective
     if not is_started() or size() == 1:
         return
     # All ranks raise an error of the engine, or the engine has ended the collective on all ranks.
     if isinstance(error, engine().core.Error) or settled_errors.is_settled(error):
         return
-    engine().communicator.give_up(settled_errors.why_given_up(error, text))
+    communicator(of_script).give_up(settled_errors.why_given_up(error, text))
     end_activities()
     _forget_calls()
 
@@ -234,10 +288,10 @@ def fail_alike(text, problem):
 @on_all_ranks("a comparison of all ranks")
 def agree(text):
     """Waits for all ranks, and raises the same error on all ranks if their texts differ."""
-    engine().communicator.barrier(fingerprint(shared_error.comparable(text)))
+    communicator().barrier(fingerprint(shared_error.comparable(text)))
 
 
-@on_all_ranks("barrier()")
+@on_all_ranks("barrier()", of_script=True)
 def barrier() -> None:
     """Returns when all ranks have called it."""
     _require_all_ranks("barrier()")

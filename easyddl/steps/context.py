@@ -1,7 +1,7 @@
 """The active scopes of this rank: calls of `fit` and `evaluate`, and parts of these calls."""
 
 import contextlib
-from typing import Protocol
+from typing import Any, Protocol
 
 from easyddl.runtime import settled_errors, world
 from easyddl.steps.batch_weight import UNWEIGHTED, BatchWeight
@@ -20,6 +20,16 @@ class Step(Protocol):
 
     join: Join
     weight: BatchWeight
+
+
+class Exchange(Protocol):
+    """The part of a `FitExchange` that the end of a call uses.
+
+    Attributes:
+        own: `_core.Communicator`, which breaks if this rank leaves the call by an error.
+    """
+
+    own: Any
 
 
 class Scope:
@@ -67,19 +77,38 @@ class Context(Scope):
     Attributes:
         model: The Keras model.
         step: The `Step` of the training; `None` if it averages no gradients.
+        exchange: The `FitExchange` of the call; `None` if it has the one around it, or exchanges
+            nothing.
         at_end: `contextlib.ExitStack`. It is closed when the call ends, with or without an error.
     """
 
     def __init__(self, model):
         self.model = model
         self.step: Step | None = None
+        self.exchange: Exchange | None = None
         self.at_end = contextlib.ExitStack()
 
-    def __exit__(self, *error):
+    def __exit__(self, kind, error, traceback):
         try:
-            return self.at_end.__exit__(*error)
+            if error is not None:
+                self._give_up(error)
+            return self.at_end.__exit__(kind, error, traceback)
+        except BaseException as late:
+            self._give_up(late)
+            raise
         finally:
-            super().__exit__(*error)
+            super().__exit__(kind, error, traceback)
+
+    def _give_up(self, error):
+        """Ends the call on the other ranks, which may wait in it for this one."""
+        if self.exchange is None:
+            return
+        if not self.exchange.own.failure:  # otherwise no step in progress can end
+            self.let_steps_end()
+        self.exchange.own.give_up(settled_errors.why_given_up(error, self.called))
+
+    def let_steps_end(self):
+        """Waits for a short time for steps in progress, for which other ranks may only be late."""
 
 
 def active(kind=Context):
@@ -112,6 +141,11 @@ def of(model, kind=Context):
 def step() -> Step | None:
     """Returns the step of the innermost context that has one, or `None`."""
     return next((each.step for each in active() if each.step is not None), None)
+
+
+def exchange():
+    """Returns the `FitExchange` of the innermost context that has one, or `None`."""
+    return next((each.exchange for each in active() if each.exchange is not None), None)
 
 
 def batch_weight():
@@ -151,4 +185,4 @@ def require_all_ranks(what):
         )
 
 
-world.set_guard(called, require_all_ranks, forget_calls)
+world.set_guard(called, require_all_ranks, forget_calls, exchange)

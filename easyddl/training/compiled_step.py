@@ -57,6 +57,7 @@ class CompiledStep:
         self._model = model
         self._settings = settings
         self._compilation = keras_trainer.compilation_of(model)
+        self._exchange = context.exchange()
         self.join = Join()
         self.weight = BatchWeight(backends.require().is_current)
         self.meter = backends.require().step_meter()
@@ -75,6 +76,8 @@ class CompiledStep:
 
     def is_valid(self, settings):
         """Returns whether a fit with these settings can use the step that is already compiled."""
+        if self._exchange is not context.exchange():
+            return False  # its collectives belong to another one, which may be broken
         compilation = keras_trainer.compilation_of(self._model)
         return self._settings == settings and compilation is self._compilation
 

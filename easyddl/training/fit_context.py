@@ -1,5 +1,6 @@
 """The context of one call of `model.fit()`."""
 
+import contextlib
 import functools
 import threading
 
@@ -24,6 +25,9 @@ from easyddl.training import (
     step_ends,
     structures,
 )
+
+# The seconds after an error of this rank in which a step in progress may still end.
+_PATIENCE = 5.0
 
 
 class FitContext(context.Context):
@@ -69,6 +73,7 @@ class FitContext(context.Context):
         self.has_restored_metrics = False
         self.has_batches = False
         self._thread = threading.get_ident()
+        self._wait = lambda: None  # for the step in progress
         self._first_batch_hooks = []
         self._first_step_hooks = []
         self._steps_end_hooks = []
@@ -301,6 +306,20 @@ class FitContext(context.Context):
             return result
 
         model.train_function = counted
+
+    def let_steps_end(self):
+        """Waits for a short time for the step in progress, for which other ranks may only be late.
+
+        On JAX the weights of the model are the results of that step.
+        """
+
+        def wait():
+            with contextlib.suppress(Exception):
+                self._wait()
+
+        waiting = threading.Thread(target=wait, daemon=True)
+        waiting.start()
+        waiting.join(_PATIENCE)
 
     @functools.cached_property
     def meter(self):

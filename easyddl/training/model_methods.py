@@ -16,7 +16,7 @@ from easyddl.data import set_epoch, validation_split
 from easyddl.data.kinds import is_a
 from easyddl.hosts import launched_process
 from easyddl.runtime import job_exit, notices, world
-from easyddl.steps import context
+from easyddl.steps import context, fit_exchange
 from easyddl.training import callback_order, device_distribution, optimizer_hook
 from easyddl.training.evaluation_context import EvaluationContext
 from easyddl.training.fit_context import FitContext
@@ -70,11 +70,11 @@ def _fit(original):
             device_distribution.refuse(self, "fit")
             _warn_if_backend_is_another()
         is_shared = is_ours and world.size() > 1
-        if is_shared:
-            arguments = validation_split.to_rank_fraction(arguments)
         with job_exit.bounded_end() as has_failed, FitContext(self, arguments) as active:
             try:
                 if is_shared:
+                    active.exchange = fit_exchange.begin(active.called)
+                    arguments = active.arguments = validation_split.to_rank_fraction(arguments)
                     active.at_end.callback(backends.require().begin_without_batch(self))
                 if is_ours:
                     active.at_end.callback(active.data.watch(self))
@@ -102,13 +102,15 @@ def _evaluate(original):
         bound = signature.bind_partial(self, *args, **kwargs)
         arguments = bound.arguments
         data = tuple(arguments.get(name) for name in ("x", "y", "sample_weight"))
-        with EvaluationContext(self, data):
+        with EvaluationContext(self, data) as active:
             # Within a fit, Keras passes the fit's own list, which is already attached.
             if context.of(self, FitContext) is None:
                 callbacks = callback_order.put_in_order(arguments.get("callbacks"))
                 arguments["callbacks"] = callbacks
                 if callback_order.has_first(callbacks):
                     device_distribution.refuse(self, "evaluate")
+                    if world.size() > 1:
+                        active.exchange = fit_exchange.begin(active.called)
                 _attach(callbacks, self)
             return original(*bound.args, **bound.kwargs)
 

@@ -55,11 +55,11 @@ def hook(optimizer, reducer):
         reducer: The optimizer's `GradientReducer`.
 
     Returns:
-        Function that removes the hook. It does nothing if the optimizer was already hooked.
+        Function that removes the hook. An optimizer that was already hooked keeps its hook.
     """
     move_outwards(optimizer)
     if is_hooked(optimizer):
-        return lambda: None
+        return _interrupt_submission(getattr(optimizer, _HOOK))
     replacements_for = _update_replacements if _accumulates(optimizer) else _apply_replacements
     replacements = replacements_for(optimizer, reducer)
     uncompiled = backends.require().uncompiled
@@ -84,6 +84,16 @@ def _by_all_ranks(update):
         return update(*args, **kwargs)
 
     return call
+
+
+def _interrupt_submission(kept):
+    """Pauses a kept reducer before a fit, and returns the function that pauses it at the end.
+
+    The gradients of a fit belong to other registrations than those of the script's own loop.
+    """
+    if not (context.step() is not None and context.step().join.is_in_step):
+        kept.pause()
+    return kept.pause
 
 
 def keep_hook(optimizer, bucket_bytes=None, sparse_as_dense=False):

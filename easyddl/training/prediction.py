@@ -19,7 +19,7 @@ _NOT_SHARED = (
 )
 
 
-@world.on_all_ranks("predict()")
+@world.on_all_ranks("predict()", of_script=True)
 def predict(
     model: keras.Model,
     x: Any,

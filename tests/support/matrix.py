@@ -116,6 +116,13 @@ SOME = {
         "check_vocabularies_of_a_map",
     ),
     "prediction": ("check_arrays", "check_one_rank_fails"),
+    "failed_fits": (
+        "check_the_begin_of_a_fit",
+        "check_a_later_batch",
+        "check_the_end_of_an_epoch",
+        "check_all_ranks_raise_and_try_again",
+        "check_a_fit_within_a_callback",
+    ),
 }
 
 # TensorFlow traces it for as long as half of the others together.
@@ -240,7 +247,12 @@ GATE = (
         ),
         marker="gate",
     ),
-    Job("torch", 2, of("comparison", "epoch_logs", "model_files", "torch_buffers"), marker="gate"),
+    Job(
+        "torch",
+        2,
+        of("comparison", "epoch_logs", "model_files", "torch_buffers", "failed_fits"),
+        marker="gate",
+    ),
     Job("torch", 3, of(*WORLD), mark="world", marker="gate"),
     Job("torch", 3, of(*WORLD), hosts="a,a,b", marker="gate"),
 )
@@ -258,7 +270,7 @@ FULL = (
         "tensorflow",
         2,
         of("fit", "fidelity", "metrics", "keras", "checkpoint", "sparse", "shared_rows", "presence")
-        + of("progress", "data_in_fit", "global_batch", "epoch_logs", "model_files")
+        + of("progress", "data_in_fit", "global_batch", "epoch_logs", "model_files", "failed_fits")
         + some("comparison")
         + of("sync_batch_norm", without=[MANY_LAYERS]),
     ),
@@ -273,7 +285,7 @@ FULL = (
         "jax",
         2,
         of("jax", "fit", "replicas", "threads", "comparison", "model_files")
-        + some("equality")
+        + some("equality", "failed_fits")
         + (f"reduction:{LINE_ERRORS}",),
     ),
     Job("jax", 2, of("fidelity"), mark="x64", environment=WIDE),
@@ -285,6 +297,7 @@ FULL = (
         + of("epoch_logs", "model_files")
         + of("torch", without=COMPILED_STEPS)
         + of("torch_buffers", "presence")
+        + some("failed_fits")
         + (f"reduction:{LINE_ERRORS}",),
     ),
     Job("torch", 3, some("uneven"), hosts="a,b,b"),

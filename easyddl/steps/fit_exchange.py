@@ -1,0 +1,53 @@
+"""The communicators of the active fits and evaluations of this rank."""
+
+from easyddl.runtime import world
+from easyddl.steps import context
+
+# The exchange of the fits at each depth: a callback of a fit may train another model.
+_by_depth: list["FitExchange"] = []
+
+
+class FitExchange:
+    """The communicators of a fit or an evaluation. They break if a rank leaves it by an error.
+
+    Then the ranks that still wait in it get an error that names that rank and its error. The
+    communicators outside of it can still be used. Fits that end well have the same exchange, one
+    after the other.
+
+    Attributes:
+        own: `_core.Communicator` of what easyddl exchanges by itself.
+        script: `_core.Communicator` of the collectives that the script calls, as in callbacks.
+        reducer_group: `_core.ReducerGroup` of the reductions in the steps.
+    """
+
+    def __init__(self, outer):
+        """Opens the communicators. Collective.
+
+        Args:
+            outer: `_core.Communicator` of the script outside of the fit.
+        """
+        self.own = outer.open_child("the communicator of a fit")
+        self.script = self.own.open_child("the communicator of the callbacks of a fit")
+        self.reducer_group = world.engine().reducer_group.over(self.own)
+
+    @property
+    def is_whole(self):
+        """Whether the communicators can be used, as far as this rank knows."""
+        return not (self.own.failure or self.script.failure)
+
+
+@world.on_all_ranks("the begin of a fit", of_script=True)
+def begin(called):
+    """Returns the exchange of a fit or an evaluation that begins.
+
+    The function is a collective. Only the ranks together know whether the last fit has ended well.
+
+    Args:
+        called: String. What the user called, for messages.
+    """
+    depth = sum(each.exchange is not None for each in context.active())
+    is_whole = depth < len(_by_depth) and _by_depth[depth].is_whole
+    outer = world.communicator()
+    if not all(outer.gather_values(is_whole, world.fingerprint(f"the begin of {called}"))):
+        _by_depth[depth:] = [FitExchange(outer)]
+    return _by_depth[depth]
