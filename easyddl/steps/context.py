@@ -101,7 +101,8 @@ class Context(Scope):
 
     def _give_up(self, error):
         """Ends the call on the other ranks, which may wait in it for this one."""
-        if self.exchange is None:
+        # The end of a script is announced when it comes.
+        if self.exchange is None or isinstance(error, SystemExit):
             return
         if not self.exchange.own.failure:  # otherwise no step in progress can end
             self.let_steps_end()

@@ -48,6 +48,6 @@ def begin(called):
     depth = sum(each.exchange is not None for each in context.active())
     is_whole = depth < len(_by_depth) and _by_depth[depth].is_whole
     outer = world.communicator()
-    if not all(outer.gather_values(is_whole, world.fingerprint(f"the begin of {called}"))):
+    if not all(outer.gather_values(is_whole, world.fingerprint(f"{called} (in its begin)"))):
         _by_depth[depth:] = [FitExchange(outer)]
     return _by_depth[depth]

@@ -31,11 +31,17 @@ def fit():
     model.fit(Data(workers=1), callbacks=callbacks, verbose=0)
 
 
+def tell(text):
+    """Prints a line in one piece, into which the other rank cannot write."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
 if __name__ == "__main__":
     try:
         fit()
     except Exception as error:
         if ddl.rank() not in CATCHING:
             raise
-        print(f"rank {ddl.rank()} has caught {type(error).__name__}", flush=True)
-    print("scores", ddl.allgather_object(ddl.rank()), flush=True)
+        tell(f"rank {ddl.rank()} has caught {type(error).__name__}")
+    tell(f"scores {ddl.allgather_object(ddl.rank())}")
