@@ -26,9 +26,8 @@ class _Loan(contextlib.AbstractContextManager):
         thread = self._thread
         try:
             if error is not None and thread.is_alive():
-                world.give_up(
-                    f"the body of {_NAME}", error, of_script=True
-                )  # the thread may wait for long
+                # The thread may wait for long.
+                world.give_up(f"the body of {_NAME}", error, of_script=True)
             if thread.ident is not None:
                 thread.join()
         finally:

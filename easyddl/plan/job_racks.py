@@ -1,6 +1,6 @@
 """The racks that a plan file gives the hosts of a job."""
 
-from easyddl.plan import plan_file
+from easyddl.plan import cost, plan_file
 
 
 def of_hosts(path, hosts, argument="--plan"):
@@ -19,25 +19,19 @@ def of_hosts(path, hosts, argument="--plan"):
         ValueError: If the file cannot be read, or is wrong, or does not know a host of the job.
     """
     nest, names = plan_file.read(path, argument)
-    groups_of = dict(_groups_of(nest, names))
-    found = {host: _known_name(host, groups_of) for host in hosts}
+    known = cost.hosts_of(nest)
+    found = {host: _known_name(host, known) for host in hosts}
     unknown = [host for host, name in found.items() if name is None]
     if unknown:
         raise ValueError(
             f"`{argument}`: {path} does not know the hosts {', '.join(unknown)} of this job. Make "
             "a plan for all hosts of the job with `easyddl plan`, or leave these hosts out. "
-            f"Received: hosts = {', '.join(groups_of)}"
+            f"Received: hosts = {', '.join(known)}"
         )
-    return ",".join("/".join(groups_of[found[host]]) for host in hosts) if names else ""
-
-
-def _groups_of(nest, names, above=()):
-    """Yields each host with the names of the groups that it is in, the outermost first."""
-    for child in nest:
-        if isinstance(child, str):
-            yield child, above
-        else:
-            yield from _groups_of(child, names, (*above, names[child]))
+    if not names:
+        return ""
+    rack_of = dict(zip(known, plan_file.racks_of(nest, names), strict=True))
+    return ",".join(rack_of[found[host]] for host in hosts)
 
 
 def _known_name(host, known):

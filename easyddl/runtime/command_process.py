@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 
-_COMMANDS = ("run", "doctor", "info", "scaling", "timeline")  # of `easyddl`, without Keras
+_COMMANDS = ("run", "doctor", "info", "plan", "scaling", "timeline")  # of `easyddl`, without Keras
 _MODULES = ("easyddl.launch.", "easyddl.doctor.")  # of `python -m`
 
 

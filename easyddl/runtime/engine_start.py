@@ -7,7 +7,6 @@ import socket
 from typing import Any
 
 from easyddl.hosts import asked_hosts, launched_process
-from easyddl.plan import job_racks
 from easyddl.profiling import trace_file
 from easyddl.runtime import (
     affinity,
@@ -130,6 +129,8 @@ def _racks(comm, host):
                 "EASYDDL_PLAN and EASYDDL_RACKS both name the racks of the hosts. Set only one of "
                 f"them. Received: {plan!r} and {racks!r}"
             )
+        from easyddl.plan import job_racks  # only the root of a job with a plan needs it
+
         racks = job_racks.of_hosts(plan, list(dict.fromkeys(hosts)), "EASYDDL_PLAN")
     return racks
 
