@@ -172,27 +172,21 @@ def _request(options):
 
 
 def _follow_plan(path, request, placed):
-    """Sets the racks of a plan for all ranks. The plan may be that of EASYDDL_PLAN.
+    """Sets the racks and the order of a plan for all ranks. The plan may be that of EASYDDL_PLAN.
 
-    The ranks get the racks and not the file, because the plan has the hosts' names of the user,
+    The ranks get these and not the file, because the plan has the hosts' names of the user,
     which may be aliases, and because the file may be on this host alone.
     """
-    from easyddl.plan import job_racks
+    from easyddl.plan import job_hosts
 
     settings = request.environment
     given = {**os.environ, **settings}
     argument = "EASYDDL_PLAN" if path is None else "--plan"
     path = given.get("EASYDDL_PLAN", "").strip() if path is None else path
-    racks = given.get("EASYDDL_RACKS", "").strip()
-    if not path:
-        return
-    if racks:
-        raise ValueError(
-            f"`{argument}` and EASYDDL_RACKS (option --racks) both name the racks of the hosts. "
-            f"Set only one of them. Received: {path!r} and {racks!r}"
-        )
-    hosts = [host.name for host in placed.hosts]
-    settings.update(EASYDDL_RACKS=job_racks.of_hosts(path, hosts, argument), EASYDDL_PLAN="")
+    if path:
+        hosts = [host.name for host in placed.hosts]
+        found = job_hosts.of_hosts(path, hosts, argument, given)
+        settings.update(found.settings(), EASYDDL_PLAN="")
 
 
 def _current_directory():

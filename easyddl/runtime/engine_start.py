@@ -80,8 +80,8 @@ def _start_monitored(mpi, core, monitor, seconds, problem):
     affinity.compare(comm, place)
     timeline = trace_file.open_file(comm)
     monitor.enter("the search for ranks that share a host", True)
-    racks = _racks(comm, place.host)
-    world = _world(core, place.host, seconds, racks)
+    racks, order = _racks_and_order(comm, place.host)
+    world = _world(core, place.host, seconds, racks, order)
     if timeline is not None:
         monitor.enter("the comparison of the ranks' clocks", True)
         with _agreement(comm):
@@ -95,12 +95,13 @@ def _start_monitored(mpi, core, monitor, seconds, problem):
     return Engine(core, world, communicator, core.ReducerGroup(communicator), os.getpid())
 
 
-def _world(core, host, seconds, racks):
+def _world(core, host, seconds, racks, order):
     """Creates the engine's `World`, which finds out which ranks share a host."""
     world = core.World(
         host,
         *seconds,
         racks=racks,
+        host_order=order,
         algorithm=_algorithm(),
         gpu=os.environ.get("EASYDDL_GPU", "").strip(),
         cuda_aware=os.environ.get("EASYDDL_CUDA_AWARE_MPI", "").strip(),
@@ -111,28 +112,29 @@ def _world(core, host, seconds, racks):
     return world
 
 
-def _racks(comm, host):
-    """Returns the racks of EASYDDL_RACKS, or of the plan of EASYDDL_PLAN. Those of rank 0 count.
+def _racks_and_order(comm, host):
+    """Returns the racks of the hosts and their order, from the environment or from a plan file.
+
+    Those of rank 0 count.
 
     Args:
         comm: The mpi4py communicator of all ranks.
         host: String. The name of this rank's host.
+
+    Returns:
+        Pair of strings, as of EASYDDL_RACKS and EASYDDL_HOST_ORDER.
     """
-    racks = os.environ.get("EASYDDL_RACKS", "").strip()
-    plan = os.environ.get("EASYDDL_PLAN", "").strip()
+    racks, order, plan = (
+        os.environ.get(f"EASYDDL_{name}", "").strip() for name in ("RACKS", "HOST_ORDER", "PLAN")
+    )
     hosts = comm.gather(host)
     with _agreement(comm):
         if hosts is None or not plan:
-            return racks
-        if racks:
-            raise ValueError(
-                "EASYDDL_PLAN and EASYDDL_RACKS both name the racks of the hosts. Set only one of "
-                f"them. Received: {plan!r} and {racks!r}"
-            )
-        from easyddl.plan import job_racks  # only the root of a job with a plan needs it
+            return racks, order
+        from easyddl.plan import job_hosts  # only the root of a job with a plan needs it
 
-        racks = job_racks.of_hosts(plan, list(dict.fromkeys(hosts)), "EASYDDL_PLAN")
-    return racks
+        found = job_hosts.of_hosts(plan, list(dict.fromkeys(hosts)), "EASYDDL_PLAN", os.environ)
+    return found.racks, found.order
 
 
 def _algorithm():

@@ -18,17 +18,21 @@ void define_world(py::module_& m) {
   py::class_<World, Immortal<World>>(m, "World", "All ranks of the job, and their topology.")
       .def(
           py::init([](const std::string& host, double stall_warn, double stall_abort,
-                      const std::string& racks, const std::string& algorithm,
-                      const std::string& gpu, const std::string& cuda_aware) {
+                      const std::string& racks, const std::string& host_order,
+                      const std::string& algorithm, const std::string& gpu,
+                      const std::string& cuda_aware) {
             const WithoutPythonLock nogil;
-            return Immortal<World>(new World(host, {stall_warn, stall_abort},
-                                             NetworkOptions{racks, algorithm, gpu, cuda_aware}));
+            return Immortal<World>(
+                new World(host, {stall_warn, stall_abort},
+                          NetworkOptions{racks, host_order, algorithm, gpu, cuda_aware}));
           }),
           py::arg("host"), py::arg("stall_warn"), py::arg("stall_abort"), py::arg("racks") = "",
-          py::arg("algorithm") = "", py::arg("gpu") = "", py::arg("cuda_aware") = "",
+          py::arg("host_order") = "", py::arg("algorithm") = "", py::arg("gpu") = "",
+          py::arg("cuda_aware") = "",
           "Collective over MPI_COMM_WORLD. `host` names this rank's host; the deadlines are in "
           "seconds. The other options of rank 0 are used on all ranks. `racks` is the rack of each "
-          "host, separated by commas, with larger groups before it, as in aisle/rack; `algorithm` "
+          "host, separated by commas, with larger groups before it, as in aisle/rack; `host_order` "
+          "is the number of each host, in the order in which the levels take them; `algorithm` "
           "is the algorithm between hosts (whole, direct, "
           "halving or ring); `gpu` is the algorithm for arrays in GPU memory (nccl, hierarchical "
           "or host); and `cuda_aware` says whether MPI accepts GPU memory (0 or 1).")

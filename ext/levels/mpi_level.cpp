@@ -21,7 +21,7 @@ MpiLevel::MpiLevel(const Topology& topology, std::optional<InterHostAlgorithm> a
   rank_ = topology.across.rank();
   size_ = topology.across.size();
   const std::vector<int>& group_of = topology.levels[0].group_of;
-  for (size_t host = 0; host < group_of.size(); ++host) {
+  for (size_t host : topology.order) {
     if (group_of[host] == group_of[static_cast<size_t>(rank_)]) hosts_.push_back(host);
   }
   for (const Topology::Level& level : topology.levels)

@@ -96,14 +96,16 @@ std::vector<int> number_groups(const std::vector<int>& lowest_of) {
 }
 
 // Returns the number of each path's group. Paths that begin with the same `depth` parts are in one
-// group. Groups are numbered in the order of their first path.
-std::vector<int> number_groups(const std::vector<std::vector<std::string>>& paths, size_t depth) {
+// group. Groups are numbered as their first paths in `order`.
+std::vector<int> number_groups(const std::vector<std::vector<std::string>>& paths, size_t depth,
+                               const std::vector<size_t>& order) {
   std::vector<std::vector<std::string>> known;
-  std::vector<int> numbers;
-  for (std::vector<std::string> path : paths) {
+  std::vector<int> numbers(paths.size());
+  for (size_t index : order) {
+    std::vector<std::string> path = paths[index];
     path.resize(depth);
     const auto found = std::find(known.begin(), known.end(), path);
-    numbers.push_back(static_cast<int>(found - known.begin()));
+    numbers[index] = static_cast<int>(found - known.begin());
     if (found == known.end()) known.push_back(path);
   }
   return numbers;
@@ -129,7 +131,8 @@ int count_bits(const std::vector<uint8_t>& bytes) {
 
 }  // namespace
 
-Topology::Topology(MPI_Comm world, const std::string& name, const std::string& racks) {
+Topology::Topology(MPI_Comm world, const std::string& name, const std::string& racks,
+                   const std::string& host_order) {
   EASYDDL_MPI(MPI_Comm_rank, world, &rank);
   EASYDDL_MPI(MPI_Comm_size, world, &size);
   name_hosts(world, name);
@@ -137,6 +140,7 @@ Topology::Topology(MPI_Comm world, const std::string& name, const std::string& r
   count_cores(world);
   number_hosts(world);
   choose_leaders(world);
+  order_hosts(host_order);
   find_levels(world, racks);
 }
 
@@ -229,19 +233,34 @@ std::vector<std::vector<std::string>> Topology::parse_racks(const std::string& r
   return paths;
 }
 
+void Topology::order_hosts(const std::string& host_order) {
+  order.resize(static_cast<size_t>(num_nodes));
+  std::iota(order.begin(), order.end(), 0);
+  if (host_order.empty()) return;
+  std::vector<std::string> numbers;
+  for (size_t host : order) numbers.push_back(std::to_string(host));
+  const std::vector<std::string> names = split(host_order, ',');
+  if (!std::is_permutation(names.begin(), names.end(), numbers.begin(), numbers.end()))
+    throw Error(
+        "EASYDDL_HOST_ORDER must list the number of each host once, as in "
+        "EASYDDL_HOST_ORDER=0,2,1,3 for four. There are " +
+        std::to_string(num_nodes) + " host(s). Received on rank 0: '" + host_order + "'");
+  for (size_t i = 0; i < names.size(); ++i) order[i] = std::stoul(names[i]);
+}
+
 void Topology::find_levels(MPI_Comm world, const std::string& racks) {
   const std::vector<std::vector<std::string>> paths = parse_racks(racks);
   const size_t own = static_cast<size_t>(node_rank);
   std::vector<int> member_of(paths.size());  // by host
-  std::iota(member_of.begin(), member_of.end(), 0);
+  for (size_t i = 0; i < order.size(); ++i) member_of[order[i]] = static_cast<int>(i);
   bool has_shard = local_rank < num_leaders;
   int shard = local_rank, num_shards = num_leaders;  // of a member
   do {
     Level level;
-    level.group_of = number_groups(paths, paths[0].size() - levels.size());
+    level.group_of = number_groups(paths, paths[0].size() - levels.size(), order);
     level.num_groups = *std::max_element(level.group_of.begin(), level.group_of.end()) + 1;
     std::vector<int> sizes(static_cast<size_t>(level.num_groups)), position_of;  // by member
-    for (size_t node = 0; node < paths.size(); ++node) {
+    for (size_t node : order) {
       const bool is_first_of_member = static_cast<size_t>(member_of[node]) == position_of.size();
       if (is_first_of_member)
         position_of.push_back(sizes[static_cast<size_t>(level.group_of[node])]++);

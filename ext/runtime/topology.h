@@ -25,7 +25,7 @@ struct Place {
 struct Topology {
   // A level of groups. The members of a group are hosts on the innermost level, such as the hosts
   // of a rack, and the groups of the level below on every other, such as the racks of an aisle. The
-  // last level is one group. Groups, like members, are numbered in the order of their first host.
+  // last level is one group. Groups, like members, are numbered as their first hosts in `order`.
   // The leaders of a group are its first members, whose shards are reduced on the next level. Every
   // group of a level has as many leaders as the smallest of them has members.
   struct Level {
@@ -39,8 +39,10 @@ struct Topology {
   // Ranks share a host if the names are equal and they can open each other's memory. `racks` names
   // the rack of each host, in the order of the hosts, separated by commas. A name may have parts
   // for larger groups, the outermost first, as in "aisle/rack". If `racks` is empty, there is one
-  // group.
-  Topology(MPI_Comm world, const std::string& host, const std::string& racks);
+  // group. `host_order` lists the numbers of all hosts, separated by commas, in the order in which
+  // the levels take them; if it is empty, that is 0, 1, 2 and so on.
+  Topology(MPI_Comm world, const std::string& host, const std::string& racks,
+           const std::string& host_order);
 
   int rank, size, local_rank, local_size, node_rank, num_nodes, num_leaders;
   Place place;
@@ -50,6 +52,7 @@ struct Topology {
   MpiComm machine;  // all ranks on this machine, even if it simulates several hosts
   MpiComm host;     // the ranks of this host
   MpiComm across;   // the leaders with this local rank on all hosts; null if this rank is no leader
+  std::vector<size_t> order;  // the hosts in the order in which the levels take them
   std::vector<Level> levels;  // the innermost first
 
   bool has_several_hosts() const { return num_nodes > 1; }
@@ -74,6 +77,7 @@ struct Topology {
   void number_hosts(MPI_Comm world);
   void choose_leaders(MPI_Comm world);
   std::vector<std::vector<std::string>> parse_racks(const std::string& racks) const;
+  void order_hosts(const std::string& host_order);
   void find_levels(MPI_Comm world, const std::string& racks);
 };
 

@@ -57,7 +57,8 @@ bool flag(const std::string& text) {
 
 World::World(const std::string& host, Deadlines deadlines, const NetworkOptions& options)
     : comm_(duplicate_world()),
-      topology_(comm_.get(), host, broadcast_text(comm_.get(), options.racks)),
+      topology_(comm_.get(), host, broadcast_text(comm_.get(), options.racks),
+                broadcast_text(comm_.get(), options.host_order)),
       inter_host_algorithm_(
           inter_host_algorithm_or_none(broadcast_text(comm_.get(), options.inter_host_algorithm))),
       gpu_algorithm_(parse_gpu_algorithm(broadcast_text(comm_.get(), options.gpu))),

@@ -18,7 +18,7 @@ namespace easyddl {
 
 // The user's options for the network. Those of rank 0 are used on all ranks.
 struct NetworkOptions {
-  std::string racks;                 // see Topology
+  std::string racks, host_order;     // see Topology
   std::string inter_host_algorithm;  // the name of an InterHostAlgorithm, or empty
   std::string gpu = {};              // the name of a GpuAlgorithm, or empty
   std::string cuda_aware = {};       // whether MPI accepts GPU memory: 1, 0, or empty

@@ -20,10 +20,14 @@ from easyddl.runtime import world
 COUNTS = (0, 1, 2, 3, 5, 7, 13, 31, 127, 1009, 2053, 65_537, 262_147, 1_000_003)
 HOSTS = os.environ["EASYDDL_HOSTS"].split(",")
 RACKS = os.environ["EASYDDL_RACKS"].split(",")
+ORDER = [int(host) for host in os.environ["EASYDDL_HOST_ORDER"].split(",")]
 
 
 def sum_by_levels(arrays):
-    """The sum of all ranks' arrays: of a host, of these those of a rack, and so on outward."""
+    """The sum of all ranks' arrays: of a host, of these those of a rack, and so on outward.
+
+    The hosts are in the given order, and groups in that of their first hosts.
+    """
     by_host = {host: [] for host in HOSTS}
     for host, array in zip(HOSTS, arrays, strict=True):
         by_host[host].append(array)
@@ -31,6 +35,7 @@ def sum_by_levels(arrays):
         (tuple(rack.split("/")), functools.reduce(np.add, of_host))
         for rack, of_host in zip(RACKS, by_host.values(), strict=True)
     ]
+    members = [members[host] for host in ORDER]
     while True:
         groups = {}
         for path, array in members:

@@ -38,6 +38,12 @@ WRONG = [
         "of host a, 'x/y', has 2 and the rack of host b, 'z', has 1. Received on rank 0: ",
     ),
     (
+        "EASYDDL_HOST_ORDER",
+        ["0", "0,0", "0,2", "0,1,2", "a,b", "0,,1", "00,1"],
+        "EASYDDL_HOST_ORDER must list the number of each host once, as in "
+        "EASYDDL_HOST_ORDER=0,2,1,3 for four. There are 2 host(s). Received on rank 0: ",
+    ),
+    (
         "EASYDDL_ALGORITHM",
         ["tree", "Ring"],
         "EASYDDL_ALGORITHM must be one of whole, direct, halving and ring. Received: ",

@@ -1,4 +1,4 @@
-"""EASYDDL_PLAN under mpirun: the racks of a plan file."""
+"""EASYDDL_PLAN under mpirun: the racks and the order of a plan file."""
 
 import re
 
@@ -104,12 +104,27 @@ def test_the_bits_are_those_of_the_racks(run, plan, racks):
     assert re.findall(r"(\d racks, \w+)\.", named) == told
 
 
+def test_the_order_is_that_of_the_plan(run):
+    flat = 'format = 1\nhosts = ["d", "b", "a", "c"]\n'
+    planned, ordered, listed = (
+        set(re.findall(r"\d racks, (\w+)\.", run(flat, **settings)[0]))
+        for settings in ({"EASYDDL_PLAN": "{}"}, {"EASYDDL_HOST_ORDER": "3,1,0,2"}, {})
+    )
+    assert planned == ordered != listed, (planned, ordered, listed)
+    assert len(planned) == 1 == len(listed)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "settings", "problem"),
     [
         ('"d"]\n', '"e"]\n', {}, "{}, line 11`: e is none of the hosts and none of the groups"),
         ('"d"', '"e"', {}, "`: {} does not know the hosts d of this job. Make a plan"),
-        ("", "", {"EASYDDL_RACKS": "x,y,x,y"}, "and EASYDDL_RACKS both name the racks"),
+        (
+            "",
+            "",
+            {"EASYDDL_RACKS": "x,y,x,y"},
+            "EASYDDL_RACKS (option --racks) both name the racks",
+        ),
         ("", "", {"EASYDDL_PLAN": "{}.none"}, "`: {}.none cannot be read: No such file"),
     ],
     ids=["a wrong line", "an unknown host", "racks, too", "no file"],

@@ -1,0 +1,82 @@
+"""The racks and the order that a plan file gives the hosts of a job."""
+
+import dataclasses
+
+from easyddl.plan import cost, plan_file
+
+
+@dataclasses.dataclass(frozen=True)
+class JobHosts:
+    """What the engine takes from a plan.
+
+    Attributes:
+        racks: String. The rack of each host, as EASYDDL_RACKS names them, such as `x,x,y,y`, or
+            `a/x,a/y,b/z,b/z` for racks in groups; empty if the plan has no groups.
+        order: String. The numbers of the hosts in the order of the plan, as EASYDDL_HOST_ORDER has
+            them, such as `0,2,1,3`.
+    """
+
+    racks: str
+    order: str
+
+    def settings(self):
+        """Returns a dict of environment variables for the ranks."""
+        return {"EASYDDL_RACKS": self.racks, "EASYDDL_HOST_ORDER": self.order}
+
+
+# The variables that say what a plan says, and what that is.
+_SAME = {
+    "EASYDDL_RACKS": "EASYDDL_RACKS (option --racks) both name the racks of the hosts",
+    "EASYDDL_HOST_ORDER": "EASYDDL_HOST_ORDER both give the order of the hosts",
+}
+
+
+def of_hosts(path, hosts, argument, environment):
+    """Returns the racks and the order of a job's hosts.
+
+    Args:
+        path: String. A plan file. It may have hosts that are not in the job.
+        hosts: List of strings. The hosts of the job, in the order of their first ranks, which is
+            that of their numbers.
+        argument: String. The name of the argument that holds the path, for errors.
+        environment: Dict. The environment variables of the job.
+
+    Returns:
+        `JobHosts`.
+
+    Raises:
+        ValueError: If the file cannot be read, or is wrong, or does not know a host of the job, or
+            if the environment names racks or an order, too.
+    """
+    for name, both in _SAME.items():
+        if value := environment.get(name, "").strip():
+            raise ValueError(
+                f"`{argument}` and {both}. Set only one of them. Received: {path!r} and {value!r}"
+            )
+    nest, names = plan_file.read(path, argument)
+    known = cost.hosts_of(nest)
+    found = {host: _known_name(host, known) for host in hosts}
+    unknown = [host for host, name in found.items() if name is None]
+    if unknown:
+        raise ValueError(
+            f"`{argument}`: {path} does not know the hosts {', '.join(unknown)} of this job. Make "
+            "a plan for all hosts of the job with `easyddl plan`, or leave these hosts out. "
+            f"Received: hosts = {', '.join(known)}"
+        )
+    order = sorted(range(len(hosts)), key=lambda number: known.index(found[hosts[number]]))
+    rack_of = dict(zip(known, plan_file.racks_of(nest, names), strict=True)) if names else {}
+    return JobHosts(
+        ",".join(rack_of[found[host]] for host in hosts if names), ",".join(map(str, order))
+    )
+
+
+def _known_name(host, known):
+    """Returns a host's name in a plan, which may lack the domain; `None` if it is not there."""
+    if host in known:
+        return host
+    alike = [name for name in known if name == _short(host) or _short(name) == host]
+    return alike[0] if len(alike) == 1 else None
+
+
+def _short(name):
+    return name.partition(".")[0]
