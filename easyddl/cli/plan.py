@@ -2,8 +2,8 @@
 
 `easyddl plan -H h1,h2,...` measures the rates between the hosts. With --topology a file describes
 the network, and nothing is measured. The command prints the time of an allreduce with the plan and
-without, and the options of `easyddl run` that use as much of the plan as the engine can follow. If
-the measured rates do not show clear groups of hosts, it says so and proposes nothing.
+without, and writes the plan for `easyddl run --plan`. If the measured rates do not show clear
+groups of hosts, it says so and proposes nothing.
 """
 
 import argparse
@@ -14,7 +14,6 @@ import sys
 from easyddl.cli import _agents, _output_files
 from easyddl.hosts.topology_tree import counted
 
-_SIZES = (1e3, 32e3, 1e6, 32e6, 1e9)  # bytes, for which --explain prints the algorithms
 SUMMARY = "plan the order and the groups of hosts for a network"
 
 
@@ -107,7 +106,7 @@ def run(options):
         return 0
     listed = listed or [HostSlots(name) for name in graph.hosts]
     hosts = [host.name for host in listed]
-    planned = planner.plan(graph, hosts, options.size, _SIZES if options.explain else ())
+    planned = planner.plan(graph, hosts, options.size)
     names = plan_file.group_names(graph, planned.nest)
     lines = [*_measured_groups(groups), *_report(graph, listed, planned, names, options)]
     for argument, write in (("output", _write), ("plot", _plot)):
@@ -191,19 +190,19 @@ def _measured_groups(groups):
 def _write(path, graph, planned, names, groups, options):
     from easyddl.plan import plan_file
 
-    algorithms = planned.algorithms[options.size]
+    algorithms = planned.algorithms(options.size)
     comment = [
         f"A plan for {options.topology or 'measured hosts'}, by `easyddl plan`.",
         f"Chosen for {_bytes(options.size)}: {_algorithms(algorithms)}.",
         *map(str, groups),
     ]
-    plan_file.write(path, planned.nest, names, "\n".join(comment))
+    plan_file.write(path, planned.nest, names, planned.rules, "\n".join(comment))
 
 
 def _plot(path, graph, planned, names, groups, options):
     from easyddl.plan import cost, picture
 
-    algorithms = planned.algorithms[options.size]
+    algorithms = planned.algorithms(options.size)
     found = cost.allreduce(graph, planned.nest, options.size, algorithms)
     title = f"An allreduce of {_bytes(options.size)} with this plan: {_time(found.seconds)}"
     lines = picture.draw(graph, planned.nest, names, found.link_bytes, title, _bytes)
@@ -211,17 +210,14 @@ def _plot(path, graph, planned, names, groups, options):
 
 
 def _report(graph, listed, planned, names, options):
-    from easyddl.plan import cost, partitions, planner
+    from easyddl.plan import cost, partitions
 
     hosts, size = [host.name for host in listed], options.size
-    algorithms = planned.algorithms[size]
-    planned_cost = cost.allreduce(graph, planned.nest, size, algorithms)
-    engine_nest, engine_cost = planner.for_engine(graph, hosts, planned, size)
+    planned_cost = cost.allreduce(graph, planned.nest, size, planned.algorithms(size))
     bound = partitions.lower_bound(graph, hosts, size)
     alternatives = [
         ("hosts as listed, ring", cost.allreduce(graph, tuple(hosts), size, ["ring"])),
-        ("hosts as listed, today's engine", cost.allreduce(graph, tuple(hosts), size)),
-        ("planned, today's engine", engine_cost),
+        ("hosts as listed, without a plan", cost.allreduce(graph, tuple(hosts), size)),
         ("planned", planned_cost),
     ]
     yield f"An allreduce of {_bytes(size)} between {counted(len(hosts), 'host')}:"
@@ -237,15 +233,18 @@ def _report(graph, listed, planned, names, options):
     if options.explain:
         yield from _switch_links(graph, planned_cost)
         yield "Algorithms of the plan by size:"
-        for each in sorted(planned.algorithms):
-            yield f"  {_bytes(each):18} {_algorithms(planned.algorithms[each])}"
+        for begin, algorithms in planned.rules:
+            yield f"  {f'from {_bytes(begin)}':18} {_algorithms(algorithms)}"
     yield ""
-    if options.output is not None:
-        yield f"{options.output} has the plan, for `easyddl run --plan`."
     if options.plot is not None:
         yield f"{options.plot} has the picture."
-    yield "The engine chooses the algorithms itself. It follows the order and the groups by"
-    yield "  " + _run_line(listed, engine_nest, names)
+    if planned.nest == tuple(hosts):
+        yield "No order and no groups of these hosts cost less. The plan has only the algorithms."
+    if options.output is None:
+        yield "With `-o plan.toml` the plan is written to a file, for"
+    else:
+        yield f"{options.output} has the plan, for"
+    yield "  " + _run_line(listed, options)
 
 
 def _tree(graph, nest, names, carried, indent="  "):
@@ -277,15 +276,13 @@ def _switch_links(graph, planned_cost):
             yield f"  {' > '.join(ends):18} {_bytes(planned_cost.link_bytes.get(ends, 0.0))}"
 
 
-def _run_line(listed, nest, names):
-    """Returns the command that uses the order of a nest's hosts, and its groups."""
-    from easyddl.plan import cost, plan_file
-
-    slots = {host.name: str(host) for host in listed}
-    arguments = ["easyddl", "run", "-H", ",".join(slots[host] for host in cost.hosts_of(nest))]
-    if cost.depth(nest) > 1:
-        arguments += ["--racks", ",".join(plan_file.racks_of(nest, names))]
-    return shlex.join([*arguments, "python", "train.py"])
+def _run_line(listed, options):
+    """Returns the command that uses the plan."""
+    named = ["-H", options.hosts or ",".join(map(str, listed))]
+    if options.hostfile:
+        named = ["--hostfile", options.hostfile]
+    path = options.output or "plan.toml"
+    return shlex.join(["easyddl", "run", "--plan", path, *named, "python", "train.py"])
 
 
 def _algorithms(algorithms):

@@ -172,10 +172,10 @@ def _request(options):
 
 
 def _follow_plan(path, request, placed):
-    """Sets the racks and the order of a plan for all ranks. The plan may be that of EASYDDL_PLAN.
+    """Sets what a plan says for all ranks. The plan may be that of EASYDDL_PLAN.
 
-    The ranks get these and not the file, because the plan has the hosts' names of the user,
-    which may be aliases, and because the file may be on this host alone.
+    The ranks do not get the file, because the plan has the hosts' names of the user, which may be
+    aliases, and because the file may be on this host alone.
     """
     from easyddl.plan import job_hosts
 
@@ -186,7 +186,9 @@ def _follow_plan(path, request, placed):
     if path:
         hosts = [host.name for host in placed.hosts]
         found = job_hosts.of_hosts(path, hosts, argument, given)
-        settings.update(found.settings(), EASYDDL_PLAN="")
+        settings.update(EASYDDL_RACKS=found.racks, EASYDDL_HOST_ORDER=found.order, EASYDDL_PLAN="")
+        if not any(given.get(f"EASYDDL_{name}", "").strip() for name in ("ALGORITHM", "ROUTE")):
+            settings["EASYDDL_ALGORITHM"] = found.algorithm
 
 
 def _current_directory():

@@ -35,7 +35,7 @@ def gain(survey, racks):
     if found.graph is None:
         return []
     planned = planner.plan(found.graph, survey.hosts, _SIZE)
-    _, best = planner.for_engine(found.graph, survey.hosts, planned, _SIZE)
+    best = cost.allreduce(found.graph, planned.nest, _SIZE, planned.algorithms(_SIZE))
     given = cost.allreduce(found.graph, _nest(survey.hosts, racks), _SIZE)
     if given.seconds < _GAIN * best.seconds:
         return []
@@ -52,8 +52,11 @@ def gain(survey, racks):
 
 
 def _nest(hosts, racks):
-    """Returns the hosts in their racks, if there are several."""
-    members = {}
-    for host in hosts:
-        members.setdefault(racks.get(host), []).append(host)
-    return tuple(map(tuple, members.values())) if len(members) > 1 else tuple(hosts)
+    """Returns the hosts in their racks, and in groups of racks, as the engine takes them."""
+    members = [((racks.get(host) or "").split("/"), host) for host in hosts]
+    while len({tuple(path) for path, _ in members}) > 1:
+        groups = {}
+        for path, member in members:
+            groups.setdefault(tuple(path), []).append(member)
+        members = [(path[:-1], tuple(group)) for path, group in groups.items()]
+    return tuple(member for _, member in members)

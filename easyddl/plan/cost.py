@@ -154,18 +154,19 @@ def with_shards(algorithm, size, members, owners):
         for name, cost in _costs(size, members).items()
         if leaves_shards(name, members, owners)
     }
-    if members > MOST_SENDERS and (members - 1) * size / owners > MOST_SENDERS * FIRST_WINDOW:
+    if not _direct_is_safe(size, members, owners):
         del costs["direct"]
     return min(costs, key=costs.get)
 
 
-def candidates(group_sizes, owners, is_last):
+def candidates(group_sizes, owners, is_last, size):
     """Returns the algorithms among which a plan may choose for a level.
 
     Args:
         group_sizes: List of integers. The sizes of the level's groups.
         owners: Integer. How many members of a group own a shard.
         is_last: Boolean. Whether this is the outermost level.
+        size: Number. The bytes that a group reduces.
     """
     most = max(group_sizes)
     found = []
@@ -173,12 +174,17 @@ def candidates(group_sizes, owners, is_last):
         sizes = [n for n in group_sizes if n > 1]
         if not is_last and not all(leaves_shards(algorithm, n, owners) for n in sizes):
             continue
-        if algorithm == "direct" and most > MOST_SENDERS:
+        if algorithm == "direct" and not _direct_is_safe(size, most, owners):
             continue
         if algorithm == "whole" and most > _MOST_OF_WHOLE:
             continue
         found.append(algorithm)
     return found
+
+
+def _direct_is_safe(size, members, owners):
+    """Returns whether the messages to one owner cannot overflow the buffers of a switch."""
+    return members <= MOST_SENDERS or (members - 1) * size / owners <= MOST_SENDERS * FIRST_WINDOW
 
 
 def _power_within(n):
@@ -338,7 +344,10 @@ def best_levels(graph, nest, size):
     found = []
     for level in range(depth(nest)):
         names = candidates(
-            [len(group) for group in groups_at(nest, level)], owners[level], level == last
+            [len(group) for group in groups_at(nest, level)],
+            owners[level],
+            level == last,
+            size / math.prod(owners[:level]),
         )
         timed = [(level_seconds(graph, nest, level, size, name), name) for name in names]
         found.append(min(timed, key=operator.itemgetter(0)))

@@ -1,4 +1,4 @@
-"""The racks and the order that a plan file gives the hosts of a job."""
+"""What a plan file says of the hosts of a job."""
 
 import dataclasses
 
@@ -14,25 +14,24 @@ class JobHosts:
             `a/x,a/y,b/z,b/z` for racks in groups; empty if the plan has no groups.
         order: String. The numbers of the hosts in the order of the plan, as EASYDDL_HOST_ORDER has
             them, such as `0,2,1,3`.
+        algorithm: String. The rules of the algorithms, as EASYDDL_ALGORITHM has them, such as
+            `direct/whole,100000:direct/ring`; empty if the plan has none.
     """
 
     racks: str
     order: str
-
-    def settings(self):
-        """Returns a dict of environment variables for the ranks."""
-        return {"EASYDDL_RACKS": self.racks, "EASYDDL_HOST_ORDER": self.order}
+    algorithm: str
 
 
-# The variables that say what a plan says, and what that is.
+# The variables that say what a plan says, and how a message names them.
 _SAME = {
-    "EASYDDL_RACKS": "EASYDDL_RACKS (option --racks) both name the racks of the hosts",
-    "EASYDDL_HOST_ORDER": "EASYDDL_HOST_ORDER both give the order of the hosts",
+    "EASYDDL_RACKS": "EASYDDL_RACKS (option --racks)",
+    "EASYDDL_HOST_ORDER": "EASYDDL_HOST_ORDER",
 }
 
 
 def of_hosts(path, hosts, argument, environment):
-    """Returns the racks and the order of a job's hosts.
+    """Returns the racks and the order of a job's hosts, and the algorithms between them.
 
     Args:
         path: String. A plan file. It may have hosts that are not in the job.
@@ -48,12 +47,13 @@ def of_hosts(path, hosts, argument, environment):
         ValueError: If the file cannot be read, or is wrong, or does not know a host of the job, or
             if the environment names racks or an order, too.
     """
-    for name, both in _SAME.items():
+    for name, shown in _SAME.items():
         if value := environment.get(name, "").strip():
             raise ValueError(
-                f"`{argument}` and {both}. Set only one of them. Received: {path!r} and {value!r}"
+                f"`{argument}` and {shown} both describe the hosts. Set only one of them. "
+                f"Received: {path!r} and {value!r}"
             )
-    nest, names = plan_file.read(path, argument)
+    nest, names, rules = plan_file.read(path, argument)
     known = cost.hosts_of(nest)
     found = {host: _known_name(host, known) for host in hosts}
     unknown = [host for host, name in found.items() if name is None]
@@ -66,7 +66,11 @@ def of_hosts(path, hosts, argument, environment):
     order = sorted(range(len(hosts)), key=lambda number: known.index(found[hosts[number]]))
     rack_of = dict(zip(known, plan_file.racks_of(nest, names), strict=True)) if names else {}
     return JobHosts(
-        ",".join(rack_of[found[host]] for host in hosts if names), ",".join(map(str, order))
+        racks=",".join(rack_of[found[host]] for host in hosts if names),
+        order=",".join(map(str, order)),
+        algorithm=",".join(
+            (f"{begin}:" if begin else "") + "/".join(algorithms) for begin, algorithms in rules
+        ),
     )
 
 

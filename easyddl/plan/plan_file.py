@@ -1,4 +1,4 @@
-"""The file of a plan: hosts, their groups, and the order of both."""
+"""The file of a plan: hosts, their groups, the order of both, and the algorithms of the levels."""
 
 import json
 import pathlib
@@ -55,12 +55,13 @@ def racks_of(nest, names):
     return [path for group in nest for path in paths(group, None)]
 
 
-def text(nest, names, comment=""):
+def text(nest, names, rules, comment=""):
     """Returns the text of a plan file.
 
     Args:
         nest: A nest of hosts.
         names: Dict. The name of each group but the outermost.
+        rules: List of pairs, as of a `planner.Plan`.
         comment: String. Lines for the begin of the file.
     """
     lines = [f"# {line}".rstrip() for line in comment.splitlines()]
@@ -72,29 +73,32 @@ def text(nest, names, comment=""):
             members = [child if isinstance(child, str) else names[child] for child in group]
             lines += ["", "[[groups]]", f'name = "{names[group]}"']
             lines.append(f"members = {json.dumps(members)}")
+    for begin, algorithms in rules:
+        lines += ["", "[[algorithms]]", f"from = {begin}", f"levels = {json.dumps(algorithms)}"]
     return "\n".join(lines) + "\n"
 
 
-def write(path, nest, names, comment=""):
+def write(path, nest, names, rules, comment=""):
     """Writes a plan file.
 
     Raises:
         OSError: If this is not possible.
     """
-    pathlib.Path(path).write_text(text(nest, names, comment), encoding="utf-8")
+    pathlib.Path(path).write_text(text(nest, names, rules, comment), encoding="utf-8")
 
 
 def read(path, argument="--plan"):
     """Reads a plan file.
 
     Returns:
-        Pair of a nest of hosts, and a dict of the names of its groups.
+        Tuple of a nest of hosts, a dict of the names of its groups, and a tuple of rules as of a
+        `planner.Plan`. There are no rules if the engine is to choose the algorithms.
 
     Raises:
         ValueError: If the file cannot be read, or is wrong. The text names the line and the value.
     """
     file = TomlFile(path, argument)
-    file.check_keys(["format", "hosts"], ["order", "groups"])
+    file.check_keys(["format", "hosts"], ["order", "groups", "algorithms"])
     if file.table["format"] != _FORMAT:
         problem = f"this version of easyddl reads the format {_FORMAT}"
         raise file.error("format", file.table["format"], problem)
@@ -105,7 +109,7 @@ def read(path, argument="--plan"):
     if not tables:
         if "order" in file.table:
             raise file.error("order", file.table["order"], "there are no groups to order")
-        return tuple(hosts), {}
+        return tuple(hosts), {}, _rules(file, 1)
     members = _members(file, tables, hosts)
     if "order" not in file.table:
         raise file.error("order", None, "the key 'order' must name the outermost groups")
@@ -114,7 +118,28 @@ def read(path, argument="--plan"):
     for host in hosts:
         if host not in placed:
             raise file.error("hosts", file.table["hosts"], f"the host {host} is in no group")
-    return nest, names
+    return nest, names, _rules(file, cost.depth(nest))
+
+
+def _rules(file, levels):
+    """Returns the rules of the tables [[algorithms]]."""
+    rules, known = [], ", ".join(cost.ALGORITHMS)
+    for index, table in enumerate(file.tables("algorithms", ["from", "levels"])):
+        place = {"table": "algorithms", "index": index}
+        begin, algorithms = table["from"], table["levels"]
+        if type(begin) is not int or begin < 0:
+            raise file.error("from", begin, "from must be a number of bytes", **place)
+        if bool(begin) != bool(rules) or (rules and begin <= rules[-1][0]):
+            problem = "the first from must be 0, and each other greater than the one before"
+            raise file.error("from", begin, problem, **place)
+        if not isinstance(algorithms, list) or not set(algorithms) <= {*cost.ALGORITHMS}:
+            problem = f"levels must be a list of {known}"
+            raise file.error("levels", algorithms, problem, **place)
+        if len(algorithms) != levels:
+            problem = f"levels must name the algorithm of each of the {levels} level(s)"
+            raise file.error("levels", algorithms, problem, **place)
+        rules.append((begin, tuple(algorithms)))
+    return tuple(rules)
 
 
 def _members(file, tables, hosts):

@@ -23,6 +23,9 @@ _MOST_MESSAGES = 20_000  # of the reduce-scatter of a ring whose rounds differ
 _TRIED_TURNS = 50_000  # flows that 2-opt may look at, for a group
 _TOLERANCE = 1e-9
 
+# The sizes for which a plan has algorithms: 1 KiB to 1 GiB.
+_SIZES = tuple(4**exponent for exponent in range(5, 16))
+
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
@@ -30,16 +33,21 @@ class Plan:
 
     Attributes:
         nest: A nest of hosts: see `cost.py`.
-        algorithms: Dict. For each size in bytes, the algorithm of each level.
+        rules: Tuple of pairs, in ascending order. The number of bytes from which a rule holds, and
+            the algorithm of each level.
         method: String. How the plan was found.
     """
 
     nest: tuple
-    algorithms: dict
+    rules: tuple
     method: str
 
+    def algorithms(self, size):
+        """Returns the algorithm of each level for a size in bytes."""
+        return next(each for begin, each in reversed(self.rules) if begin <= size)
 
-def plan(graph, hosts, size, sizes=()):
+
+def plan(graph, hosts, size):
     """Finds the plan of an allreduce.
 
     Args:
@@ -47,7 +55,6 @@ def plan(graph, hosts, size, sizes=()):
         hosts: List of strings, at least one. The order of the user is one of the alternatives, so
             no plan costs more.
         size: Number. The bytes of the allreduce for which groups and order are chosen.
-        sizes: List of numbers. Further sizes for which algorithms are chosen.
 
     Returns:
         `Plan`.
@@ -71,37 +78,20 @@ def plan(graph, hosts, size, sizes=()):
         method = "all groups, then 2-opt, because SciPy is not installed"
     else:
         method = "all groups, exact rings"
-    algorithms = {each: cost.best_algorithms(graph, best, each) for each in (size, *sizes)}
-    return Plan(best, algorithms, method)
+    return Plan(best, _rules(graph, best, size), method)
 
 
-def for_engine(graph, hosts, planned, size):
-    """Returns what the engine can do of a plan by the order of hosts and their racks.
+def _rules(graph, nest, size):
+    """Returns the best algorithms of a nest for all sizes, of which `size` is one.
 
-    The engine chooses the algorithms itself, so that fewer levels than the plan's may cost less.
-
-    Args:
-        graph: `Graph`.
-        hosts: List of strings, in the order of the user.
-        planned: `Plan`.
-        size: Number. Bytes.
-
-    Returns:
-        Pair of a nest and its `Cost`. The nest is the hosts in the order of the user or of the
-        plan, the plan with one level of its groups, or the whole plan.
+    A rule of a size begins at the geometric mean of this and the next smaller one.
     """
-    order = tuple(cost.hosts_of(planned.nest))
-    nests = [tuple(hosts), order]
-    for level in range(cost.depth(planned.nest) - 1):
-        groups = cost.groups_at(planned.nest, level)
-        nests.append(tuple(tuple(cost.hosts_of(group)) for group in groups))
-    nests.append(planned.nest)
-    costs = [cost.allreduce(graph, nest, size) for nest in nests]
-    best = 0
-    for index, each in enumerate(costs):
-        if each.seconds < costs[best].seconds * (1 - _TOLERANCE):
-            best = index
-    return nests[best], costs[best]
+    rules, sizes = [], sorted({size, *_SIZES})
+    for smaller, each in zip((None, *sizes), sizes, strict=False):
+        algorithms = cost.best_algorithms(graph, nest, each)
+        if not rules or rules[-1][1] != algorithms:
+            rules.append((0 if smaller is None else math.isqrt(int(smaller * each)), algorithms))
+    return tuple(rules)
 
 
 def _seconds(graph, nest, size):
@@ -285,9 +275,9 @@ def _reordered(graph, nest, level, size, algorithm, solver, group):
     """Returns a group of a nest with its members in the best order for an algorithm."""
     owners, is_last = cost.owners_of(nest), level + 1 == cost.depth(nest)
     n, kept = len(group), owners[level]
-    if n < 4 or algorithm not in cost.candidates([n], kept, is_last):
-        return group
     shard = size / math.prod(owners[:level])
+    if n < 4 or algorithm not in cost.candidates([n], kept, is_last, shard):
+        return group
     lanes = [cost.lanes_of(child, owners) for child in group]
     if algorithm == "halving":
         order = _halving_order(graph, group, lanes, shard)

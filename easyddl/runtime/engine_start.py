@@ -80,8 +80,8 @@ def _start_monitored(mpi, core, monitor, seconds, problem):
     affinity.compare(comm, place)
     timeline = trace_file.open_file(comm)
     monitor.enter("the search for ranks that share a host", True)
-    racks, order = _racks_and_order(comm, place.host)
-    world = _world(core, place.host, seconds, racks, order)
+    network = _network(comm, place.host)
+    world = _world(core, place.host, seconds, network)
     if timeline is not None:
         monitor.enter("the comparison of the ranks' clocks", True)
         with _agreement(comm):
@@ -89,20 +89,20 @@ def _start_monitored(mpi, core, monitor, seconds, problem):
         core.start_timeline(world, timeline.descriptor)
     monitor.enter("the report of the topology", True)
     threads = affinity.compute_threads() if launched_process.size() is not None else None
-    topology_report.print_topology(comm, world, threads, racks)
+    topology_report.print_topology(comm, world, threads, network.racks)
     monitor.enter("the creation of the first communicator", True)
     communicator = core.Communicator(world, watch_signals=True)
     return Engine(core, world, communicator, core.ReducerGroup(communicator), os.getpid())
 
 
-def _world(core, host, seconds, racks, order):
+def _world(core, host, seconds, network):
     """Creates the engine's `World`, which finds out which ranks share a host."""
     world = core.World(
         host,
         *seconds,
-        racks=racks,
-        host_order=order,
-        algorithm=_algorithm(),
+        racks=network.racks,
+        host_order=network.order,
+        algorithm=network.algorithm,
         gpu=os.environ.get("EASYDDL_GPU", "").strip(),
         cuda_aware=os.environ.get("EASYDDL_CUDA_AWARE_MPI", "").strip(),
     )
@@ -112,29 +112,37 @@ def _world(core, host, seconds, racks, order):
     return world
 
 
-def _racks_and_order(comm, host):
-    """Returns the racks of the hosts and their order, from the environment or from a plan file.
+@dataclasses.dataclass(frozen=True)
+class _Network:
+    """What the user or a plan says of the hosts: the values of the variables EASYDDL_..."""
 
-    Those of rank 0 count.
+    racks: str
+    order: str
+    algorithm: str
+
+
+def _network(comm, host):
+    """Returns what the environment or a plan file says of the hosts. That of rank 0 counts.
 
     Args:
         comm: The mpi4py communicator of all ranks.
         host: String. The name of this rank's host.
 
     Returns:
-        Pair of strings, as of EASYDDL_RACKS and EASYDDL_HOST_ORDER.
+        `_Network`.
     """
     racks, order, plan = (
         os.environ.get(f"EASYDDL_{name}", "").strip() for name in ("RACKS", "HOST_ORDER", "PLAN")
     )
+    algorithm = _algorithm()
     hosts = comm.gather(host)
     with _agreement(comm):
         if hosts is None or not plan:
-            return racks, order
+            return _Network(racks, order, algorithm)
         from easyddl.plan import job_hosts  # only the root of a job with a plan needs it
 
         found = job_hosts.of_hosts(plan, list(dict.fromkeys(hosts)), "EASYDDL_PLAN", os.environ)
-    return found.racks, found.order
+    return _Network(found.racks, found.order, algorithm or found.algorithm)
 
 
 def _algorithm():

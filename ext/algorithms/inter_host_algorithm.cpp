@@ -263,7 +263,7 @@ class Halving {
 
 }  // namespace
 
-InterHostAlgorithm parse_inter_host_algorithm(const std::string& name) {
+std::optional<InterHostAlgorithm> inter_host_algorithm_named(const std::string& name) {
   constexpr std::array<std::pair<const char*, InterHostAlgorithm>, 4> kAlgorithms{
       {{"whole", InterHostAlgorithm::whole},
        {"direct", InterHostAlgorithm::direct},
@@ -272,8 +272,7 @@ InterHostAlgorithm parse_inter_host_algorithm(const std::string& name) {
   for (const auto& [known, algorithm] : kAlgorithms) {
     if (name == known) return algorithm;
   }
-  throw Error("EASYDDL_ALGORITHM must be one of whole, direct, halving and ring. Received: '" +
-              name + "'");
+  return std::nullopt;
 }
 
 InterHostOperation::Shard InterHostOperation::shard(int owner) const {

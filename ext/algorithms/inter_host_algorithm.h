@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,8 +20,8 @@ enum class InterHostAlgorithm {
   ring,     // each host sends only to its neighbour: 2(n-1) rounds
 };
 
-// Throws an Error for an unknown name.
-InterHostAlgorithm parse_inter_host_algorithm(const std::string& name);
+// Returns nothing for an unknown name.
+std::optional<InterHostAlgorithm> inter_host_algorithm_named(const std::string& name);
 
 // A reduction across hosts: its members and its data. The first `owners` members own a shard each.
 struct InterHostOperation {

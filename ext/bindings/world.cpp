@@ -34,7 +34,8 @@ void define_world(py::module_& m) {
           "host, separated by commas, with larger groups before it, as in aisle/rack; `host_order` "
           "is the number of each host, in the order in which the levels take them; `algorithm` "
           "is the algorithm between hosts (whole, direct, "
-          "halving or ring); `gpu` is the algorithm for arrays in GPU memory (nccl, hierarchical "
+          "halving or ring), or rules by size and level; `gpu` is the algorithm for arrays in GPU "
+          "memory (nccl, hierarchical "
           "or host); and `cuda_aware` says whether MPI accepts GPU memory (0 or 1).")
       .def(
           "set_stack",

@@ -131,7 +131,9 @@ std::vector<Stage> inter_host_stages(CollectiveContext& context, const Operands&
   const auto send = [&context, operands](const ByteRange& chunk, uint32_t phase) {
     reduce_within_host(context, operands, chunk, phase);
     Schedule& schedule = context.schedule(phase);
-    context.remote().plan_allreduce(schedule, accumulator_of(operands.dtype), operands.op);
+    const DType wide = accumulator_of(operands.dtype);
+    const size_t all_bytes = operands.data.bytes() / size_of(operands.dtype) * size_of(wide);
+    context.remote().plan_allreduce(schedule, wide, operands.op, all_bytes);
     schedule.advance();
   };
   const auto collect = [&context, operands](const ByteRange& chunk, uint32_t phase) {

@@ -34,7 +34,7 @@ CollectiveContext::CollectiveContext(const World& world, int first_tag, size_t m
       shared_memory_(topology_, slot_bytes_for(std::max(most_bytes, kAtOnceBytes), topology_),
                      topology_.has_several_hosts() ? kSlotsOnSeveral : kSlotsOnOneHost),
       direct_(topology_, shared_memory_),
-      remote_(topology_, world.inter_host_algorithm()),
+      remote_(topology_, world.algorithm_rules()),
       sources_(static_cast<size_t>(topology_.local_size)),
       schedules_{Schedule(first_tag), Schedule(first_tag + 1), Schedule(first_tag + 2),
                  Schedule(first_tag + 3)},

@@ -30,18 +30,20 @@ void plan(CollectiveContext& context, Schedule& schedule, const InterHostShard& 
   const size_t begin = chunk * shard.chunk_bytes, unit = size_of(shard.dtype);
   const size_t count = (std::min(shard.bytes, begin + shard.chunk_bytes) - begin) / unit;
   uint8_t* const data = shard.data + begin;
+  const DType wide = accumulator_of(shard.dtype);
+  const size_t leaders = static_cast<size_t>(context.topology().num_leaders);
+  const size_t all_bytes = shard.bytes / unit * size_of(wide) * leaders;
   if (shard.on_gpu != nullptr) {
     uint8_t* const mine = data + remote.part_of(count).begin * unit;
     return remote.plan_allreduce_on_gpu(schedule, shard.on_gpu + begin, count, mine, shard.dtype,
-                                        shard.op, factors);
+                                        shard.op, factors, all_bytes);
   }
-  const DType wide = accumulator_of(shard.dtype);
   if (shard.is_scaled) scale(data, data, count, shard.dtype, shard.factor);
   schedule.count = count;
   schedule.data.resize(count * size_of(wide));
   const void* const source = data;
   accumulate(schedule.data.data(), &source, 1, count, shard.dtype, shard.op);
-  remote.plan_allreduce(schedule, wide, shard.op);
+  remote.plan_allreduce(schedule, wide, shard.op, all_bytes);
   schedule.add("round", [data, count, &schedule, dtype = shard.dtype, op = shard.op] {
     finish(data, schedule.data.data(), count, dtype, op, 1);
   });

@@ -15,8 +15,8 @@ InterHostOperation MpiLevel::Members::operation(uint8_t* data, size_t count, DTy
   return {comm, rank, size, owners, data, count, dtype, op};
 }
 
-MpiLevel::MpiLevel(const Topology& topology, std::optional<InterHostAlgorithm> algorithm)
-    : across_(topology.across.get()), algorithm_(algorithm) {
+MpiLevel::MpiLevel(const Topology& topology, const AlgorithmRules& rules)
+    : across_(topology.across.get()), rules_(rules) {
   if (across_ == MPI_COMM_NULL) return;
   rank_ = topology.across.rank();
   size_ = topology.across.size();
@@ -43,25 +43,26 @@ void MpiLevel::plan_all_gather(Schedule& schedule, uint64_t value) const {
   });
 }
 
-void MpiLevel::plan_allreduce(Schedule& schedule, DType dtype, Op op) {
-  plan(0, schedule, schedule.data.data(), schedule.count, dtype, op);
+void MpiLevel::plan_allreduce(Schedule& schedule, DType dtype, Op op, size_t all_bytes) {
+  plan(0, schedule, schedule.data.data(), schedule.count, dtype, op, all_bytes);
 }
 
 // Adds a reduce-scatter among the members of a level, then the same for the own shard on the next
 // level, then an all-gather. So each group sends its data to other groups only once.
 void MpiLevel::plan(size_t level, Schedule& schedule, uint8_t* data, size_t count, DType dtype,
-                    Op op) {
+                    Op op, size_t all_bytes) {
   if (level == levels_.size() || count == 0) return;
   const InterHostOperation operation = levels_[level].operation(data, count, dtype, op);
   const bool is_last = level + 1 == levels_.size();
   InterHostAlgorithm algorithm =
-      algorithm_.value_or(cheapest_inter_host_algorithm(operation.bytes(count), operation.size));
+      rules_.algorithm(level, all_bytes)
+          .value_or(cheapest_inter_host_algorithm(operation.bytes(count), operation.size));
   if (is_last && algorithm == InterHostAlgorithm::whole) return add_whole(operation, schedule);
   // The next level needs each shard at its owner.
   if (!is_last) algorithm = algorithm_with_shards(algorithm, operation);
   add_reduce_scatter(algorithm, operation, schedule);
   const InterHostOperation::Shard mine = operation.shard(operation.rank);
-  plan(level + 1, schedule, operation.at(mine.begin), mine.count, dtype, op);
+  plan(level + 1, schedule, operation.at(mine.begin), mine.count, dtype, op, all_bytes);
   add_all_gather(algorithm, operation, schedule);
 }
 
@@ -72,7 +73,8 @@ InterHostOperation::Shard MpiLevel::part_of(size_t count) const {
 
 // Sums, and data for other groups, are in host memory.
 void MpiLevel::plan_allreduce_on_gpu(Schedule& schedule, uint8_t* data, size_t count, uint8_t* mine,
-                                     DType dtype, Op op, const std::vector<double>& factors) {
+                                     DType dtype, Op op, const std::vector<double>& factors,
+                                     size_t all_bytes) {
   GpuShardOperation shard{levels_[0].operation(data, count, dtype, op), mine, {}};
   for (size_t host : hosts_) {
     if (!factors.empty()) shard.factors.push_back(factors[host]);
@@ -81,7 +83,7 @@ void MpiLevel::plan_allreduce_on_gpu(Schedule& schedule, uint8_t* data, size_t c
   schedule.count = part_of(count).count;
   schedule.data.resize(schedule.count * size_of(wide));
   add_reduce_scatter_from_gpu(shard, schedule);
-  plan(1, schedule, schedule.data.data(), schedule.count, wide, op);
+  plan(1, schedule, schedule.data.data(), schedule.count, wide, op, all_bytes);
   add_all_gather_to_gpu(shard, schedule);
 }
 

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
+#include "algorithms/algorithm_rules.h"
 #include "algorithms/inter_host_algorithm.h"
 #include "algorithms/schedule.h"
 #include "arrays/dtype.h"
@@ -17,9 +17,9 @@ namespace easyddl {
 // neither the order of a sum nor equal bits on all ranks.
 class MpiLevel {
  public:
-  // Without an `algorithm`, the cheapest is used for each size of data. Schedules of different tags
-  // share the communicators of the topology.
-  MpiLevel(const Topology& topology, std::optional<InterHostAlgorithm> algorithm);
+  // Without rules, the cheapest algorithm is used for each size of data. Schedules of different
+  // tags share the communicators of the topology.
+  MpiLevel(const Topology& topology, const AlgorithmRules& rules);
 
   // Adds the step that gathers the values of all hosts, in their order, in the schedule's data.
   void plan_all_gather(Schedule& schedule, uint64_t value) const;
@@ -27,14 +27,16 @@ class MpiLevel {
   // Adds the steps that reduce a schedule's data over all hosts, always in the same order. `dtype`
   // must be its own accumulator. For a mean the steps compute the sum. All leaders of the shard
   // must begin their schedules in the same order; the steps of several schedules may then
-  // interleave in any way.
-  void plan_allreduce(Schedule& schedule, DType dtype, Op op);
+  // interleave in any way. `all_bytes` is the size of the data of which the schedule reduces a
+  // part, as a host has it in the type `dtype`: the rules depend on it.
+  void plan_allreduce(Schedule& schedule, DType dtype, Op op, size_t all_bytes);
 
   // The same for `count` elements in GPU memory, which MPI reads and writes directly. `mine` is
   // host memory for this leader's part, `part_of`: the caller has copied the part there, and copies
   // it back at the end. `factors` holds a factor for the elements of each host; it may be empty.
   void plan_allreduce_on_gpu(Schedule& schedule, uint8_t* data, size_t count, uint8_t* mine,
-                             DType dtype, Op op, const std::vector<double>& factors);
+                             DType dtype, Op op, const std::vector<double>& factors,
+                             size_t all_bytes);
   InterHostOperation::Shard part_of(size_t count) const;
 
   // Adds the step that overwrites `data` with the data of host `root`.
@@ -49,13 +51,14 @@ class MpiLevel {
     int rank = 0, size = 1, owners;
   };
 
-  void plan(size_t level, Schedule& schedule, uint8_t* data, size_t count, DType dtype, Op op);
+  void plan(size_t level, Schedule& schedule, uint8_t* data, size_t count, DType dtype, Op op,
+            size_t all_bytes);
 
   MPI_Comm across_;
   int rank_ = 0, size_ = 1;  // of this host among all hosts
   std::vector<Members> levels_;
   std::vector<size_t> hosts_;  // of the first level's members
-  std::optional<InterHostAlgorithm> algorithm_;
+  AlgorithmRules rules_;
 };
 
 }  // namespace easyddl

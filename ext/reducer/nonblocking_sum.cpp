@@ -26,7 +26,7 @@ NonblockingSum::NonblockingSum(const World& world, int tag, size_t most_bytes,
                                std::function<void()> wake_host)
     : topology_(world.topology()),
       shared_memory_(topology_, std::min(kChunk, most_bytes), kSlots),
-      remote_(topology_, world.inter_host_algorithm()),
+      remote_(topology_, world.algorithm_rules()),
       schedule_(tag),
       wake_host_(std::move(wake_host)),
       sources_(static_cast<size_t>(topology_.local_size)) {}
@@ -134,7 +134,7 @@ void NonblockingSum::reduce_across_hosts() {
     accumulate(schedule_.data.data(), sources(mine.begin), sources_.size(), schedule_.count,
                DType::float32, Op::sum);
   }
-  remote_.plan_allreduce(schedule_, DType::float32, Op::sum);
+  remote_.plan_allreduce(schedule_, DType::float32, Op::sum, data_->bytes());
   state_ = State::between_hosts;
 }
 

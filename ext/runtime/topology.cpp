@@ -10,11 +10,11 @@
 #include <cstring>
 #include <fstream>
 #include <numeric>
-#include <sstream>
 #include <utility>
 
 #include "common/check.h"
 #include "common/console.h"
+#include "common/text.h"
 #include "mpi/agreement.h"
 #include "mpi/mpi.h"
 #include "runtime/shared_segment.h"
@@ -45,17 +45,6 @@ std::vector<Name> gather_names(MPI_Comm comm, const std::string& text) {
 int first_equal(const std::vector<Name>& names, int index) {
   const auto found = std::find(names.begin(), names.end(), names[static_cast<size_t>(index)]);
   return static_cast<int>(found - names.begin());
-}
-
-// Splits a text, and strips spaces.
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> names;
-  std::istringstream stream(text + separator);
-  for (std::string name; std::getline(stream, name, separator);) {
-    const size_t first = name.find_first_not_of(' '), last = name.find_last_not_of(' ');
-    names.push_back(first == std::string::npos ? "" : name.substr(first, last - first + 1));
-  }
-  return names;
 }
 
 // Returns an id that is the same for all processes of one kernel, whatever containers they are in.

@@ -40,11 +40,6 @@ std::string broadcast_text(MPI_Comm comm, std::string text) {
   return text;
 }
 
-std::optional<InterHostAlgorithm> inter_host_algorithm_or_none(const std::string& name) {
-  if (name.empty()) return std::nullopt;
-  return parse_inter_host_algorithm(name);
-}
-
 bool flag(const std::string& text) {
   if (text.empty() || text == "0" || text == "1") return text == "1";
   throw Error(
@@ -59,8 +54,8 @@ World::World(const std::string& host, Deadlines deadlines, const NetworkOptions&
     : comm_(duplicate_world()),
       topology_(comm_.get(), host, broadcast_text(comm_.get(), options.racks),
                 broadcast_text(comm_.get(), options.host_order)),
-      inter_host_algorithm_(
-          inter_host_algorithm_or_none(broadcast_text(comm_.get(), options.inter_host_algorithm))),
+      algorithm_rules_(broadcast_text(comm_.get(), options.algorithm_rules),
+                       topology_.levels.size()),
       gpu_algorithm_(parse_gpu_algorithm(broadcast_text(comm_.get(), options.gpu))),
       cuda_aware_mpi_(flag(broadcast_text(comm_.get(), options.cuda_aware))),
       exit_protocol_(comm_.get()),

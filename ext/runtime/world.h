@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "algorithms/algorithm_rules.h"
 #include "algorithms/gpu_algorithm.h"
-#include "algorithms/inter_host_algorithm.h"
 #include "runtime/exit_protocol.h"
 #include "runtime/liveness_monitor.h"
 #include "runtime/stall_inspector.h"
@@ -18,10 +18,10 @@ namespace easyddl {
 
 // The user's options for the network. Those of rank 0 are used on all ranks.
 struct NetworkOptions {
-  std::string racks, host_order;     // see Topology
-  std::string inter_host_algorithm;  // the name of an InterHostAlgorithm, or empty
-  std::string gpu = {};              // the name of a GpuAlgorithm, or empty
-  std::string cuda_aware = {};       // whether MPI accepts GPU memory: 1, 0, or empty
+  std::string racks, host_order;  // see Topology
+  std::string algorithm_rules;    // see AlgorithmRules
+  std::string gpu = {};           // the name of a GpuAlgorithm, or empty
+  std::string cuda_aware = {};    // whether MPI accepts GPU memory: 1, 0, or empty
 };
 
 class World {
@@ -31,7 +31,7 @@ class World {
 
   MPI_Comm comm() const { return comm_.get(); }
   const Topology& topology() const { return topology_; }
-  std::optional<InterHostAlgorithm> inter_host_algorithm() const { return inter_host_algorithm_; }
+  const AlgorithmRules& algorithm_rules() const { return algorithm_rules_; }
   std::optional<GpuAlgorithm> gpu_algorithm() const { return gpu_algorithm_; }
   bool cuda_aware_mpi() const { return cuda_aware_mpi_; }
   ExitProtocol& exit_protocol() { return exit_protocol_; }
@@ -46,7 +46,7 @@ class World {
  private:
   MpiComm comm_;
   Topology topology_;
-  std::optional<InterHostAlgorithm> inter_host_algorithm_;
+  AlgorithmRules algorithm_rules_;
   std::optional<GpuAlgorithm> gpu_algorithm_;
   bool cuda_aware_mpi_;
   ExitProtocol exit_protocol_;

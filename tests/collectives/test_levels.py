@@ -56,5 +56,12 @@ def test_levels(layout, algorithm):
     digest_of(*layout, algorithm)
 
 
+def test_algorithms_by_level_and_size():
+    """Up to 4000 bytes and beyond, the sums are those of the algorithms."""
+    direct = digest_of(*GATE, "direct")
+    assert digest_of(*GATE, "direct,4000:direct/direct/direct") == direct
+    assert digest_of(*GATE, "direct,4000:ring/halving/whole") != direct
+
+
 def test_a_layout_gives_the_same_bits_in_every_run():
     assert digest_of(*GATE, "") == digest_of(*GATE, "")

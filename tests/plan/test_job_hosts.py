@@ -12,9 +12,9 @@ def of_hosts(path, hosts, argument="--plan", **environment):
     return job_hosts.of_hosts(path, hosts, argument, environment)
 
 
-def write(tmp_path, nest, names):
+def write(tmp_path, nest, names, rules=()):
     path = tmp_path / "plan.toml"
-    plan_file.write(path, nest, dict(names))
+    plan_file.write(path, nest, dict(names), rules)
     return str(path)
 
 
@@ -32,7 +32,7 @@ def racks(tmp_path):
     ],
 )
 def test_hosts_of_a_job(racks, hosts, expected, order):
-    assert of_hosts(racks, hosts.split()) == job_hosts.JobHosts(expected, order)
+    assert of_hosts(racks, hosts.split()) == job_hosts.JobHosts(expected, order, "")
 
 
 def test_the_plan_has_domains(tmp_path):
@@ -52,7 +52,13 @@ def test_groups_of_racks(tmp_path):
 
 def test_no_groups(tmp_path):
     path = write(tmp_path, ("h1", "h2"), {})
-    assert of_hosts(path, ["h2", "h1"]) == job_hosts.JobHosts("", "1,0")
+    assert of_hosts(path, ["h2", "h1"]) == job_hosts.JobHosts("", "1,0", "")
+
+
+def test_algorithms(tmp_path):
+    rules = (0, ("direct", "whole")), (70_000, ("ring", "halving"))
+    path = write(tmp_path, RACKS, zip(RACKS, ("r1", "r2"), strict=True), rules)
+    assert of_hosts(path, ["h1", "h2"]).algorithm == "direct/whole,70000:ring/halving"
 
 
 def test_an_unknown_host(racks):

@@ -12,7 +12,7 @@ from test_plan_files import NETWORK, SLURM
 from easyddl import cli
 from easyddl.doctor import examination
 from easyddl.doctor.finding import error
-from easyddl.plan import plan_file, planner
+from easyddl.plan import job_hosts, plan_file, planner
 
 GUIDE = pathlib.Path(__file__).parents[2] / "tutorials" / "planning.md"
 
@@ -37,16 +37,16 @@ def times(text):
     return {name: float(value) * scales[unit] for name, value, unit in found}
 
 
-def test_alternatives_and_what_the_engine_follows(network, capsys):
+def test_alternatives(network, capsys):
     status, out, _ = plan(capsys, "--topology", network, "-H", "h1:2,h3:2,h2:2,h4:2")
     assert status == 0
     assert out.startswith("An allreduce of 16 MB between 4 hosts:")
     found = times(out)
-    listed, planned = found["hosts as listed, today's engine"], found["planned, today's engine"]
-    assert found["lower bound"] <= found["planned"] <= planned < listed / 1.5
+    listed, planned = found["hosts as listed, without a plan"], found["planned"]
+    assert found["lower bound"] <= planned < listed / 1.5
     assert found["hosts as listed, ring"] > 2 * planned
-    assert "The engine chooses the algorithms itself." in out
-    line = "  easyddl run -H h1:2,h2:2,h3:2,h4:2 --racks r1,r1,r2,r2 python train.py"
+    assert "With `-o plan.toml` the plan is written to a file, for" in out
+    line = "  easyddl run --plan plan.toml -H h1:2,h3:2,h2:2,h4:2 python train.py"
     assert out.splitlines()[-1] == line
 
 
@@ -58,10 +58,10 @@ def test_levels_of_groups(tmp_path, capsys):
     for a, b, rate, latency in links:
         lines += ["[[links]]", f'between = "{a}"', f'and = "{b}"']
         lines += [f'rate = "{rate / 1e6} MB/s"', f'latency = "{latency * 1e6} us"']
-    path = tmp_path / "aisles.toml"
+    path, written = tmp_path / "aisles.toml", str(tmp_path / "plan.toml")
     path.write_text("\n".join(lines))
-    _, out, _ = plan(capsys, "--topology", str(path))
-    racks = re.search(r" --racks (\S+) ", out.splitlines()[-1])[1].split(",")
+    plan(capsys, "--topology", str(path), "-o", written)
+    racks = job_hosts.of_hosts(written, hosts, "--plan", {}).racks.split(",")
     assert len(racks) == 27
     assert len(set(racks)) == 9 and all(racks.count(rack) == 3 for rack in racks)
     assert len({rack.split("/")[0] for rack in racks}) == 3
@@ -72,25 +72,32 @@ def test_the_bytes_of_each_link(network, capsys):
     _, out, _ = plan(capsys, "--topology", network, "--explain", "--size", "8 MB")
     assert re.search(r"^    h1 +sends 12 MB, receives 12 MB$", out, re.MULTILINE)
     assert re.search(r"^  r1 > core +8 MB$", out, re.MULTILINE)
-    assert re.search(r"^  1 kB +direct, then whole$", out, re.MULTILINE)
+    assert re.search(r"^  from 0 B +direct, then whole$", out, re.MULTILINE)
 
 
 def test_the_plan_is_written(network, tmp_path, capsys):
     path = str(tmp_path / "plan.toml")
     status, out, _ = plan(capsys, "--topology", network, "-o", path)
-    assert status == 0 and f"{path} has the plan, for `easyddl run --plan`." in out
-    nest, names = plan_file.read(path)
+    assert status == 0 and f"{path} has the plan, for" in out
+    nest, names, rules = plan_file.read(path)
     assert nest == (("h1", "h2"), ("h3", "h4")) and sorted(names.values()) == ["r1", "r2"]
+    assert rules == ((0, ("direct", "whole")),)
 
 
 def test_a_tree_of_slurm(tmp_path, capsys):
     path, hosts = tmp_path / "topology.conf", tmp_path / "hosts"
     path.write_text(SLURM)
     hosts.write_text("h4\nh1\nh3\nh2\n")
+    written = str(tmp_path / "plan.toml")
     _, out, _ = plan(
-        capsys, "--topology", str(path), "--hostfile", str(hosts), "--uplink", "1 Gbit/s"
+        capsys,
+        *("--topology", str(path), "--hostfile", str(hosts), "--uplink", "1 Gbit/s"),
+        *("-o", written),
     )
-    assert "-H h4,h3,h1,h2 --racks s2,s2,s1,s1 " in out
+    assert f"  easyddl run --plan {written} --hostfile {hosts} python train.py\n" in out
+    nest, names, _ = plan_file.read(written)
+    assert nest == (("h4", "h3"), ("h1", "h2"))
+    assert [names[group] for group in nest] == ["s2", "s1"]
 
 
 def test_on_a_flat_network_nothing_is_proposed(tmp_path, capsys):
@@ -100,7 +107,8 @@ def test_on_a_flat_network_nothing_is_proposed(tmp_path, capsys):
         '[[links]]\nbetween = "h[1-3]"\nand = "s"\nrate = "1 Gbit/s"\n'
     )
     _, out, _ = plan(capsys, "--topology", str(path), "-H", "h2,h3,h1")
-    assert out.splitlines()[-1] == "  easyddl run -H h2,h3,h1 python train.py"
+    assert "No order and no groups of these hosts cost less. " in out
+    assert out.splitlines()[-1] == "  easyddl run --plan plan.toml -H h2,h3,h1 python train.py"
 
 
 @pytest.mark.parametrize(
@@ -184,10 +192,8 @@ def test_measured_racks(measured, tmp_path, capsys):
     status, out, _ = plan(capsys, *arguments, "-o", str(path))
     assert status == 0
     assert re.search(r"^  group1: h1 h3, .* Mbit/s for all of them at the same time$", out, re.M)
-    assert out.endswith(
-        "-H h1:2,h3:2,h2:2,h4:2 --racks group1,group1,group2,group2 python train.py\n"
-    )
-    nest, names = plan_file.read(path)
+    assert out.endswith(f"easyddl run --plan {path} -H h1:2,h2:2,h3:2,h4:2 python train.py\n")
+    nest, names, _ = plan_file.read(path)
     assert nest == (("h1", "h3"), ("h2", "h4"))
     assert {names[group] for group in nest} == {"group1", "group2"}
     assert "# group2: h2 h4, " in path.read_text()

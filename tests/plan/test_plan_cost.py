@@ -98,7 +98,10 @@ def test_simulation(hosts, links, nest):
         [
             name
             for name in cost.candidates(
-                [len(g) for g in cost.groups_at(nest, k)], owners[k], k + 1 == levels
+                [len(g) for g in cost.groups_at(nest, k)],
+                owners[k],
+                k + 1 == levels,
+                size / math.prod(owners[:k]),
             )
             if name != "whole" or len(nest) <= 8
         ]

@@ -6,7 +6,7 @@ import pytest
 import topologies
 from test_plan_cost import graph_of
 
-from easyddl.plan import network_file, plan_file, planner
+from easyddl.plan import cost, network_file, plan_file, planner
 
 G = topologies.G
 
@@ -165,8 +165,9 @@ def test_a_plan_is_read_as_it_was_written(nest, tmp_path):
         graph = graph_of(["h0", "h1", "h2"], [(f"h{i}", f"s{i // 2}", G, 0.0) for i in range(3)])
     path = tmp_path / "plan.toml"
     names = plan_file.group_names(graph, nest)
-    plan_file.write(str(path), nest, names, "A plan\nof two lines")
-    assert plan_file.read(str(path)) == (nest, names)
+    rules = (0, ("direct",) * cost.depth(nest)), (70_000, ("ring",) * cost.depth(nest))
+    plan_file.write(str(path), nest, names, rules, "A plan\nof two lines")
+    assert plan_file.read(str(path)) == (nest, names, rules)
     assert path.read_text().startswith("# A plan\n# of two lines\nformat = 1\nhosts = [")
 
 
@@ -184,8 +185,8 @@ def test_a_switch_whose_name_cannot_be_that_of_a_rack(tmp_path):
     names = plan_file.group_names(graph, nest)
     assert names == {nest[0]: "group1", nest[1]: "group2"}
     path = tmp_path / "plan.toml"
-    plan_file.write(str(path), nest, names)
-    assert plan_file.read(str(path)) == (nest, names)
+    plan_file.write(str(path), nest, names, ())
+    assert plan_file.read(str(path)) == (nest, names, ())
     path.write_text(path.read_text().replace("group2", "group/2"))
     with pytest.raises(ValueError, match=r"line 10`: the name of a group .*'group/2'"):
         plan_file.read(str(path))
@@ -203,6 +204,14 @@ members = ["h1", "h2"]
 [[groups]]
 name = "y"
 members = ["h3"]
+
+[[algorithms]]
+from = 0
+levels = ["direct", "whole"]
+
+[[algorithms]]
+from = 5000
+levels = ["ring", "halving"]
 """
 
 WRONG_PLANS = {
@@ -224,6 +233,12 @@ WRONG_PLANS = {
     "an empty group": ('["h3"]', "[]", 11, "the group y has no member", "[]"),
     "numbers": ('["h3"]', "[3]", 11, "members must be a list of names", "[3]"),
     "no order": ('order = ["x", "y"]', "", 1, "'order' must name the outermost groups", "None"),
+    "an unknown algorithm": ('"ring"', '"tree"', 19, "a list of whole, direct", "['tree', "),
+    "no list": ('["ring", "halving"]', '"ring"', 19, "a list of whole, direct", "'ring'"),
+    "an algorithm too few": ('"ring", ', "", 19, "of each of the 2 level(s)", "['halving']"),
+    "a first number": ("from = 0", "from = 1", 14, "the first from must be 0", "1"),
+    "a number twice": ("from = 5000", "from = 0", 18, "greater than the one before", "0"),
+    "no number": ("from = 5000", 'from = "5 kB"', 18, "a number of bytes", "'5 kB'"),
     "a group named as a host": ('"y"\nmembers', '"h1"\nmembers', 10, "name of a host, too", "'h1'"),
 }
 

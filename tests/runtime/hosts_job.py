@@ -45,9 +45,24 @@ WRONG = [
     ),
     (
         "EASYDDL_ALGORITHM",
-        ["tree", "Ring"],
-        "EASYDDL_ALGORITHM must be one of whole, direct, halving and ring. Received: ",
+        ["tree", "Ring", "ring,1000:tree", "ring/", "/ring", ",ring"],
+        "EASYDDL_ALGORITHM must be one of whole, direct, halving and ring, or rules such as "
+        "whole,100000:direct/ring. Received: ",
     ),
+    *[
+        ("EASYDDL_ALGORITHM", [rules], problem)
+        for rules, problem in (
+            ("0:ring", "The first rule has no number of bytes, and each other has one. "),
+            ("ring,", "The first rule has no number of bytes, and each other has one. "),
+            ("ring,whole", "The first rule has no number of bytes, and each other has one. "),
+            ("ring,1e3:whole", "'1e3' is not a number of bytes. "),
+            ("ring,-1:whole", "'-1' is not a number of bytes. "),
+            ("ring,:whole", "'' is not a number of bytes. "),
+            ("ring,7777777777777777777:whole", "'7777777777777777777' is not a number of bytes. "),
+            ("ring,0:whole", "The numbers of bytes must ascend. "),
+            ("ring,9:whole,9:ring", "The numbers of bytes must ascend. "),
+        )
+    ],
     ("EASYDDL_STALL_WARN", ["-1", "soon", "inf"], "EASYDDL_STALL_WARN must be a number of seconds"),
     ("EASYDDL_STALL_ABORT", ["-1", "x", "nan"], "EASYDDL_STALL_ABORT must be a number of seconds"),
 ]

@@ -123,7 +123,7 @@ def test_the_order_is_that_of_the_plan(run):
             "",
             "",
             {"EASYDDL_RACKS": "x,y,x,y"},
-            "EASYDDL_RACKS (option --racks) both name the racks",
+            "EASYDDL_RACKS (option --racks) both describe the hosts",
         ),
         ("", "", {"EASYDDL_PLAN": "{}.none"}, "`: {}.none cannot be read: No such file"),
     ],

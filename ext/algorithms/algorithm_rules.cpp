@@ -1,0 +1,59 @@
+#include "algorithms/algorithm_rules.h"
+
+#include <algorithm>
+
+#include "common/check.h"
+#include "common/text.h"
+
+namespace easyddl {
+namespace {
+
+constexpr size_t kMostDigits = 18;  // of a number of bytes
+
+bool is_number(const std::string& text) {
+  return !text.empty() && text.size() <= kMostDigits &&
+         text.find_first_not_of("0123456789") == std::string::npos;
+}
+
+}  // namespace
+
+AlgorithmRules::AlgorithmRules(const std::string& text, size_t levels) {
+  const auto require = [&text](bool is_right, const std::string& what) {
+    if (is_right) return;
+    throw Error("EASYDDL_ALGORITHM must be one of whole, direct, halving and ring, or rules such " +
+                std::string("as whole,100000:direct/ring. ") + what + "Received: '" + text + "'");
+  };
+  if (text.empty()) return;
+  for (const std::string& each : split(text, ',')) {
+    const size_t colon = each.find(':');
+    const bool has_number = colon != std::string::npos;
+    require(has_number != rules_.empty(),
+            "The first rule has no number of bytes, and each other has one. ");
+    Rule rule{0, {}};
+    if (has_number) {
+      const std::string number = each.substr(0, colon);
+      require(is_number(number), "'" + number + "' is not a number of bytes. ");
+      rule.from = std::stoul(number);
+      require(rule.from > rules_.back().from, "The numbers of bytes must ascend. ");
+    }
+    for (const std::string& name : split(has_number ? each.substr(colon + 1) : each, '/')) {
+      const std::optional<InterHostAlgorithm> algorithm = inter_host_algorithm_named(name);
+      require(algorithm.has_value(), "");
+      rule.by_level.push_back(*algorithm);
+    }
+    require(rule.by_level.size() == 1 || rule.by_level.size() >= levels,
+            "There are " + std::to_string(levels) + " levels between hosts, but '" + each +
+                "' has " + std::to_string(rule.by_level.size()) + " algorithms. ");
+    rules_.push_back(std::move(rule));
+  }
+}
+
+std::optional<InterHostAlgorithm> AlgorithmRules::algorithm(size_t level, size_t bytes) const {
+  const auto after = std::find_if(rules_.begin(), rules_.end(),
+                                  [bytes](const Rule& rule) { return rule.from > bytes; });
+  if (after == rules_.begin()) return std::nullopt;
+  const std::vector<InterHostAlgorithm>& by_level = std::prev(after)->by_level;
+  return by_level[std::min(level, by_level.size() - 1)];
+}
+
+}  // namespace easyddl

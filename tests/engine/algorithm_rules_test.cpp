@@ -1,0 +1,54 @@
+// Rules of algorithms by level and size.
+#include "algorithms/algorithm_rules.h"
+
+#include <string>
+
+#include "common/check.h"
+#include "trial.h"
+
+namespace {
+
+using namespace easyddl;
+
+bool is(const AlgorithmRules& rules, size_t level, size_t bytes, InterHostAlgorithm expected) {
+  return rules.algorithm(level, bytes) == expected;
+}
+
+}  // namespace
+
+TEST(without_rules_the_engine_chooses) {
+  EXPECT(!AlgorithmRules("", 3).algorithm(0, 0).has_value());
+}
+
+TEST(one_algorithm_is_that_of_all_levels_and_sizes) {
+  const AlgorithmRules rules("ring", 3);
+  for (size_t level : {0, 1, 2}) {
+    for (size_t bytes : {0, 1, 1 << 30}) EXPECT(is(rules, level, bytes, InterHostAlgorithm::ring));
+  }
+}
+
+TEST(a_rule_holds_from_its_number_of_bytes) {
+  const AlgorithmRules rules("whole, 1000: direct/ring, 2000:halving", 2);
+  for (size_t level : {0, 1}) {
+    EXPECT(is(rules, level, 999, InterHostAlgorithm::whole));
+    EXPECT(is(rules, level, 2000, InterHostAlgorithm::halving));
+  }
+  for (size_t bytes : {1000, 1999}) {
+    EXPECT(is(rules, 0, bytes, InterHostAlgorithm::direct));
+    EXPECT(is(rules, 1, bytes, InterHostAlgorithm::ring));
+  }
+}
+
+TEST(a_rule_may_have_more_algorithms_than_there_are_levels_but_not_fewer) {
+  EXPECT(is(AlgorithmRules("direct/ring/whole", 2), 1, 7, InterHostAlgorithm::ring));
+  bool is_refused = false;
+  try {
+    AlgorithmRules("whole,5:direct/ring", 3);
+  } catch (const Error& error) {
+    is_refused = std::string(error.what())
+                     .find(
+                         "There are 3 levels between hosts, but "
+                         "'5:direct/ring' has 2 algorithms.") != std::string::npos;
+  }
+  EXPECT(is_refused);
+}
