@@ -94,6 +94,21 @@ def why_given_up(error, what="A step"):
         what: String. The operation in which it was raised.
     """
     try:
-        return f"{what} was given up by a {describe(error)}"
+        kind, colon, text = describe(error).partition(": ")
+        return f"{what} was given up by {kind}{colon}{_cause(text)}"
     except MemoryError:
         return what
+
+
+def _cause(text):
+    """Returns the line of an error's message that says what is wrong.
+
+    TensorFlow's messages begin with "Graph execution error:" and the places in the script.
+    """
+    lines = text.splitlines() or [""]
+    if not lines[0].endswith(":"):
+        return lines[0]
+    found = (
+        line for line in lines if line[:1] not in ("", " ", "\t", "<") and not line.endswith(":")
+    )
+    return next(found, lines[0])

@@ -568,7 +568,7 @@ def check_a_step_that_a_signal_interrupts():
     assert isinstance(error, TimeoutError if RANK == 0 else RuntimeError), error
     later = fails(step)
     assert isinstance(later, RuntimeError), later
-    reason = "given up by a TimeoutError: on purpose"
+    reason = "given up by TimeoutError: on purpose"
     assert reason in str(later) and (reason in str(error) or RANK == 0), (error, later)
     np.testing.assert_allclose(variable.numpy(), -(SIZE + 1) / 2)
 

@@ -256,7 +256,7 @@ def check_an_error_beside_a_thread_that_waits():
         for rank in range(1, SIZE):
             COMM.send(None, rank)
     error = error_of(RuntimeError, ddl.barrier)
-    assert "the body of collectives_in() was given up by a KeyError: 'on purpose'" in error, error
+    assert "the body of collectives_in() was given up by KeyError: 'on purpose'" in error, error
     renew_communicator()
 
 

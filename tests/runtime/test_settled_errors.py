@@ -41,3 +41,22 @@ def test_what_could_not_be_given_up_is_given_up_before_the_next_call():
         settled_errors.call(raise_it, fail_once)
     assert settled_errors.call(lambda: len(told), fail_once) == 2
     assert settled_errors.call(lambda: len(told), fail_once) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("no space left\nTry another folder.", "OSError: no space left"),
+        ("", "OSError"),
+        (
+            "Graph execution error:\n\nDetected at node PyFunc defined at (last call last):\n"
+            '  File "train.py", line 3, in <module>\n\n<stack traces unavailable>\n'
+            "KeyError: 'cat'\nTraceback (most recent call last):\n",
+            "OSError: KeyError: 'cat'",
+        ),
+        ("Nothing follows:\n", "OSError: Nothing follows:"),
+    ],
+)
+def test_the_reason_names_the_cause(text, cause):
+    reason = settled_errors.why_given_up(OSError(text), "model.fit()")
+    assert reason == f"model.fit() was given up by {cause}"
