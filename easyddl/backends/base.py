@@ -87,6 +87,10 @@ class Backend(abc.ABC):
         """Assigns the values of a NumPy array to a variable of the framework."""
         raise NotImplementedError(f"Received: {variable!r}")
 
+    def is_lost(self, variable):
+        """Returns whether a variable of Keras has no value, because a step that took it failed."""
+        return False
+
     def has_rows(self, gradient):
         """Returns whether a gradient is sparse and its rows can be gathered from all ranks."""
         return False

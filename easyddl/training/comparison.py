@@ -11,7 +11,7 @@ import keras
 from easyddl.collectives import objects
 from easyddl.data import dataset_files, global_random, kinds, lookup_tables, split_calls, summary
 from easyddl.runtime import console, notices, settled_errors, world
-from easyddl.training import configuration
+from easyddl.training import configuration, lost_variables
 
 # The arguments of `fit` that must be equal on all ranks, with their defaults.
 _EQUAL = {"epochs": 1, "initial_epoch": 0, "validation_freq": 1}
@@ -41,6 +41,7 @@ class Inputs:
         validation_files: The same of the validation data.
         tables: List of the sizes and checksums of lookup tables, of `x` and of validation data.
         numbers_may_differ: Boolean: see `global_random.may_differ`.
+        has_lost_variables: Boolean: see `lost_variables.are_there`.
     """
 
     seed: int | None
@@ -57,6 +58,7 @@ class Inputs:
     validation_files: list
     tables: list
     numbers_may_differ: bool
+    has_lost_variables: bool
 
 
 def compare(fit, seed):
@@ -73,13 +75,18 @@ def compare(fit, seed):
         ValueError: On all ranks, if their data or configurations differ so that no broadcast makes
             them equal.
     """
-    sections = configuration.sections_of(fit.model)
-    mine = _inputs_of(fit, seed, configuration.checksums(sections))
+    has_lost = lost_variables.are_there(fit.model)
+    # The learning rate is a variable, too.
+    sections = {} if has_lost else configuration.sections_of(fit.model)
+    mine = _inputs_of(fit, seed, configuration.checksums(sections), has_lost)
     by_rank = objects.allgather_object(mine)
+    has_lost_by_rank = [each.has_lost_variables for each in by_rank]
+    lost_variables.restore(fit.model, has_lost_by_rank)
     _compare_arguments(by_rank)
     _require_lengths([each.problem for each in by_rank])
     _compare_splits([each.splits for each in by_rank])
-    _compare_configurations([each.configuration for each in by_rank], sections)
+    if not any(has_lost_by_rank):
+        _compare_configurations([each.configuration for each in by_rank], sections)
     _compare_steps(by_rank)
     _compare_class_weights([each.arguments["class_weight"] for each in by_rank])
     _compare_validation([each.validation for each in by_rank])
@@ -96,7 +103,7 @@ def compare(fit, seed):
     return by_rank
 
 
-def _inputs_of(fit, seed, checksums):
+def _inputs_of(fit, seed, checksums, has_lost_variables):
     arguments = fit.arguments
     validation = arguments.get("validation_data")
     numbers = ["epochs", "initial_epoch", "steps_per_epoch", "validation_steps"]
@@ -122,6 +129,7 @@ def _inputs_of(fit, seed, checksums):
             lookup_tables.checksums_of(arguments.get(name)) for name in ("x", "validation_data")
         ],
         numbers_may_differ=global_random.may_differ(arguments.get("x")),
+        has_lost_variables=has_lost_variables,
     )
 
 

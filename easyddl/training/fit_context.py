@@ -344,6 +344,8 @@ def _iterations_of(model):
     optimizer = getattr(model, "optimizer", None)
     if not getattr(optimizer, "built", False):
         return 0
+    if any(map(backends.require().is_lost, optimizer.variables)):
+        return 0
     # With gradient accumulation `iterations` is a computed tensor, not a variable.
     return int(keras.ops.convert_to_numpy(optimizer.iterations))
 

@@ -40,6 +40,10 @@ class JaxTensors(Backend):
     def from_numpy(self, array, like):
         return jnp.array(array)
 
+    def is_lost(self, variable):
+        value = variable.value
+        return isinstance(value, jax.Array) and not is_symbolic(value) and value.is_deleted()
+
     def to_dense(self, gradient):
         return to_dense(gradient)
 
