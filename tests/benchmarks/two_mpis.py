@@ -1,4 +1,4 @@
-"""Times easyddl's allreduce beside those of MPICH and Open MPI.
+"""Times easyddl's allreduce beside those of MPICH and Open MPI, a flat ring, and gloo.
 
     python tests/benchmarks/two_mpis.py
     python tests/benchmarks/two_mpis.py --torch --ranks 2 --sizes 1Ki 100M
@@ -6,7 +6,8 @@
 Two MPIs never share an environment: this makes one for each, installs easyddl in both, and
 runs `easyddl bench` in one and the other in turns. The table holds medians over the rounds of
 all runs. Its ratio is the best time of the others over easyddl's; of easyddl's two times, one in
-each environment, which are those of the same code on one host, it takes the geometric mean.
+each environment, which are those of the same code on one host, it takes the geometric mean. The
+ring and gloo have one column each, with the rounds of both environments.
 
 It needs an MPI nowhere else, but a C++ compiler and a package index.
 """
@@ -68,7 +69,7 @@ def run(folder, mpi, ranks, options, work):
     report = work / "report.json"
     line = [folder / "bin" / "mpirun", *flags, "-np", str(ranks), folder / "bin" / "easyddl"]
     line += ["bench", "--sizes", *options.sizes, "--rounds", str(options.rounds)]
-    line += ["--algorithms", "easyddl", "mpi", *(["gloo"] if options.torch else [])]
+    line += ["--algorithms", "easyddl", "mpi", "ring", *(["gloo"] if options.torch else [])]
     line += ["--json", str(report), *(["--busy"] if options.busy else [])]
     done = subprocess.run(
         line,
@@ -85,7 +86,7 @@ def run(folder, mpi, ranks, options, work):
 
 
 def medians(reports):
-    """The median time, by (ranks, bytes) and then by (MPI, algorithm).
+    """The median time, by (ranks, bytes) and then by (MPI, algorithm); the MPI may be "both".
 
     Args:
         reports: Pairs of an MPI's name and a report, one a run.
@@ -95,7 +96,8 @@ def medians(reports):
         for result in report["results"]:
             of_size = times[report["ranks"], result["bytes"]]
             for algorithm in report["algorithms"]:
-                of_size[mpi, algorithm] += result["rounds"][algorithm]
+                where = mpi if algorithm in ("easyddl", "mpi") else "both"
+                of_size[where, algorithm] += result["rounds"][algorithm]
     return {
         key: {way: median(rounds) for way, rounds in ways.items()} for key, ways in times.items()
     }
@@ -104,11 +106,13 @@ def medians(reports):
 def table(reports):
     """The lines of the table."""
     found = medians(reports)
-    columns = [(mpi, way) for way in ("easyddl", "mpi", "gloo") for mpi in MPIS]
+    columns = [(mpi, way) for way in ("easyddl", "mpi") for mpi in MPIS]
+    columns += [("both", way) for way in ("ring", "gloo")]
     columns = [column for column in columns if any(column in ways for ways in found.values())]
-    names = []
-    for mpi, way in columns:
-        names.append(MPIS[mpi] if way == "mpi" else f"{way} ({MPIS[mpi]})")
+    names = [
+        {"easyddl": f"easyddl ({MPIS.get(mpi)})", "mpi": MPIS.get(mpi)}.get(way, way)
+        for mpi, way in columns
+    ]
     head = ["ranks", "bytes", *(f"{name} us" for name in names), "best other/easyddl"]
     lines, ratios = [], []
     for (ranks, size), ways in sorted(found.items()):

@@ -209,18 +209,18 @@ def test_two_mpis_in_one_table():
     two_mpis = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(two_mpis)
 
-    def run(ours, theirs):
-        rounds = {"easyddl": ours, "mpi": theirs}
+    def run(ours, theirs, ring):
+        rounds = {"easyddl": ours, "mpi": theirs, "ring": ring}
         results = [{"bytes": 1024, "rounds": rounds}]
-        return {"ranks": 2, "algorithms": ["easyddl", "mpi"], "results": results}
+        return {"ranks": 2, "algorithms": list(rounds), "results": results}
 
     lines = two_mpis.table(
         [
-            ("mpich", run([1e-6, 2e-6], [8e-6, 8e-6])),
-            ("openmpi", run([0.5e-6, 0.5e-6], [6e-6, 6e-6])),
-            ("mpich", run([3e-6], [8e-6])),
+            ("mpich", run([1e-6, 2e-6], [8e-6, 8e-6], [9e-6, 7e-6])),
+            ("openmpi", run([0.5e-6, 0.5e-6], [6e-6, 6e-6], [10e-6, 11e-6])),
+            ("mpich", run([3e-6], [8e-6], [12e-6])),
         ]
     )
     # The better of the others, 6 us, over the mean of easyddl's two medians.
-    assert lines[1].split() == ["2", "1024", "2.0", "0.5", "8.0", "6.0", "6.00"]
+    assert lines[1].split() == ["2", "1024", "2.0", "0.5", "8.0", "6.0", "10.0", "6.00"]
     assert lines[2] == "geometric mean of the ratios: 6.00"

@@ -18,6 +18,7 @@ COLOURS = {
     "easyddl": "#0b6e4f",
     "MPICH": "#c8553d",
     "Open MPI": "#6a4c93",
+    "flat ring": "#2b6cb0",
     "gloo": "#8a6d00",
     "rival": "#c8553d",
 }
@@ -40,7 +41,7 @@ def allreduce_times():
     for line in lines:
         ranks, number, unit = re.fullmatch(r"(\d+) ranks, (\d+) (\w+)", line[0]).groups()
         size = int(number) * UNITS[unit]
-        for label, cell in zip(head[1:5], line[1:5], strict=True):
+        for label, cell in zip(head[1:-1], line[1:-1], strict=True):
             times = [float(each) for each in cell.split(",")]
             name = label.partition(" (")[0]
             mean = math.prod(times) ** (1 / len(times))  # of easyddl's two, as in the table
