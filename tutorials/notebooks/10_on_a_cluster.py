@@ -29,6 +29,8 @@ import subprocess
 import sys
 import tempfile
 
+import IPython.display
+
 import easyddl as ddl
 
 # %% [markdown]
@@ -278,6 +280,50 @@ assert doctor.returncode == 0 and "Training can start" in doctor.stdout
 # first line. The last line says whether training can start, and so does the exit status. With
 # several nodes, the report also has the bandwidth and the latency of each pair of them.
 #
+# ## Nodes in several racks
+#
+# The nodes of a rack have a switch, and the links between racks are often slower than those within.
+# A gradient then should be added up within each rack first. `easyddl plan` finds the groups and the
+# order of the nodes, and writes them to a file for `easyddl run --plan`. It measures the nodes of
+# `-H`, or reads a file: Slurm's `topology.conf` lists the nodes of each switch. In this one the
+# nodes are numbered across two racks. `--rate` is that of a node's link, `--uplink` that of the
+# links between switches.
+
+# %%
+topology = pathlib.Path(folder.name, "topology.conf")
+topology.write_text(
+    "SwitchName=rack1 Nodes=node[01,03]\n"
+    "SwitchName=rack2 Nodes=node[02,04]\n"
+    "SwitchName=core Switches=rack[1-2]\n"
+)
+network = ["--topology", str(topology), "--rate", "10 Gbit/s", "--uplink", "2 Gbit/s"]
+files = {name: str(pathlib.Path(folder.name, name)) for name in ("plan.toml", "plan.svg")}
+planned = subprocess.run(
+    [sys.executable, "-m", "easyddl", "plan", *network, "-H", "node01:4,node02:4,node03:4,node04:4",
+     "-o", files["plan.toml"], "--plot", files["plan.svg"]],
+    capture_output=True,
+    text=True,
+)  # fmt: skip
+print(planned.stdout.replace(f"{folder.name}/", ""))
+assert planned.returncode == 0, planned.stderr
+times = dict(re.findall(r"^(\S.*?) {2,}([\d.]+) ms", planned.stdout, re.MULTILINE))
+assert float(times["planned"]) < float(times["hosts as listed, without a plan"]) / 1.5
+IPython.display.SVG(filename=files["plan.svg"])
+
+# %% [markdown]
+# The times are computed from the rates. Ranks keep their numbers: the job below has its ranks on the
+# nodes in the order of the list, and only the sums follow the plan. [Plan hosts for a
+# network](../planning.md) explains the table.
+
+# %%
+with_plan = dry_run(
+    *("--plan", files["plan.toml"], "-H", "node01:4,node02:4,node03:4,node04:4"),
+    *("python", "train.py"),
+)
+print(with_plan.splitlines()[0])
+assert "16 ranks on node01:4, node02:4, node03:4, node04:4" in with_plan
+
+# %% [markdown]
 # ## Two nodes on this computer
 #
 # Some things depend on the node of a rank: which GPU it takes, and which ranks it reaches through
