@@ -484,6 +484,8 @@ def check_how_much_is_copied_to_the_host():
     names = list(dict.fromkeys(hosts))
     in_order = os.environ.get("EASYDDL_RACKS") or ",".join("x" for _ in names)
     racks = dict(zip(names, in_order.split(","), strict=True))
+    if order := os.environ.get("EASYDDL_HOST_ORDER"):
+        racks = {names[int(host)]: racks[names[int(host)]] for host in order.split(",")}
     on_host = [hosts.count(host) for host in hosts]
     count = 840 * 64
     share = {"nccl": 0, "host": 1}.get(os.environ["EASYDDL_GPU"])

@@ -43,18 +43,19 @@ def test_gpu_path(hosts, way, check):
 
 # An MPI that takes memory of GPUs: any does, where the stand-in lets it.
 @pytest.mark.parametrize(
-    ("hosts", "racks"),
+    ("hosts", "racks", "order"),
     [
-        ("a,b", ""),
-        pytest.param("a,a,b,b", "", marks=pytest.mark.soak),
-        ("a,a,b", ""),  # hosts of unequal size
-        ("a,b,c", "x,x,y"),  # racks of unequal size
+        ("a,b", "", ""),
+        pytest.param("a,a,b,b", "", "", marks=pytest.mark.soak),
+        ("a,a,b", "", ""),  # hosts of unequal size
+        ("a,b,c", "x,x,y", "1,2,0"),  # racks of unequal size
     ],
 )
 @pytest.mark.parametrize("check", mpi.checks_of(SCRIPT))
-def test_an_mpi_that_takes_memory_of_gpus(hosts, racks, check):
-    aware = {"EASYDDL_CUDA_AWARE_MPI": "1", "STAND_IN_OPEN": "1", "EASYDDL_RACKS": racks}
-    env = gpu_stand_in.environment(hosts, "hierarchical", **aware)
+def test_an_mpi_that_takes_memory_of_gpus(hosts, racks, order, check):
+    aware = {"EASYDDL_CUDA_AWARE_MPI": "1", "STAND_IN_OPEN": "1"}
+    layout = {"EASYDDL_RACKS": racks, "EASYDDL_HOST_ORDER": order}
+    env = gpu_stand_in.environment(hosts, "hierarchical", **aware, **layout)
     mpi.assert_check(hosts.count(",") + 1, SCRIPT, check, **env)
 
 

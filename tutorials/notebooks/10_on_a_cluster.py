@@ -311,8 +311,8 @@ assert float(times["planned"]) < float(times["hosts as listed, without a plan"])
 IPython.display.SVG(filename=files["plan.svg"])
 
 # %% [markdown]
-# The times are computed from the rates. Ranks keep their numbers: the job below has its ranks on the
-# nodes in the order of the list, and only the sums follow the plan. [Plan hosts for a
+# The times are computed from the rates. Ranks keep their numbers: the job below has its ranks on
+# the nodes in the order of the list, and only the sums follow the plan. [Plan hosts for a
 # network](../planning.md) explains the table.
 
 # %%
