@@ -2,16 +2,23 @@
 
     python tests/benchmarks/plan.py
     python tests/benchmarks/plan.py --racks x,y,x,y --uplink 200 --tries 10 --rounds 5
+    python tests/benchmarks/plan.py --racks a/w,b/y,a/x,b/z,a/w,b/y,a/x,b/z \\
+        --uplink 200 500 --ranks 1
+    python tests/benchmarks/plan.py --racks core,core,core,core --mbit 1000 200 1000 1000
+    python tests/benchmarks/plan.py --racks x,core,y,x,core,y --uplink 200
 
-The hosts are network namespaces joined at 1 Gbit/s, which needs root and Debian's iproute2.
+The hosts are network namespaces joined at 1 Gbit/s, which needs root and Debian's iproute2. A rack
+may be `aisle/rack`, or `core` for the switch that joins the groups.
 `easyddl plan` measures them `--tries` times, without knowing the racks. Then jobs of each kind, in
-turn, measure an allreduce of 16 MB: with the plan, without it, with a ring, and by MPI itself.
+turn, measure an allreduce of 16 MB: with the plan, without it, with a ring, and by MPI itself. The
+last column is the time that `easyddl plan` has computed, over the median.
 """
 
 import argparse
 import json
 import os
 import pathlib
+import re
 import statistics
 import sys
 import tempfile
@@ -30,8 +37,9 @@ LIMIT = 300  # seconds for a job
 def parse():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--racks", default="x,y,x,y", help="the rack of each host")
-    parser.add_argument("--mbit", type=int, default=1000)
-    parser.add_argument("--uplink", type=int, default=200, help="Mbit/s; 0 for no limit")
+    parser.add_argument("--mbit", type=int, nargs="+", default=[1000], help="of all hosts or each")
+    parser.add_argument("--uplink", type=int, nargs="+", default=[200],
+                        help="Mbit/s between groups, the outermost first; 0: no limit")  # fmt: skip
     parser.add_argument("--ranks", type=int, default=2, help="on each host")
     parser.add_argument("--tries", type=int, default=1, help="of `easyddl plan`")
     parser.add_argument("--rounds", type=int, default=3, help="jobs of each kind")
@@ -80,7 +88,8 @@ def find_plans(net, options, path):
     """Returns how often the plan has the racks; and the output of the last try."""
     members = {}
     for host, rack in zip(net.hosts, options.racks.split(","), strict=True):
-        members.setdefault(rack, []).append(host)
+        if rack != "core":
+            members.setdefault(rack, []).append(host)
     hosts = ",".join(f"{host}:{options.ranks}" for host in net.hosts)
     how = ["-H", hosts, "--rsh", net.rsh, "--start-timeout", "120"]
     found = 0
@@ -90,6 +99,16 @@ def find_plans(net, options, path):
         text = path.read_text() if path.exists() else ""
         found += all(f"members = {json.dumps(each)}" in text for each in members.values())
     return found, done.stdout
+
+
+def predicted(output):
+    """Returns the seconds that `easyddl plan` has computed, by the kind of a job."""
+    found = re.findall(r"^(\S.*?) {2,}([\d.]+) (us|ms|s)\b", output, re.MULTILINE)
+    scales = {"us": 1e-6, "ms": 1e-3, "s": 1}
+    return {
+        name.removesuffix(", without a plan"): float(value) * scales[unit]
+        for name, value, unit in found
+    }
 
 
 def measure(net, kind, options, env):
@@ -109,7 +128,12 @@ def main(options):
     count = len(options.racks.split(","))
     with (
         tempfile.TemporaryDirectory() as folder,
-        network.Network(count, options.mbit, options.racks, options.uplink or None) as net,
+        network.Network(
+            count,
+            options.mbit * (count if len(options.mbit) == 1 else 1),
+            options.racks,
+            [each or None for each in options.uplink],
+        ) as net,
     ):
         path = pathlib.Path(folder, "plan.toml")
         found, output = find_plans(net, options, path)
@@ -130,12 +154,17 @@ def main(options):
                 sent.setdefault(name, []).extend(measured[1])
                 print(f"{name}: {[round(each, 2) for each in measured[0]]}", flush=True)
     least = statistics.median(times.get("planned", times["hosts as listed"]))
-    print(f"\n{'':24} {'median':>8} {'least':>8} {'ratio':>6} {'MB that leave racks':>20}")
+    computed = predicted(output)
+    print(
+        f"\n{'':24} {'median':>8} {'least':>8} {'ratio':>6} {'MB that leave racks':>20} "
+        f"{'computed':>9}"
+    )
     for name, each in times.items():
         middle = statistics.median(each)
         print(
             f"{name:24} {middle:6.2f} s {min(each):6.2f} s {middle / least:6.2f} "
-            f"{statistics.median(sent[name]) / 1e6:20.1f}"
+            f"{statistics.median(sent[name]) / 1e6:20.1f} "
+            + (f"{computed[name] / middle:9.2f}" if name in computed else "")
         )
 
 

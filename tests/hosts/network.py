@@ -64,19 +64,21 @@ class Network(SetUp):
 
     Args:
         hosts: Integer. How many.
-        mbit: Integer. The speed of each host's connection, in each direction; `None` for as fast
-            as the machine is.
-        racks: String. The name of each host's rack, as EASYDDL_RACKS has them; all stand in one
-            where it is left out.
-        uplink: Integer. The speed of the link between a rack and the others, in each direction;
-            `None` for as fast as the machine is.
+        mbit: Integer, or a list of one for each host. The speed of each host's connection, in each
+            direction; `None` for as fast as the machine is.
+        racks: String. The name of each host's rack, as EASYDDL_RACKS has them, such as `x` or
+            `aisle/x`; `core` for the switch that joins them. All stand in one where it is left out.
+        uplink: Integer, or a list of one for each level of groups, the outermost first. The speed
+            of the link between a group and the others, in each direction; `None` for as fast as the
+            machine is.
     """
 
     def __init__(self, hosts, mbit=None, racks=None, uplink=None):
         self._prefix = f"easyddl-{os.getpid()}-{next(_numbers)}"
         self.hosts = [f"h{i + 1}" for i in range(hosts)]
         self._racks = racks.split(",") if racks else ["one"] * hosts
-        self._mbit, self._uplink = mbit, uplink
+        self._mbit = mbit if isinstance(mbit, list) else [mbit] * hosts
+        self._uplink = uplink
         super().__init__()
 
     def _set_up(self):
@@ -96,18 +98,30 @@ class Network(SetUp):
     def _make_switches(self):
         namespace = self._namespace("switch")
         self._make_namespace(namespace)
-        racks = sorted(set(self._racks))
-        for bridge in ["core", *map(_switch_of, racks)]:
+        groups = self._groups()
+        for bridge in [_switch_of("core"), *map(_switch_of, groups)]:
             _run("ip", "-n", namespace, "link", "add", bridge, "type", "bridge")
             _run("ip", "-n", namespace, "link", "set", bridge, "up")
-        for rack in racks:
-            up, down = _uplink_of(rack), f"down-{rack}"
+        for group in groups:
+            up, down, outer = _uplink_of(group), _downlink_of(group), group.rpartition("/")[0]
             _run("ip", "-n", namespace, "link", "add", up, "type", "veth", "peer", "name", down)
-            _run("ip", "-n", namespace, "link", "set", up, "master", _switch_of(rack), "up")
-            _run("ip", "-n", namespace, "link", "set", down, "master", "core", "up")
-            if self._uplink is not None:
-                self._limit(namespace, up, self._uplink)
-                self._limit(namespace, down, self._uplink)
+            _run("ip", "-n", namespace, "link", "set", up, "master", _switch_of(group), "up")
+            _run("ip", "-n", namespace, "link", "set", down, "master",
+                 _switch_of(outer or "core"), "up")  # fmt: skip
+            limit = self._uplink
+            if isinstance(limit, list):
+                limit = limit[group.count("/")]
+            if limit is not None:
+                self._limit(namespace, up, limit)
+                self._limit(namespace, down, limit)
+
+    def _groups(self):
+        """The groups of hosts, such as `aisle` and `aisle/x`, the outer ones first."""
+        found = set()
+        for rack in self._racks:
+            parts = [] if rack == "core" else rack.split("/")
+            found |= {"/".join(parts[: depth + 1]) for depth in range(len(parts))}
+        return sorted(found)
 
     def _make_host(self, number, host):
         switch, namespace, port = self._namespace("switch"), self._namespace(host), f"port{number}"
@@ -118,9 +132,10 @@ class Network(SetUp):
         _run("ip", "-n", namespace, "link", "set", "eth0", "up")
         rack = _switch_of(self._racks[number - 1])
         _run("ip", "-n", switch, "link", "set", port, "master", rack, "up")
-        if self._mbit is not None:
-            self._limit(namespace, "eth0", self._mbit)  # what leaves the host
-            self._limit(switch, port, self._mbit)  # what comes to it
+        mbit = self._mbit[number - 1]
+        if mbit is not None:
+            self._limit(namespace, "eth0", mbit)  # what leaves the host
+            self._limit(switch, port, mbit)  # what comes to it
         self._write_names(namespace)
 
     def _limit(self, namespace, device, mbit):
@@ -233,8 +248,9 @@ class Network(SetUp):
         return {host: _address(number) for number, host in enumerate(self.hosts, 1)}
 
     def uplinks(self):
-        """For each rack, the arguments of `bytes_sent` that count what leaves it."""
-        return {rack: [self._namespace("switch"), _uplink_of(rack)] for rack in self._racks}
+        """For each outermost group, the arguments of `bytes_sent` that count what leaves it."""
+        outermost = [group for group in self._groups() if "/" not in group]
+        return {group: [self._namespace("switch"), _uplink_of(group)] for group in outermost}
 
     def environment(self, extra=None):
         """What makes MPI take the network for what it is, instead of looking through it."""
@@ -248,12 +264,17 @@ def bytes_sent(namespace, device):
     return json.loads(shown)[0]["stats64"]["tx"]["bytes"]
 
 
-def _switch_of(rack):
-    return f"rack-{rack}"
+# Names of devices may have 15 characters, and no slash.
+def _switch_of(group):
+    return f"rack-{group.replace('/', '.')}"
 
 
-def _uplink_of(rack):
-    return f"up-{rack}"
+def _uplink_of(group):
+    return f"up-{group.replace('/', '.')}"
+
+
+def _downlink_of(group):
+    return f"down-{group.replace('/', '.')}"
 
 
 def _address(number):
