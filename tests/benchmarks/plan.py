@@ -10,7 +10,8 @@
 The hosts are network namespaces joined at 1 Gbit/s, which needs root and Debian's iproute2. A rack
 may be `aisle/rack`, or `core` for the switch that joins the groups.
 `easyddl plan` measures them `--tries` times, without knowing the racks. Then jobs of each kind, in
-turn, measure an allreduce of 16 MB: with the plan, without it, with a ring, and by MPI itself. The
+turn, measure an allreduce of 16 MB: with the plan, without it, with a ring of hosts, with a flat
+ring of all ranks, and by MPI itself. The
 last column is the time that `easyddl plan` has computed, over the median.
 """
 
@@ -57,10 +58,12 @@ def job(kind, repeats):
     from mpi4py import MPI
 
     import easyddl as ddl
+    from easyddl.runtime import world
 
     mine = np.full(BYTES // 4, ddl.rank() + 1.0, np.float32)
     result = np.empty_like(mine)
-    comm = MPI.COMM_WORLD
+    comm, engine = MPI.COMM_WORLD, world.engine()
+    bench, scratch = engine.core.Bench(engine.world, engine.communicator), np.empty_like(mine)
     uplinks = json.loads(os.environ["EASYDDL_TEST_UPLINKS"])
     times, sent = [], []
     for _ in range(repeats + 1):  # the first one makes connections
@@ -69,6 +72,8 @@ def job(kind, repeats):
         start = time.perf_counter()
         if kind == "mpi":
             comm.Allreduce(mine, result)
+        elif kind == "ring":
+            bench.time("ring", mine, result, scratch, 1)
         else:
             result = ddl.allreduce(mine, "sum")
         comm.Barrier()
@@ -142,6 +147,7 @@ def main(options):
         kinds = {
             "hosts as listed, ring": ("ddl", {"EASYDDL_ALGORITHM": "ring"}),
             "hosts as listed": ("ddl", {}),
+            "a flat ring of ranks": ("ring", {}),
             "MPI's own allreduce": ("mpi", {}),
         }
         if path.exists():
