@@ -1,6 +1,7 @@
 """The base of datasets whose order depends on the epoch."""
 
 import copy
+import itertools
 
 import keras
 
@@ -31,6 +32,12 @@ class EpochOrder(keras.utils.PyDataset):
 
     def __len__(self):
         return self.num_batches
+
+    def __iter__(self):
+        # That of Keras 3.5 does not end.
+        count = self.num_batches
+        for index in itertools.count() if count is None else range(count):
+            yield self[index]
 
     def set_epoch(self, epoch):
         """Sets the epoch that determines the order of the next pass over the data.

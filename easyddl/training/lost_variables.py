@@ -38,7 +38,7 @@ def restore(model, ranks):
             ValueError(
                 "All ranks have lost the model's variables, because a step of an earlier fit "
                 "failed: on JAX a step takes the variables and returns new ones. Make the model "
-                "anew, or load it from a checkpoint."
+                "again, or load it from a checkpoint."
             )
         )
     root = ranks.index(False)
