@@ -7,6 +7,7 @@ groups of hosts, it says so and proposes nothing.
 """
 
 import argparse
+import os
 import pathlib
 import shlex
 import sys
@@ -83,11 +84,19 @@ def run(options):
     from easyddl.hosts.host_list import HostSlots
     from easyddl.plan import plan_file, planner
 
+    files = {"topology": options.topology}
     for name in ("output", "plot"):
         path = getattr(options, name)
-        if path is not None and (problem := _output_files.file_problem(name, path)):
+        if path is None:
+            continue
+        problem = _output_files.file_problem(name, path)
+        for other, taken in files.items():
+            if taken is not None and os.path.realpath(taken) == os.path.realpath(path):
+                problem = f"argument --{name}: {path} is the file of --{other}, too"
+        if problem:
             sys.stderr.write(f"easyddl plan: {problem}\n")
             return 2
+        files[name] = path
     try:
         listed = _listed(options)
         graph, groups, reason = (_measured if options.topology is None else _described)(

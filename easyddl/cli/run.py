@@ -42,7 +42,9 @@ def add_arguments(parser):
         help="the rack of each host, to send less data between racks; or the aisle too, as in "
         "a/x,a/y,b/z,b/z",
     )
-    grouped.add_argument("--plan", metavar="FILE", help="the racks, in a file of `easyddl plan -o`")
+    grouped.add_argument(
+        "--plan", metavar="FILE", help="the racks and their order, in a file of `easyddl plan -o`"
+    )
     where.add_argument(
         "--cpus", metavar="LIST", help="CPUs that the ranks may use, all on this host: `0-3,8` "
         "(default: those of this process)",
@@ -183,6 +185,8 @@ def _follow_plan(path, request, placed):
     given = {**os.environ, **settings}
     argument = "EASYDDL_PLAN" if path is None else "--plan"
     path = given.get("EASYDDL_PLAN", "").strip() if path is None else path
+    if argument == "--plan" and not path:
+        raise ValueError("`--plan` must be the path of a file. Received: ''")
     if path:
         hosts = [host.name for host in placed.hosts]
         found = job_hosts.of_hosts(path, hosts, argument, given)

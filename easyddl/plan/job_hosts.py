@@ -63,6 +63,12 @@ def of_hosts(path, hosts, argument, environment):
             "a plan for all hosts of the job with `easyddl plan`, or leave these hosts out. "
             f"Received: hosts = {', '.join(known)}"
         )
+    alike = [host for host in hosts if list(found.values()).count(found[host]) > 1]
+    if alike:
+        raise ValueError(
+            f"`{argument}`: {path} has one host for the hosts {', '.join(alike)} of this job. Name "
+            f"the hosts of the plan with their domains. Received: hosts = {', '.join(known)}"
+        )
     order = sorted(range(len(hosts)), key=lambda number: known.index(found[hosts[number]]))
     rack_of = dict(zip(known, plan_file.racks_of(nest, names), strict=True)) if names else {}
     return JobHosts(
@@ -83,4 +89,5 @@ def _known_name(host, known):
 
 
 def _short(name):
-    return name.partition(".")[0]
+    """Returns a name without its domain. An address has none."""
+    return name if name.replace(".", "").isdigit() else name.partition(".")[0]

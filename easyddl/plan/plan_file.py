@@ -8,7 +8,8 @@ from easyddl.plan import cost
 from easyddl.plan.toml_file import TomlFile
 
 _FORMAT = 1
-_GROUP_NAME = r"[^\s,/]+"  # it becomes a part of EASYDDL_RACKS
+_MOST_BYTES = 10**18
+_GROUP_NAME = r"[^\s,/\0]+"  # it becomes a part of EASYDDL_RACKS
 
 
 def group_names(graph, nest):
@@ -99,12 +100,15 @@ def read(path, argument="--plan"):
     """
     file = TomlFile(path, argument)
     file.check_keys(["format", "hosts"], ["order", "groups", "algorithms"])
-    if file.table["format"] != _FORMAT:
+    if file.table["format"] != _FORMAT or type(file.table["format"]) is not int:
         problem = f"this version of easyddl reads the format {_FORMAT}"
         raise file.error("format", file.table["format"], problem)
     hosts = _strings(file, "hosts", file.table["hosts"])
     if not hosts:
         raise file.error("hosts", hosts, "a plan needs a host")
+    if not all(re.fullmatch(_GROUP_NAME, host) for host in hosts):
+        problem = "the name of a host must be a text without spaces, commas and slashes"
+        raise file.error("hosts", hosts, problem)
     tables = file.tables("groups", ["name", "members"])
     if not tables:
         if "order" in file.table:
@@ -127,12 +131,15 @@ def _rules(file, levels):
     for index, table in enumerate(file.tables("algorithms", ["from", "levels"])):
         place = {"table": "algorithms", "index": index}
         begin, algorithms = table["from"], table["levels"]
-        if type(begin) is not int or begin < 0:
-            raise file.error("from", begin, "from must be a number of bytes", **place)
+        if type(begin) is not int or not 0 <= begin < _MOST_BYTES:
+            problem = f"from must be a number of bytes below {_MOST_BYTES:.0e}"
+            raise file.error("from", begin, problem, **place)
         if bool(begin) != bool(rules) or (rules and begin <= rules[-1][0]):
             problem = "the first from must be 0, and each other greater than the one before"
             raise file.error("from", begin, problem, **place)
-        if not isinstance(algorithms, list) or not set(algorithms) <= {*cost.ALGORITHMS}:
+        if not isinstance(algorithms, list) or any(
+            each not in cost.ALGORITHMS for each in algorithms
+        ):
             problem = f"levels must be a list of {known}"
             raise file.error("levels", algorithms, problem, **place)
         if len(algorithms) != levels:

@@ -106,7 +106,7 @@ def _cause(text):
     TensorFlow's messages begin with "Graph execution error:" and the places in the script.
     """
     lines = text.splitlines() or [""]
-    if not lines[0].endswith(":"):
+    if lines[0] != "Graph execution error:":
         return lines[0]
     found = (
         line for line in lines if line[:1] not in ("", " ", "\t", "<") and not line.endswith(":")

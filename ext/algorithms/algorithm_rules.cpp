@@ -31,7 +31,7 @@ AlgorithmRules::AlgorithmRules(const std::string& text, size_t levels) {
             "The first rule has no number of bytes, and each other has one. ");
     Rule rule{0, {}};
     if (has_number) {
-      const std::string number = each.substr(0, colon);
+      const std::string number = split(each.substr(0, colon), ',')[0];
       require(is_number(number), "'" + number + "' is not a number of bytes. ");
       rule.from = std::stoul(number);
       require(rule.from > rules_.back().from, "The numbers of bytes must ascend. ");

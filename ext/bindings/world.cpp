@@ -24,7 +24,7 @@ void define_world(py::module_& m) {
             const WithoutPythonLock nogil;
             return Immortal<World>(
                 new World(host, {stall_warn, stall_abort},
-                          NetworkOptions{racks, host_order, algorithm, gpu, cuda_aware}));
+                          NetworkOptions{racks, algorithm, gpu, cuda_aware, host_order}));
           }),
           py::arg("host"), py::arg("stall_warn"), py::arg("stall_abort"), py::arg("racks") = "",
           py::arg("host_order") = "", py::arg("algorithm") = "", py::arg("gpu") = "",

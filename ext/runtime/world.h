@@ -18,10 +18,11 @@ namespace easyddl {
 
 // The user's options for the network. Those of rank 0 are used on all ranks.
 struct NetworkOptions {
-  std::string racks, host_order;  // see Topology
-  std::string algorithm_rules;    // see AlgorithmRules
-  std::string gpu = {};           // the name of a GpuAlgorithm, or empty
-  std::string cuda_aware = {};    // whether MPI accepts GPU memory: 1, 0, or empty
+  std::string racks;            // see Topology
+  std::string algorithm_rules;  // see AlgorithmRules
+  std::string gpu = {};         // the name of a GpuAlgorithm, or empty
+  std::string cuda_aware = {};  // whether MPI accepts GPU memory: 1, 0, or empty
+  std::string host_order = {};  // see Topology
 };
 
 class World {

@@ -14,6 +14,16 @@ bool is(const AlgorithmRules& rules, size_t level, size_t bytes, InterHostAlgori
   return rules.algorithm(level, bytes) == expected;
 }
 
+// Returns the error of a text; empty if there is none.
+std::string refusal(const std::string& text, size_t levels) {
+  try {
+    AlgorithmRules(text, levels);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
 }  // namespace
 
 TEST(without_rules_the_engine_chooses) {
@@ -28,7 +38,7 @@ TEST(one_algorithm_is_that_of_all_levels_and_sizes) {
 }
 
 TEST(a_rule_holds_from_its_number_of_bytes) {
-  const AlgorithmRules rules("whole, 1000: direct/ring, 2000:halving", 2);
+  const AlgorithmRules rules("whole, 1000 : direct / ring, 2000:halving", 2);
   for (size_t level : {0, 1}) {
     EXPECT(is(rules, level, 999, InterHostAlgorithm::whole));
     EXPECT(is(rules, level, 2000, InterHostAlgorithm::halving));
@@ -39,16 +49,14 @@ TEST(a_rule_holds_from_its_number_of_bytes) {
   }
 }
 
+TEST(an_unknown_algorithm_is_refused) {
+  EXPECT_CONTAINS(refusal("tree", 1),
+                  "EASYDDL_ALGORITHM must be one of whole, direct, halving and ring");
+  EXPECT_CONTAINS(refusal("tree", 1), "'tree'");
+}
+
 TEST(a_rule_may_have_more_algorithms_than_there_are_levels_but_not_fewer) {
   EXPECT(is(AlgorithmRules("direct/ring/whole", 2), 1, 7, InterHostAlgorithm::ring));
-  bool is_refused = false;
-  try {
-    AlgorithmRules("whole,5:direct/ring", 3);
-  } catch (const Error& error) {
-    is_refused = std::string(error.what())
-                     .find(
-                         "There are 3 levels between hosts, but "
-                         "'5:direct/ring' has 2 algorithms.") != std::string::npos;
-  }
-  EXPECT(is_refused);
+  EXPECT_CONTAINS(refusal("whole,5:direct/ring", 3),
+                  "There are 3 levels between hosts, but '5:direct/ring' has 2 algorithms.");
 }

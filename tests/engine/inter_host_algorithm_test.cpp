@@ -1,9 +1,6 @@
 // The choice of the algorithm across hosts, by its cost.
 #include "algorithms/inter_host_algorithm.h"
 
-#include <string>
-
-#include "common/check.h"
 #include "trial.h"
 
 namespace {
@@ -78,16 +75,4 @@ TEST(shards_cover_the_data) {
       EXPECT_EQUAL(end, count);
     }
   }
-}
-
-TEST(an_unknown_route_is_refused) {
-  EXPECT(parse_inter_host_algorithm("ring") == InterHostAlgorithm::ring);
-  std::string said;
-  try {
-    parse_inter_host_algorithm("tree");
-  } catch (const Error& error) {
-    said = error.what();
-  }
-  EXPECT(said.find("EASYDDL_ALGORITHM must be one of whole, direct, halving and ring") == 0);
-  EXPECT(said.find("'tree'") != std::string::npos);
 }

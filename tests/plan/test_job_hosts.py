@@ -73,3 +73,15 @@ def test_an_unknown_host(racks):
 def test_only_one_may_say_where_hosts_are(racks, name):
     with pytest.raises(ValueError, match=f"`--plan` and {name} .*both .* Received: .* and '1,0'"):
         of_hosts(racks, ["h1", "h2"], **{name: "1,0"})
+
+
+def test_two_hosts_of_one_name(tmp_path):
+    path = write(tmp_path, ("a", "b"), {})
+    with pytest.raises(ValueError, match=r"has one host for the hosts a\.x\.org, a\.y\.org of"):
+        of_hosts(path, ["a.x.org", "b", "a.y.org"])
+
+
+def test_an_address_has_no_domain(tmp_path):
+    path = write(tmp_path, ("10", "10.0.0.1"), {})
+    with pytest.raises(ValueError, match=r"does not know the hosts 10\.0\.0\.2 of"):
+        of_hosts(path, ["10.0.0.1", "10.0.0.2"])

@@ -140,6 +140,16 @@ def test_a_file_that_cannot_be_written_is_found_before_the_search(
         assert error == f"easyddl plan: argument {option}: {problem}\n"
 
 
+def test_a_file_is_not_written_over_another(network, tmp_path, capsys):
+    both = str(tmp_path / "both.svg")
+    for arguments, problem in [
+        (["-o", network], f"--output: {network} is the file of --topology, too"),
+        (["-o", both, "--plot", both], f"--plot: {both} is the file of --output, too"),
+    ]:
+        status, _, error = plan(capsys, "--topology", network, *arguments)
+        assert (status, error) == (2, f"easyddl plan: argument {problem}\n")
+
+
 def test_a_full_disk(network, capsys):
     status, _, error = plan(capsys, "--topology", network, "-o", "/dev/full")
     assert status == 2

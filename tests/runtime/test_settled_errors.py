@@ -54,7 +54,8 @@ def test_what_could_not_be_given_up_is_given_up_before_the_next_call():
             "KeyError: 'cat'\nTraceback (most recent call last):\n",
             "OSError: KeyError: 'cat'",
         ),
-        ("Nothing follows:\n", "OSError: Nothing follows:"),
+        ("The columns are missing:\nage\n", "OSError: The columns are missing:"),
+        ("Graph execution error:\n", "OSError: Graph execution error:"),
     ],
 )
 def test_the_reason_names_the_cause(text, cause):

@@ -2,6 +2,7 @@
 
 import functools
 import signal
+from functools import partial
 
 import keras
 import numpy as np
@@ -184,6 +185,28 @@ def check_all_ranks_raise_and_try_again():
         assert str(error) == f"no such image on rank {RANK}"
     fit_on(Data(), model)
     assert_replicas_are_equal(model)
+    assert_goes_on()
+
+
+@in_time
+def check_the_next_fit_of_the_same_model():
+    """On JAX the others have lost their variables, also if they have tried to predict since.
+
+    Rank 1 may have lost them, too. Then all ranks get the same error.
+    """
+    model = seeded_model()
+    for batch, predicts in ((0, False), (1, False), (2, False), (2, True)):
+        fit_on(Data(), model)
+        error = error_of(partial(fit_on, Data(batch if RANK == 1 else None), model))
+        assert_named(error, "no such image on rank 1")
+        if predicts:
+            error_of(partial(model.predict, data()[0], verbose=0))
+        error = error_of(partial(fit_on, Data(), model))
+        if error is not None:
+            assert keras.backend.backend() == "jax", repr(error)
+            assert "All ranks have lost the model's variables" in str(error), repr(error)
+            model = seeded_model()
+        assert_replicas_are_equal(model)
     assert_goes_on()
 
 

@@ -41,8 +41,15 @@ class JaxTensors(Backend):
         return jnp.array(array)
 
     def is_lost(self, variable):
-        value = variable.value
-        return isinstance(value, jax.Array) and not is_symbolic(value) and value.is_deleted()
+        try:
+            value = variable.value
+            if isinstance(value, jax.Array) and not is_symbolic(value):
+                value.block_until_ready()
+        except TypeError:
+            return True  # Keras has taken the value out, and there is no initializer any more
+        except RuntimeError:
+            return True  # the array was given to a step, or it is the result of one that failed
+        return False
 
     def to_dense(self, gradient):
         return to_dense(gradient)
