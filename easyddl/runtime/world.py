@@ -41,8 +41,18 @@ _forget_calls: Callable[[], None] = _forget_nothing
 _require_all_ranks: Callable[[str], None] = _allow
 _exchange: Callable[[], Any] = _no_scope
 
-# Whether this rank is in a collective that the script calls.
-_is_of_script = False
+
+class _Call(threading.local):
+    """The call of a thread: another thread may wait for it within a call of its own.
+
+    Attributes:
+        is_of_script: Boolean. Whether the thread is in a collective that the script calls.
+    """
+
+    is_of_script = False
+
+
+_call = _Call()
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -151,7 +161,7 @@ def communicator(of_script=False):
     exchange = _exchange()
     if exchange is None:
         return engine().communicator
-    return exchange.script if of_script or _is_of_script else exchange.own
+    return exchange.script if of_script or _call.is_of_script else exchange.own
 
 
 def reducer_group():
@@ -226,12 +236,11 @@ def on_all_ranks(
 def _calling_for_script(function):
     @functools.wraps(function)
     def run(*args, **kwargs):
-        global _is_of_script
-        before, _is_of_script = _is_of_script, True
+        before, _call.is_of_script = _call.is_of_script, True
         try:
             return function(*args, **kwargs)
         finally:
-            _is_of_script = before
+            _call.is_of_script = before
 
     return run
 
@@ -244,9 +253,8 @@ def give_up(text, error, of_script=False):
         error: The exception.
         of_script: Boolean. Whether the script called the collective.
     """
-    global _is_of_script
     if of_script:
-        _is_of_script = False  # the error may have interrupted the end of the collective
+        _call.is_of_script = False  # the error may have interrupted the end of the collective
     if not is_started() or size() == 1:
         return
     # All ranks raise an error of the engine, or the engine has ended the collective on all ranks.
