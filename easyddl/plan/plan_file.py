@@ -9,7 +9,7 @@ from easyddl.plan.toml_file import TomlFile
 
 _FORMAT = 1
 _MOST_BYTES = 10**18
-_GROUP_NAME = r"[^\s,/\0]+"  # it becomes a part of EASYDDL_RACKS
+_NAME = r"[^\s,/\0]+"  # it becomes a part of EASYDDL_RACKS
 
 
 def group_names(graph, nest):
@@ -26,7 +26,7 @@ def group_names(graph, nest):
             switches = {graph.switch_of(host) for host in cost.hosts_of(group)}
             name = switches.pop() if len(switches) == 1 else ""
             number = 0
-            while not re.fullmatch(_GROUP_NAME, name) or name in used:
+            while not re.fullmatch(_NAME, name) or name in used:
                 number += 1
                 name = f"group{number}"
             used.add(name)
@@ -106,7 +106,7 @@ def read(path, argument="--plan"):
     hosts = _strings(file, "hosts", file.table["hosts"])
     if not hosts:
         raise file.error("hosts", hosts, "a plan needs a host")
-    if not all(re.fullmatch(_GROUP_NAME, host) for host in hosts):
+    if not all(re.fullmatch(_NAME, host) for host in hosts):
         problem = "the name of a host must be a text without spaces, commas and slashes"
         raise file.error("hosts", hosts, problem)
     tables = file.tables("groups", ["name", "members"])
@@ -155,7 +155,7 @@ def _members(file, tables, hosts):
     for index, table in enumerate(tables):
         place = {"table": "groups", "index": index}
         name = table["name"]
-        if not isinstance(name, str) or not re.fullmatch(_GROUP_NAME, name):
+        if not isinstance(name, str) or not re.fullmatch(_NAME, name):
             problem = "the name of a group must be a text without spaces, commas and slashes"
             raise file.error("name", name, problem, **place)
         if name in members or name in hosts:

@@ -89,7 +89,7 @@ def _start_monitored(mpi, core, monitor, seconds, problem):
         core.start_timeline(world, timeline.descriptor)
     monitor.enter("the report of the topology", True)
     threads = affinity.compute_threads() if launched_process.size() is not None else None
-    topology_report.print_topology(comm, world, threads, network.racks)
+    topology_report.print_topology(comm, world, threads, network["racks"])
     monitor.enter("the creation of the first communicator", True)
     communicator = core.Communicator(world, watch_signals=True)
     return Engine(core, world, communicator, core.ReducerGroup(communicator), os.getpid())
@@ -100,9 +100,7 @@ def _world(core, host, seconds, network):
     world = core.World(
         host,
         *seconds,
-        racks=network.racks,
-        host_order=network.order,
-        algorithm=network.algorithm,
+        **network,
         gpu=os.environ.get("EASYDDL_GPU", "").strip(),
         cuda_aware=os.environ.get("EASYDDL_CUDA_AWARE_MPI", "").strip(),
     )
@@ -110,15 +108,6 @@ def _world(core, host, seconds, network):
     world.set_stack(main_thread.where)
     core.set_nccl_folders(mpi_library.nccl_folders())
     return world
-
-
-@dataclasses.dataclass(frozen=True)
-class _Network:
-    """What the user or a plan says of the hosts: the values of the variables EASYDDL_..."""
-
-    racks: str
-    order: str
-    algorithm: str
 
 
 def _network(comm, host):
@@ -129,20 +118,21 @@ def _network(comm, host):
         host: String. The name of this rank's host.
 
     Returns:
-        `_Network`.
+        Dict of arguments of `_core.World`.
     """
     racks, order, plan = (
         os.environ.get(f"EASYDDL_{name}", "").strip() for name in ("RACKS", "HOST_ORDER", "PLAN")
     )
-    algorithm = _algorithm()
+    named = {"racks": racks, "host_order": order, "algorithm": _algorithm()}
     hosts = comm.gather(host)
     with _agreement(comm):
         if hosts is None or not plan:
-            return _Network(racks, order, algorithm)
+            return named
         from easyddl.plan import job_hosts  # only the root of a job with a plan needs it
 
         found = job_hosts.of_hosts(plan, list(dict.fromkeys(hosts)), "EASYDDL_PLAN", os.environ)
-    return _Network(found.racks, found.order, algorithm or found.algorithm)
+    algorithm = named["algorithm"] or found.algorithm
+    return {"racks": found.racks, "host_order": found.order, "algorithm": algorithm}
 
 
 def _algorithm():

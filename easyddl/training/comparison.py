@@ -75,10 +75,9 @@ def compare(fit, seed):
         ValueError: On all ranks, if their data or configurations differ so that no broadcast makes
             them equal.
     """
-    has_lost = lost_variables.are_there(fit.model)
     # The learning rate is a variable, too.
-    sections = {} if has_lost else configuration.sections_of(fit.model)
-    mine = _inputs_of(fit, seed, configuration.checksums(sections), has_lost)
+    sections = {} if fit.has_lost_variables else configuration.sections_of(fit.model)
+    mine = _inputs_of(fit, seed, configuration.checksums(sections))
     by_rank = objects.allgather_object(mine)
     has_lost_by_rank = [each.has_lost_variables for each in by_rank]
     lost_variables.restore(fit.model, has_lost_by_rank)
@@ -103,7 +102,7 @@ def compare(fit, seed):
     return by_rank
 
 
-def _inputs_of(fit, seed, checksums, has_lost_variables):
+def _inputs_of(fit, seed, checksums):
     arguments = fit.arguments
     validation = arguments.get("validation_data")
     numbers = ["epochs", "initial_epoch", "steps_per_epoch", "validation_steps"]
@@ -129,7 +128,7 @@ def _inputs_of(fit, seed, checksums, has_lost_variables):
             lookup_tables.checksums_of(arguments.get(name)) for name in ("x", "validation_data")
         ],
         numbers_may_differ=global_random.may_differ(arguments.get("x")),
-        has_lost_variables=has_lost_variables,
+        has_lost_variables=fit.has_lost_variables,
     )
 
 

@@ -20,6 +20,7 @@ from easyddl.training import (
     callback_order,
     comparison,
     epoch_data,
+    lost_variables,
     metrics,
     preserved_state,
     step_ends,
@@ -81,7 +82,8 @@ class FitContext(context.Context):
         self._has_first_batch = False
         self._first_spec = None
         self._validation_freq = None  # that of the ranks that have validation data
-        self._first_iteration = _iterations_of(model)
+        self.has_lost_variables = lost_variables.are_there(model)
+        self._first_iteration = 0 if self.has_lost_variables else _iterations_of(model)
         self._first_weights = None
         self._reduced_before = _reduced_steps()
 
@@ -343,8 +345,6 @@ class FitContext(context.Context):
 def _iterations_of(model):
     optimizer = getattr(model, "optimizer", None)
     if not getattr(optimizer, "built", False):
-        return 0
-    if any(map(backends.require().is_lost, optimizer.variables)):
         return 0
     # With gradient accumulation `iterations` is a computed tensor, not a variable.
     return int(keras.ops.convert_to_numpy(optimizer.iterations))

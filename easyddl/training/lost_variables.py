@@ -14,7 +14,7 @@ from easyddl.runtime import console, notices, settled_errors
 
 def are_there(model):
     """Returns whether a model or its optimizer has variables without values."""
-    return any(map(backends.require().is_lost, variables_of(model)))
+    return any(map(backends.require().is_lost, _variables_of(model)))
 
 
 def restore(model, ranks):
@@ -46,13 +46,13 @@ def restore(model, ranks):
         f"warning: {names} had lost the model's variables when a step of an earlier fit failed. "
         f"They have the values of rank {root} now."
     )
-    listed = variables_of(model)
+    listed = _variables_of(model)
     for variable in filter(backends.require().is_lost, [*listed, *model.metrics_variables]):
         variable.assign(keras.ops.zeros(variable.shape, variable.dtype))
     variables.broadcast_variables(listed, root)
 
 
-def variables_of(model):
+def _variables_of(model):
     """Returns the variables of a model and of its optimizer."""
     listed = [*model.variables, *getattr(model.optimizer, "variables", ())]
     return list({id(each): each for each in listed}.values())

@@ -20,23 +20,25 @@ bool is_number(const std::string& text) {
 AlgorithmRules::AlgorithmRules(const std::string& text, size_t levels) {
   const auto require = [&text](bool is_right, const std::string& what) {
     if (is_right) return;
-    throw Error("EASYDDL_ALGORITHM must be one of whole, direct, halving and ring, or rules such " +
-                std::string("as whole,100000:direct/ring. ") + what + "Received: '" + text + "'");
+    throw Error(
+        "EASYDDL_ALGORITHM must be one of whole, direct, halving and ring, or rules such as "
+        "whole,100000:direct/ring. " +
+        what + "Received: '" + text + "'");
   };
   if (text.empty()) return;
   for (const std::string& each : split(text, ',')) {
-    const size_t colon = each.find(':');
-    const bool has_number = colon != std::string::npos;
+    const std::vector<std::string> parts = split(each, ':');
+    const bool has_number = parts.size() > 1;
+    require(parts.size() <= 2, "");
     require(has_number != rules_.empty(),
             "The first rule has no number of bytes, and each other has one. ");
     Rule rule{0, {}};
     if (has_number) {
-      const std::string number = split(each.substr(0, colon), ',')[0];
-      require(is_number(number), "'" + number + "' is not a number of bytes. ");
-      rule.from = std::stoul(number);
+      require(is_number(parts[0]), "'" + parts[0] + "' is not a number of bytes. ");
+      rule.from = std::stoul(parts[0]);
       require(rule.from > rules_.back().from, "The numbers of bytes must ascend. ");
     }
-    for (const std::string& name : split(has_number ? each.substr(colon + 1) : each, '/')) {
+    for (const std::string& name : split(parts.back(), '/')) {
       const std::optional<InterHostAlgorithm> algorithm = inter_host_algorithm_named(name);
       require(algorithm.has_value(), "");
       rule.by_level.push_back(*algorithm);

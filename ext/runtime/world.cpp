@@ -52,8 +52,9 @@ bool flag(const std::string& text) {
 
 World::World(const std::string& host, Deadlines deadlines, const NetworkOptions& options)
     : comm_(duplicate_world()),
-      topology_(comm_.get(), host, broadcast_text(comm_.get(), options.racks),
-                broadcast_text(comm_.get(), options.host_order)),
+      // Braces, because they evaluate the broadcasts in the order in which they stand.
+      topology_{comm_.get(), host, broadcast_text(comm_.get(), options.racks),
+                broadcast_text(comm_.get(), options.host_order)},
       algorithm_rules_(broadcast_text(comm_.get(), options.algorithm_rules),
                        topology_.levels.size()),
       gpu_algorithm_(parse_gpu_algorithm(broadcast_text(comm_.get(), options.gpu))),

@@ -381,6 +381,7 @@ def check_a_fit_in_a_thread():
     model, errors = new_model(), []
 
     def train():
+        time.sleep(0.1)  # until the main thread of even ranks waits for this one
         try:
             fit(model, steps=4)
         except Exception as error:
@@ -390,7 +391,7 @@ def check_a_fit_in_a_thread():
         thread = threading.Thread(target=train, name="training")
         with ddl.collectives_in(thread) if is_lent else contextlib.nullcontext():
             thread.start()
-            time.sleep(0.3 * (RANK % 2))  # on other ranks the main thread waits for the fit at once
+            time.sleep(0.5 * (RANK % 2))
         thread.join()
         if is_lent or SIZE == 1:
             assert not errors, errors
