@@ -168,7 +168,9 @@ def _group(name, members, survey, rates):
                 rate for pair, rate in each.items() if pair[way] in inside and not inside >= {*pair}
             ]
             most[way] = max(most[way], sum(passing))
-    return Group(name, members, _within(inside, rates), across, min(most))
+    # A little more than one pair reaches alone is the unsteadiness of several connections.
+    uplink = min(most) if min(most) >= CLEAR * across else across
+    return Group(name, members, _within(inside, rates), across, uplink)
 
 
 def _alike(rates):

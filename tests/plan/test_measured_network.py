@@ -33,6 +33,21 @@ def test_racks_with_a_slow_uplink(seed):
     assert planner.plan(found.graph, hosts, 16e6).nest == (("h1", "h3"), ("h2", "h4"))
 
 
+def test_connections_that_seem_to_share_more_than_one_has():
+    """Connections that take turns have medians whose sum is more than the rate of their link."""
+    racks = [(("h1", "h3"), G / 5), (("h2", "h4"), G / 5)]
+    network = Network(named("h1 h2 h3 h4"), racks)
+    alone = {
+        pair: rate
+        for each in itertools.permutations(network.hosts, 2)
+        for pair, rate in network.rates([each]).items()
+    }
+    both = [[*pairs, *(p[::-1] for p in pairs)] for pairs in rounds(list(network.hosts))]
+    together = [{pair: 1.3 * rate for pair, rate in network.rates(each).items()} for each in both]
+    judged = measured_network.judge(Survey(list(network.hosts), alone, [together], {}))
+    assert [group.uplink for group in judged.groups] == [G / 5, G / 5]
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_an_uplink_that_shows_only_while_all_send(seed):
     racks = [(("h1", "h3"), G), (("h2", "h4"), G)]
