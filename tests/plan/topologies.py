@@ -85,6 +85,8 @@ LARGE = {
     "rates": two_rates(10, 5),
     "line": chain([4, 4, 4], G / 2, False),
     "ring": chain([3, 3, 3, 3, 3], G / 2, True),
+    "ring of unequal racks": chain([5, 1, 3, 1, 6], G / 3, True),
+    "many racks": racks([4] * 16, G),
     "racks of Cho": racks([16, 16, 16], G),
     "flat": racks([24], G),
 }
