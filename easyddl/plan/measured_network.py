@@ -161,7 +161,7 @@ def _group(name, members, survey, rates):
     inside = frozenset(members)
     across = _across(inside, rates)
     # In either direction, the most that left or reached the group in any round.
-    most = [across, across]
+    most = [0.0, 0.0]
     for each in itertools.chain.from_iterable(survey.together):
         for way in (0, 1):
             passing = [

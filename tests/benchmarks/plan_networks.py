@@ -38,6 +38,7 @@ def gains(name, size, orders):
     """Returns the gains over the engine's algorithm, then a ring: as listed, median, worst."""
     hosts, links = NETWORKS[name]
     network, graph = flow_simulation.Network(hosts, links), graph_of(hosts, links)
+    engine = cost.engine_algorithm(size, len(hosts))
 
     def time(nest, algorithms):
         job = flow_simulation.simulate(network, nest, algorithms, size)
@@ -47,7 +48,6 @@ def gains(name, size, orders):
     def gains_of(order):
         found = planner.plan(graph, order, size)
         planned = time(found.nest, found.algorithms(size))
-        engine = cost.engine_algorithm(size, len(hosts))
         return [time(tuple(order), [each]) / planned for each in (engine, "ring")]
 
     listed = gains_of(hosts)
