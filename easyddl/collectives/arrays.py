@@ -46,7 +46,7 @@ def reduce_arrays(arrays, dtype, op, text):
 
 
 def broadcast_arrays(arrays, root_rank, text):
-    """Returns the root's arrays, as new arrays on all ranks.
+    """Returns the root's arrays: new arrays, or on the root the arrays themselves.
 
     Args:
         arrays: List of NumPy arrays, of the same shapes and dtypes on all ranks.
@@ -55,14 +55,14 @@ def broadcast_arrays(arrays, root_rank, text):
     """
     with world.failing_alike(text):
         arrays = [contiguous(array) for array in arrays]
-        results = [array.copy() for array in arrays]
+        results = [np.empty_like(array) for array in arrays]  # on the root nothing is written
     world.communicator().broadcast(
         [as_bytes(array) for array in arrays],
         [as_bytes(result) for result in results],
         root_rank,
         world.fingerprint(text),
     )
-    return results
+    return arrays if world.rank() == root_rank else results
 
 
 def _like(argument, result):
@@ -144,7 +144,7 @@ def broadcast(x: ArrayT, root_rank: int = 0) -> ArrayT:
 
     def run(argument, text):
         (result,) = broadcast_arrays([argument.array], root_rank, text)
-        return _like(argument, result)
+        return _like(argument, result.copy() if world.rank() == root_rank else result)
 
     return arguments.collective("broadcast", x, prepare, run, root_rank=root_rank)
 

@@ -40,7 +40,7 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int = 0) -> None:
     try:
         arguments.check_root(root_rank)
         variables = list(variables)
-        values = [_value(variable) for variable in variables]
+        values = [value_of(variable) for variable in variables]
     except Exception as problem:
         world.fail_alike(f"{text} with a bad argument", problem)
     text = f"{text} of ({_listed(variables, values)})"
@@ -69,7 +69,7 @@ def average_variables(variables, what, weight=1.0):
     """
     if world.size() == 1 or not variables:
         return
-    values = [np.asarray(variable.numpy()) for variable in variables]
+    values = [value_of(variable) for variable in variables]
     # One array needs one collective. In float64 the mean of equal float32 numbers is that number.
     # The leading 1 becomes the sum of the weights.
     flat = np.concatenate([[1.0], *(value.ravel().astype(np.float64) for value in values)])
@@ -88,10 +88,13 @@ def checksum(array):
     return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
 
 
-def _value(variable):
-    """Returns the value of a Keras or backend variable, as a NumPy array."""
+def value_of(variable):
+    """Returns the value of a Keras or backend variable, as a NumPy array to read.
+
+    It may share the variable's memory, where `variable.numpy()` of a Keras variable copies.
+    """
     backend = backends.backend_of(variable)
-    if backend is not None and backend.is_variable(variable):
+    if backend is not None and (backend.is_variable(variable) or hasattr(variable, "assign")):
         return backend.to_numpy(variable)
     if not hasattr(variable, "assign") or not hasattr(variable, "numpy"):
         raise TypeError(

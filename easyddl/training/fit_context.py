@@ -9,7 +9,7 @@ import numpy as np
 
 from easyddl import backends
 from easyddl.collectives import objects
-from easyddl.collectives.variables import checksum
+from easyddl.collectives.variables import checksum, value_of
 from easyddl.compat import keras_trainer, patches
 from easyddl.data import global_random, set_epoch
 from easyddl.reducer import gradient_reducer
@@ -358,7 +358,7 @@ def _sampled_weights(model):
     cls = type(model)
     if metrics.is_of_keras(cls.train_step) and metrics.is_of_keras(cls.make_train_function):
         return None
-    values = [np.asarray(each.numpy()).reshape(-1) for each in model.trainable_weights]
+    values = [value_of(each).reshape(-1) for each in model.trainable_weights]
     return [checksum(each[:: each.size // 4096 + 1]) for each in values]
 
 

@@ -173,7 +173,7 @@ def sync_from_root(model, root_rank=0):
     synced = [(v, merge) for v, merge in _state_variables(model) if merge not in _IN_STEP]
     if world.size() == 1 or not synced:
         return
-    mine = np.array([variables.checksum(v.numpy()) for v, _ in synced], np.int64)
+    mine = np.array([variables.checksum(variables.value_of(v)) for v, _ in synced], np.int64)
     checksums = arrays.allgather(mine[None])
     differing = [synced[i] for i in np.flatnonzero((checksums != checksums[0]).any(axis=0))]
     if differing:

@@ -7,7 +7,7 @@ import numpy as np
 
 from easyddl import backends
 from easyddl.collectives import arguments, arrays, objects
-from easyddl.collectives.variables import checksum
+from easyddl.collectives.variables import checksum, value_of
 from easyddl.compat import keras_layer
 from easyddl.runtime import console, settled_errors
 from easyddl.training import adapted_layers, layer_state, model_state
@@ -57,7 +57,7 @@ def differences(model):
     late = {id(variable) for variable in layer_state.synced_at_epoch_end(model)}
     compared = [each for each in model_state.shared_variables(model) if id(each) not in late]
     constants = _constants_of(model)
-    mine = [checksum(each.numpy()) for each in compared]
+    mine = [checksum(value_of(each)) for each in compared]
     mine.append(zlib.crc32(repr(constants).encode()))
     checksums = arrays.allgather(np.array([mine], np.int64))
     differing = np.flatnonzero((checksums != checksums[0]).any(axis=0)).tolist()
@@ -75,7 +75,7 @@ def differences(model):
 
 def _sizes_of_differences(compared):
     """Returns texts that say how large the differences of variables are. Collective."""
-    values = [np.asarray(each.numpy()) for each in compared]
+    values = [value_of(each) for each in compared]
     roots = arrays.broadcast_arrays(values, 0, "variables that differ") if values else []
     mine = [_distance(*pair) for pair in zip(values, roots, strict=True)]
     by_rank = objects.allgather_object(mine)
