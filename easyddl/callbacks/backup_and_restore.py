@@ -245,7 +245,7 @@ class BackupAndRestore(FreshCopy, keras.callbacks.Callback):
         self._preemption.end_if_asked(received, f"Saved {position}, to {self.backup_dir}")
 
     def _write(self, folder, state):
-        arrays = [variables.value_of(variable) for variable in self._variables()]
+        arrays = [np.asarray(variable.numpy()) for variable in self._variables()]
         # Save bytes, because NumPy's files do not support bfloat16. The files contain a checksum
         # of each array.
         np.savez(folder / _VARIABLES, *(as_bytes(contiguous(array)) for array in arrays))

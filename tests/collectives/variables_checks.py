@@ -1,6 +1,7 @@
 """One rank's variables on all."""
 
 import keras
+import ml_dtypes
 import numpy as np
 from ranks import assert_same_on_all, assert_world_works, comm, error_of
 from steps import backend_variable
@@ -9,6 +10,10 @@ import easyddl as ddl
 
 # What a tensor is called that is no variable; on PyTorch all are.
 TENSOR = {"tensorflow": "EagerTensor", "jax": "ArrayImpl"}.get(keras.backend.backend())
+
+
+def keras_variable(array):
+    return keras.Variable(array, dtype=array.dtype.name, trainable=False)
 
 
 def differing_variables(rank):
@@ -21,8 +26,10 @@ def differing_variables(rank):
         random.standard_normal(()).astype(np.float16),
         np.zeros((0, 2), np.float32),
         random.random(3) < 0.5,
+        random.integers(0, 100, (2, 3)).astype(ml_dtypes.bfloat16),
+        random.integers(-9, 9, 7).astype(np.int32),
     ]
-    makers = [lambda a: keras.Variable(a, dtype=a.dtype.name), *[backend_variable] * 5]
+    makers = [keras_variable, *[backend_variable] * 5, keras_variable, keras_variable]
     return arrays, [make(array) for make, array in zip(makers, arrays, strict=True)]
 
 
