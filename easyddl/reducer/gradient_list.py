@@ -291,6 +291,7 @@ def _new_reducer(what, specs, plan, tables=()):
     """
     of_buckets = [(specs[bucket[0]][0], [_bytes(specs[i]) for i in bucket]) for bucket in plan]
     group = world.reducer_group()
+    what = world.in_call(what)
     return world.engine().core.Reducer(group, what, of_buckets, "mean", list(tables))
 
 

@@ -10,7 +10,8 @@ import functools
 _MARK = "_easyddl_settled_in"
 
 _latest = 0  # the number of the function that `call` entered last
-_unheard = None  # the `give_up` of an error that raised another error itself
+_unheard = None  # the `give_up` of an error of which the other ranks have not heard yet
+_unheard_error = None  # that error
 
 
 def settled(error):
@@ -28,6 +29,18 @@ def is_settled(error):
     return _MARK in vars(error)
 
 
+def postpone(give_up, error):
+    """Calls `give_up` with an error before the next function that `call` runs, if there is one.
+
+    Args:
+        give_up: Function of the exception.
+        error: The exception.
+    """
+    global _unheard, _unheard_error
+    _unheard_error = error
+    _unheard = give_up
+
+
 def call(function, give_up, *args, **kwargs):
     """Calls a function, and `give_up` before an error leaves it.
 
@@ -41,10 +54,10 @@ def call(function, give_up, *args, **kwargs):
         *args: Passed to the function.
         **kwargs: Passed to the function.
     """
-    global _latest, _unheard
+    global _latest, _unheard, _unheard_error
     if _unheard is not None:
-        _unheard(RuntimeError("an earlier error, which this rank could not tell the other ranks"))
-        _unheard = None
+        _unheard(_unheard_error)
+        postpone(None, None)
     _latest += 1
     number = _latest
     # Each call is on the line of its `try`, so that no exception, such as an interrupt, can be
@@ -54,6 +67,7 @@ def call(function, give_up, *args, **kwargs):
     except BaseException as error:
         try: _give_up(give_up, error, number)  # noqa: E701
         except BaseException:
+            _unheard_error = error
             _unheard = give_up
             raise
         raise

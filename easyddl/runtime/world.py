@@ -54,6 +54,9 @@ class _Call(threading.local):
 
 _call = _Call()
 
+_failed_updates: list[int] = []  # see `note_failed_update`
+_MOST_SHOWN = 8
+
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
@@ -164,10 +167,37 @@ def communicator(of_script=False):
     return exchange.script if of_script or _call.is_of_script else exchange.own
 
 
+def in_call(text):
+    """Returns the text of a reduction, and the call of the user in which it is registered."""
+    called = _called()
+    return f"{text} in {called}" if called else text
+
+
 def reducer_group():
     """Returns the group of the reducers that are registered now: see `communicator`."""
     exchange = _exchange()
     return engine().reducer_group if exchange is None else exchange.reducer_group
+
+
+def note_failed_update(number):
+    """Makes later collectives fail, unless the same updates of optimizers failed on all ranks.
+
+    Otherwise the weights of the ranks differ.
+
+    Args:
+        number: Integer. The number of the update among those that this rank has begun.
+    """
+    _failed_updates.append(number)
+
+
+def _after_failures():
+    """Returns what collectives say of themselves after updates have failed on this rank."""
+    if not _failed_updates:
+        return ""
+    shown = ", ".join(map(str, _failed_updates[:_MOST_SHOWN]))
+    more = f" and {len(_failed_updates) - _MOST_SHOWN} others until {_failed_updates[-1]}"
+    after = shown + (more if len(_failed_updates) > _MOST_SHOWN else "")
+    return f" after updates {after} of optimizers failed there"
 
 
 def fingerprint(text):
@@ -189,7 +219,7 @@ def fingerprint(text):
             text = f"{called} (in {text})"
     else:  # another thread cannot know whether other ranks are in a fit
         text += " in a thread of collectives_in()"
-    return engine().core.Fingerprint(text)
+    return engine().core.Fingerprint(text + _after_failures())
 
 
 def require_owner(text):

@@ -101,11 +101,17 @@ class Context(Scope):
 
     def _give_up(self, error):
         """Ends the call on the other ranks, which may wait in it for this one."""
-        # The end of a script is announced when it comes.
-        if self.exchange is None or isinstance(error, SystemExit):
+        if self.exchange is None:
+            return
+        # The end of a script is announced when it comes. It does not come if the script catches it.
+        if isinstance(error, SystemExit):
+            settled_errors.postpone(self._end_exchange, error)
             return
         if not self.exchange.own.failure:  # otherwise no step in progress can end
             self.let_steps_end()
+        self._end_exchange(error)
+
+    def _end_exchange(self, error):
         self.exchange.own.give_up(settled_errors.why_given_up(error, self.called))
 
     def let_steps_end(self):

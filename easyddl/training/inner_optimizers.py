@@ -1,12 +1,14 @@
 """The optimizers to which an optimizer passes its gradients."""
 
 import collections.abc
+import functools
 import itertools
 import types
 
 import keras
 
-_NO_HOLDERS = (type, types.FunctionType, types.ModuleType)
+_NO_HOLDERS = (type, types.ModuleType)
+HOOKED = "_easyddl_hooked"  # the attribute of a method's hook that contains the optimizer
 _CONTAINERS = (list, tuple, set, frozenset, collections.deque)
 
 # Objects of these packages are not searched, such as variables and models. A model keeps optimizers
@@ -20,7 +22,7 @@ def inner_optimizers(optimizer):
     """Returns the optimizers that an optimizer holds, and those that they hold.
 
     They are attributes, as that of a `LossScaleOptimizer` is, or inside of containers or plain
-    objects that are attributes.
+    objects that are attributes. An attribute may also be one of their methods.
 
     Args:
         optimizer: A Keras optimizer.
@@ -63,6 +65,12 @@ def _search_of(kind):
     """Returns the function that lists what an instance of a class holds; `None` for optimizers."""
     if issubclass(kind, keras.optimizers.Optimizer):
         return None
+    if issubclass(kind, types.MethodType):
+        return lambda each: [each.__self__]
+    if issubclass(kind, types.FunctionType):  # the hook of a method, and what wraps that
+        return lambda each: [vars(each)[HOOKED]] if HOOKED in vars(each) else []
+    if issubclass(kind, functools.partial):
+        return lambda each: [each.func, *each.args, *each.keywords.values()]
     if issubclass(kind, dict):
         return lambda each: list(each.values())
     if issubclass(kind, _CONTAINERS):

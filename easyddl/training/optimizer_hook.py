@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import weakref
 
 import keras
@@ -12,9 +13,10 @@ from easyddl.reducer.gradient_reducer import GradientReducer, is_overwritten
 from easyddl.runtime import settled_errors, world
 from easyddl.steps import context
 from easyddl.steps.batch_weight import UNWEIGHTED
-from easyddl.training.inner_optimizers import inner_optimizers
+from easyddl.training.inner_optimizers import HOOKED, inner_optimizers
 
 _UPDATE = "the update of an optimizer"  # for messages
+_numbers = itertools.count(1)  # of the updates that this rank has begun
 _HOOK = "_easyddl_reducer"
 _KEPT = "_easyddl_kept_hook"  # what removes the hook of `keep_hook`, and its settings
 
@@ -64,6 +66,8 @@ def hook(optimizer, reducer):
     replacements = replacements_for(optimizer, reducer)
     uncompiled = backends.require().uncompiled
     hooked = {name: uncompiled(_by_all_ranks(each)) for name, each in replacements.items()}
+    for method in hooked.values():
+        vars(method)[HOOKED] = optimizer
     undo, unmark = patches.replace_all(optimizer, hooked), patches.add(optimizer, _HOOK, reducer)
 
     def unhook():
@@ -81,7 +85,14 @@ def _by_all_ranks(update):
     @world.on_all_ranks(_UPDATE)
     def call(*args, **kwargs):
         world.require_owner(_UPDATE)
-        return update(*args, **kwargs)
+        number = next(_numbers)
+        try:
+            return update(*args, **kwargs)
+        except BaseException:
+            # The next fit broadcasts the weights. Nothing makes them equal outside of one.
+            if not context.active():
+                world.note_failed_update(number)
+            raise
 
     return call
 

@@ -114,6 +114,15 @@ def test_epochs_of_objects_that_are_numbers(at, kind):
     np.testing.assert_array_equal(batch[0], np.array(list(columns.values())).T[batch[1]])
 
 
+def test_epochs_of_objects_with_missing_values(at):
+    at(0, 1)
+    table = np.array([[0.5, "a"], [1.5, None]], object)
+    for missing in (table, table[:, 1]):
+        batches = split_data(missing, [0, 1], shuffle="epoch")
+        with pytest.raises(TypeError, match=r"fill in missing values\. .*None, of type NoneType"):
+            batches[0]
+
+
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="texts are TensorFlow's")
 def test_epochs_of_lists_of_texts(at):
     at(0, 1)

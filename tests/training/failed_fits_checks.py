@@ -177,6 +177,25 @@ def check_the_end_of_a_fit():
 
 
 @in_time
+def check_an_exit_that_the_script_catches():
+    class Exit(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if RANK == 1:
+                raise SystemExit(3)
+
+    try:
+        fit_on(Data(), None, Exit())
+    except BaseException as error:
+        caught = error
+    assert ddl.allgather_object(RANK) == list(range(SIZE))
+    if RANK == 1:
+        assert isinstance(caught, SystemExit), repr(caught)
+    else:
+        assert "rank 1" in str(caught) and "SystemExit: 3" in str(caught), repr(caught)
+    assert_goes_on()
+
+
+@in_time
 def check_all_ranks_raise_and_try_again():
     model = seeded_model()
     for _ in range(3):

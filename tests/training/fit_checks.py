@@ -750,6 +750,8 @@ def check_a_distributed_optimizer_in_any_wrapper():
         "nested": lambda inner: [({"a": [inner]},)],
         "holder": lambda inner: types.SimpleNamespace(a=types.SimpleNamespace(b=inner)),
         "slots": Slotted,
+        "method": lambda inner: inner.apply,
+        "partial": lambda inner: functools.partial(print, inner.apply),
     }
     for hold in held.values():
         inner = ddl.DistributedOptimizer(keras.optimizers.SGD(1.0))

@@ -1,4 +1,4 @@
-"""One rank leaves a fit by an error, which some ranks do not catch."""
+"""One rank leaves a fit by an error, which some ranks do not catch, or fails in an update."""
 
 import pathlib
 import re
@@ -49,3 +49,11 @@ def test_all_catch_theirs(backend, ranks):
     status, printed = run(backend, 0, 1)
     assert status == 0, printed
     assert printed.count("scores [0, 1]") == 2, printed
+
+
+@mpi.jobs("torch:2 tensorflow:3")
+def test_an_update_fails_on_one_rank(backend, ranks):
+    mpi.require(backend)
+    script = SCRIPT.with_name("failed_update_job.py")
+    done = mpi.run(ranks, script, env={"KERAS_BACKEND": backend}, timeout=200)
+    assert done.stdout.count("all ranks have heard") == ranks, done.stdout
