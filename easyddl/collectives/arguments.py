@@ -32,6 +32,11 @@ class ArrayArgument:
         self.backend = backends.backend_of(x)
         if self.backend is not None:
             self.array = self.backend.to_numpy(x)
+        elif isinstance(x, np.ma.MaskedArray):
+            raise TypeError(
+                "`x` must have all its values. Fill in those that are masked, as in `x.filled(0)`. "
+                f"Received: x of type {type(x).__name__}"
+            )
         elif isinstance(x, np.ndarray | np.generic | numbers.Number):
             self.array = np.asarray(x)
         else:

@@ -51,6 +51,9 @@ def bad_inputs():
         yield allreduce(x, "max"), good, TypeError, words
         yield lambda x=x: ddl.broadcast(x), lambda: ddl.broadcast(GOOD), TypeError, words
         yield lambda x=x: ddl.allgather(x), lambda: ddl.allgather(GOOD), TypeError, words
+    masked = np.ma.masked_array([1.0, 2.0], [True, False])
+    words = ("Fill in those that are masked", "x of type MaskedArray")
+    yield allreduce(masked), good, TypeError, words
     for x, kind in (
         ([1.0, 2.0], "list"),
         ({"a": 1}, "dict"),
