@@ -214,12 +214,16 @@ def fingerprint(text):
     """
     require_owner(text)
     if calling_thread.is_main():
-        called = _called()
-        if called and called not in text:
-            text = f"{called} (in {text})"
+        text = _within_call(text)
     else:  # another thread cannot know whether other ranks are in a fit
         text += " in a thread of collectives_in()"
     return engine().core.Fingerprint(text + _after_failures())
+
+
+def _within_call(text):
+    """Returns the text of a collective, after the call of the user that contains it."""
+    called = _called()
+    return f"{called} (in {text})" if called and called not in text else text
 
 
 def require_owner(text):
@@ -231,12 +235,13 @@ def require_owner(text):
     if calling_thread.is_owner() or size() == 1:
         return
     raise RuntimeError(
-        f"On rank {rank()} the thread {threading.current_thread().name!r} called {text}, but the "
-        f"thread {calling_thread.owner().name!r} calls the collectives of this rank. Two threads "
-        "may call them in a different order on each rank, and get each other's data. Call all "
-        "collectives in the main thread, or lend them to one other: `with "
-        "ddl.collectives_in(thread):`. A thread that exchanges data at the same time as the main "
-        "thread needs a communicator of its own: `mpi4py.MPI.COMM_WORLD.Dup()`."
+        f"On rank {rank()} the thread {threading.current_thread().name!r} called "
+        f"{_within_call(text)}, but the thread {calling_thread.owner().name!r} calls the "
+        "collectives of this rank. Two threads may call them in a different order on each rank, "
+        "and get each other's data. Call all collectives in the main thread, or lend them to one "
+        "other: `with ddl.collectives_in(thread):`. A thread that exchanges data at the same time "
+        "as the main thread needs a communicator of its own: "
+        "`mpi4py.MPI.COMM_WORLD.Dup()`."
     )
 
 

@@ -1,6 +1,7 @@
 """The active scopes of this rank: calls of `fit` and `evaluate`, and parts of these calls."""
 
 import contextlib
+import threading
 from typing import Any, Protocol
 
 from easyddl.runtime import settled_errors, world
@@ -39,11 +40,14 @@ class Scope:
 
     Attributes:
         called: String. What the user called, for messages.
+        thread: Integer. The thread that entered the scope.
     """
 
     called = ""
+    thread = 0
 
     def __enter__(self):
+        self.thread = threading.get_ident()
         _active.append(self)
         return self
 
@@ -128,11 +132,12 @@ def active(kind=Context):
 
 
 def called():
-    """Returns the outermost active call of the user, such as "model.fit()"; empty without one.
+    """Returns the outermost active call of this thread, such as "model.fit()"; empty without one.
 
     Inner calls, which a callback may make, are not returned, because some ranks may not make them.
     """
-    return next((each.called for each in _active if each.called), "")
+    thread = threading.get_ident()
+    return next((each.called for each in _active if each.called and each.thread == thread), "")
 
 
 def of(model, kind=Context):

@@ -139,6 +139,20 @@ def check_a_call_on_one_rank_ends_the_waits_of_all():
     renew_communicator()
 
 
+def check_the_call_of_the_user_is_named():
+    if SIZE == 1:
+        return
+
+    def first():
+        with ddl.root_first():
+            pass
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        text = error_of(RuntimeError, lambda: pool.submit(first).result())
+    assert "called root_first() (in broadcast_object(root_rank=0)), but the thread" in text, text
+    renew_communicator()
+
+
 def check_calls_in_threads_of_tensorflow_are_refused_on_all_ranks():
     if SIZE == 1 or BACKEND != "tensorflow":
         return

@@ -47,7 +47,9 @@ def test_a_late_rank_is_named_with_what_it_does():
     # One of those that wait speaks for all, and says in what: the step, and the bucket.
     begin = f"easyddl: warning: rank 0 on host {HOST} has waited for"
     assert all(each.startswith(begin) for each in late), printed
-    assert re.search(r"in bucket 1 of 1 in step 3 of the reduction of 2 gradients .* in model.fit\(\)", late[0])
+    assert re.search(
+        r"in bucket 1 of 1 in step 3 of the reduction of 2 gradients .* in model.fit\(\)", late[0]
+    )
     assert re.search(
         rf"rank 1 on host {HOST} has not entered it\. Its script is at\n(.*\n)*.*in be_elsewhere",
         printed,
