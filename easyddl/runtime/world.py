@@ -185,7 +185,7 @@ def note_failed_update(number):
     Otherwise the weights of the ranks differ.
 
     Args:
-        number: Integer. The number of the update among those that this rank has begun.
+        number: Integer. The number of the update among those outside of fits.
     """
     _failed_updates.append(number)
 

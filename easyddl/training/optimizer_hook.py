@@ -16,7 +16,7 @@ from easyddl.steps.batch_weight import UNWEIGHTED
 from easyddl.training.inner_optimizers import HOOKED, inner_optimizers
 
 _UPDATE = "the update of an optimizer"  # for messages
-_numbers = itertools.count(1)  # of the updates that this rank has begun
+_numbers = itertools.count(1)  # of the updates outside of fits that this rank has begun
 _HOOK = "_easyddl_reducer"
 _KEPT = "_easyddl_kept_hook"  # what removes the hook of `keep_hook`, and its settings
 
@@ -85,13 +85,13 @@ def _by_all_ranks(update):
     @world.on_all_ranks(_UPDATE)
     def call(*args, **kwargs):
         world.require_owner(_UPDATE)
+        if context.active():  # ranks have different numbers of updates; the next fit broadcasts
+            return update(*args, **kwargs)
         number = next(_numbers)
         try:
             return update(*args, **kwargs)
         except BaseException:
-            # The next fit broadcasts the weights. Nothing makes them equal outside of one.
-            if not context.active():
-                world.note_failed_update(number)
+            world.note_failed_update(number)
             raise
 
     return call
