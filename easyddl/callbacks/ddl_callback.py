@@ -26,6 +26,7 @@ from easyddl.training import (
     evaluation_context,
     evaluation_metrics,
     fit_context,
+    layer_constants,
     layer_state,
     loss_weight,
     metrics_hook,
@@ -220,7 +221,9 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
         for optimizer in model_state.optimizers(model):
             fit.step.hook(optimizer)
         if world.size() > 1:
-            fit.on_success(lambda: self._end_fit(fit))
+            compares = self.check_replicas is not False
+            others = layer_constants.of(model).others if compares else {}
+            fit.on_success(lambda: self._end_fit(fit, others))
             fit.on_steps_end(lambda: epoch_end.end_steps(fit, self.uneven, self._epoch))
             fit.at_end.callback(metrics_hook.hook(model, fit))
             used_variables.watch(fit)
@@ -232,8 +235,13 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
         _ = fit.meter
         global_batch.watch(fit)
 
-    def _end_fit(self, fit):
-        """Checks the trained model. Called after all epochs if no rank has raised an error."""
+    def _end_fit(self, fit, others):
+        """Checks the trained model. Called after all epochs if no rank has raised an error.
+
+        Args:
+            fit: `FitContext`.
+            others: Dict: see `layer_constants.Constants`, at the begin of the fit.
+        """
         model = fit.model
         # Steps may train nothing: without trainable weights, or in a `train_step` of one's own.
         if fit.has_steps and not fit.join.has_gradients and fit.has_moved_weights():
@@ -242,13 +250,24 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
                 "Therefore no gradients were averaged, and every rank trained alone. Apply the "
                 "gradients with a Keras optimizer within `train_step`."
             )
-        found = replica_check.differences(model) if self.check_replicas is not False else None
+        if self.check_replicas is False:
+            return
+        found = replica_check.differences(model)
         if found:
             notices.tell(
                 f"warning: the ranks' models differ after model.fit(): {found}. "
                 f"{replica_check.ROUNDING} Otherwise something changes them on some ranks only, "
                 "for example a callback. DDLCallback(check_replicas=1) finds the step; "
                 "check_replicas=False disables this comparison."
+            )
+        now = layer_constants.of(model)
+        # What has changed in the fit is no constant.
+        kept = dict(now.others.items() & others.items())
+        found = replica_check.differing_constants({**now.arrays, **kept})
+        if found:
+            text = replica_check.text_of_constants("after model.fit()", found)
+            notices.tell(
+                f"warning: the ranks' {text} check_replicas=False disables this comparison."
             )
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:

@@ -1,16 +1,11 @@
 """Checks whether all ranks hold the same model."""
 
-import zlib
-
-import keras
 import numpy as np
 
-from easyddl import backends
-from easyddl.collectives import arguments, arrays, objects
+from easyddl.collectives import arrays, objects
 from easyddl.collectives.variables import checksum, value_of
-from easyddl.compat import keras_layer
 from easyddl.runtime import console, settled_errors
-from easyddl.training import adapted_layers, layer_state, model_state
+from easyddl.training import layer_constants, layer_state, model_state
 
 ROUNDING = (
     "If they differ by rounding only (by less than 1e-5), a custom step computes with numbers that "
@@ -25,8 +20,8 @@ _CHANGED = (
 def check(model, place, cause=_CHANGED):
     """Raises the same error on all ranks unless their weights and optimizer variables are equal.
 
-    Each rank computes a checksum of each variable (CRC-32 of its bytes), and of each array that a
-    layer keeps in an attribute. The ranks exchange the checksums, not the variables. Variables that
+    Each rank computes a checksum of each variable (CRC-32 of its bytes), and of the arrays that
+    layers keep in attributes. The ranks exchange the checksums, not the variables. Variables that
     are expected to differ are not compared: the moving statistics of batch normalization, the
     states of stateful RNNs, state of layers that is synchronized at the end of an epoch, and
     accumulated gradients.
@@ -40,9 +35,23 @@ def check(model, place, cause=_CHANGED):
         RuntimeError: On all ranks. The message names the variables and the ranks.
     """
     found = differences(model)
+    constants = differing_constants(layer_constants.of(model).arrays)
+    texts = []
     if found:
-        error = RuntimeError(f"The ranks' models differ {place}: {found}. {cause}")
-        raise settled_errors.settled(error)
+        texts.append(f"The ranks' models differ {place}: {found}. {cause}")
+    if constants:
+        texts.append(f"The ranks' {text_of_constants(place, constants)}")
+    if texts:
+        raise settled_errors.settled(RuntimeError(" ".join(texts)))
+
+
+def text_of_constants(place, constants):
+    """Returns the end of a message about values that layers keep: see `differing_constants`."""
+    return (
+        f"layers keep different values {place}: {constants}. Each rank computed them by itself. "
+        "Compute them with all data before split_data, set a seed, or take those of one rank by "
+        "ddl.broadcast_object()."
+    )
 
 
 def differences(model):
@@ -56,20 +65,14 @@ def differences(model):
     """
     late = {id(variable) for variable in layer_state.synced_at_epoch_end(model)}
     compared = [each for each in model_state.shared_variables(model) if id(each) not in late]
-    constants = _constants_of(model)
     mine = [checksum(value_of(each)) for each in compared]
-    mine.append(zlib.crc32(repr(constants).encode()))
     checksums = arrays.allgather(np.array([mine], np.int64))
     differing = np.flatnonzero((checksums != checksums[0]).any(axis=0)).tolist()
-    of_variables = [i for i in differing if i < len(compared)]
     shown = [
-        _shown(getattr(compared[i], "path", compared[i].name), checksums[:, i])
-        for i in of_variables
+        _shown(getattr(compared[i], "path", compared[i].name), checksums[:, i]) for i in differing
     ]
-    sizes = _sizes_of_differences([compared[i] for i in of_variables[: console.MOST_SHOWN]])
+    sizes = _sizes_of_differences([compared[i] for i in differing[: console.MOST_SHOWN]])
     shown[: len(sizes)] = map("{} ({})".format, shown, sizes)
-    if len(compared) in differing:
-        shown += _differing_constants(objects.allgather_object(constants))
     return console.first(shown, "; ") if shown else None
 
 
@@ -92,40 +95,20 @@ def _distance(value, root):
     return float(np.abs(value - root).max() / scale)
 
 
-def _constants_of(model):
-    """Returns the checksums of arrays that layers keep besides their variables, by name.
+def differing_constants(constants):
+    """Describes the values kept by layers that differ between ranks. Collective.
 
-    A compiled step contains them as constants, for example the mean of a `Normalization`.
+    Args:
+        constants: Dict of checksums by name: see `layer_constants.Constants`.
+
+    Returns:
+        String that names the values and the ranks; `None` if there are no differences.
     """
-    found = {}
-    for i, layer in enumerate(keras_layer.layers_of(model)):
-        path = arguments.comparable_name(layer.path or layer.name)
-        unused = adapted_layers.unused_by_steps(layer)
-        for name, value in sorted(vars(layer).items()):
-            if not name.startswith("_") and name not in unused and _is_array(value):
-                array = keras.ops.convert_to_numpy(value)
-                if array.dtype != object:
-                    found[f"layer {i + 1}, {path}.{name}"] = checksum(array)
-    return found
-
-
-def _differing_constants(by_rank):
+    by_rank = objects.allgather_object(constants)
     names = sorted(set(by_rank[0]).intersection(*by_rank[1:]))
     values = {name: [each[name] for each in by_rank] for name in names}
-    return [_shown(name, each) for name, each in values.items() if len(set(each)) > 1]
-
-
-def _is_array(value):
-    """Returns whether a value is an array of NumPy, or a tensor of the backend that has values."""
-    if isinstance(value, np.ndarray):
-        return True
-    backend = backends.backend_of(value)
-    return backend is not None and not (
-        isinstance(value, keras.Variable)
-        or backend.is_variable(value)
-        or backend.is_symbolic(value)
-        or backend.has_rows(value)
-    )
+    shown = [_shown(name, each) for name, each in values.items() if len(set(each)) > 1]
+    return console.first(shown, "; ") if shown else None
 
 
 def _shown(name, checksums):
