@@ -77,7 +77,8 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
       subclass that calls collectives must set the class attribute `runs_on_all_ranks = True`.
 
     With this callback `model.evaluate()` returns results over the samples of all ranks, and all
-    ranks must call it. Without it, an evaluation uses only the rank's own samples.
+    ranks must call it with the same weights. Without it, an evaluation uses only the rank's own
+    samples.
 
     Args:
         bucket_bytes: Integer. The size of a gradient bucket in bytes. Each bucket is submitted as
@@ -96,7 +97,8 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
             parameters with Adam (two ranks on two cores, `python tests/benchmarks/replicas.py`).
             From the first step of an epoch in which a rank has no batch, comparisons are skipped
             until the next epoch. With `None`, the default, the ranks compare once, at the end of
-            `fit`, and rank 0 prints a warning. `False` disables the comparison.
+            `fit`, and rank 0 prints a warning. Before an evaluation a difference always raises an
+            error. `False` disables the comparisons.
         scalar_losses: `"mean"` or `"sum"`. The kind of losses that are a single number: losses
             that your own layer adds with `add_loss`, and losses that a loss function has already
             reduced. Means are averaged over the ranks, and sums are added. With `None`, the
@@ -124,7 +126,7 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
             must be equal.
         RuntimeError: On all ranks, if they have different numbers of batches and
             `uneven="error"`; if `check_replicas` finds a difference; or if the model's own `fit`
-            does not call `keras.Model.fit`.
+            does not call `keras.Model.fit`. At `evaluate`, if the ranks' weights differ.
 
     Example:
     ```python
@@ -186,6 +188,8 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
         super().set_model(model)
         evaluation, fit = evaluation_context.current(model), fit_context.current(model)
         if evaluation is not None:
+            if fit is None and world.size() > 1 and self.check_replicas is not False:
+                replica_check.check_predictions(model, "before evaluate()")
             weight = BatchWeight(backends.require().is_current)  # not used in an evaluation
             evaluation.at_end.callback(loss_weight.hook(model, weight, self.scalar_losses))
             evaluation.at_end.callback(metrics_hook.hook(model))

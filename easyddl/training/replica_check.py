@@ -5,7 +5,13 @@ import numpy as np
 from easyddl.collectives import arrays, objects
 from easyddl.collectives.variables import checksum, value_of
 from easyddl.runtime import console, settled_errors
-from easyddl.training import layer_constants, layer_state, model_state
+from easyddl.training import (
+    adapted_layers,
+    compiled_step,
+    layer_constants,
+    layer_state,
+    model_state,
+)
 
 ROUNDING = (
     "If they differ by rounding only (by less than 1e-5), a custom step computes with numbers that "
@@ -15,9 +21,13 @@ _CHANGED = (
     f"{ROUNDING} Otherwise something other than the optimizer changes them on some ranks only (a "
     "callback, for example), or draws random numbers that differ between ranks."
 )
+_NOT_SHARED = (
+    "Every rank draws initial weights of its own. Load the same weights on all ranks, or call "
+    "`ddl.broadcast_variables(model.weights)` before."
+)
 
 
-def check(model, place, cause=_CHANGED):
+def check(model, place):
     """Raises the same error on all ranks unless their weights and optimizer variables are equal.
 
     Each rank computes a checksum of each variable (CRC-32 of its bytes), and of the arrays that
@@ -29,12 +39,44 @@ def check(model, place, cause=_CHANGED):
     Args:
         model: A built Keras model in training.
         place: String. When the check happens, for the error message.
-        cause: String. Sentences that say what may be the reason, and what to do.
 
     Raises:
         RuntimeError: On all ranks. The message names the variables and the ranks.
     """
-    found = differences(model)
+    _require_equal(model, model_state.shared_variables(model), place, _CHANGED)
+
+
+def check_predictions(model, place):
+    """Raises the same error on all ranks unless their models predict the same. Collective.
+
+    Unlike in `check`, the variables of optimizers may differ, as after a training on one rank.
+
+    Args:
+        model: A Keras model outside of fits.
+        place: String: see `check`.
+
+    Raises:
+        RuntimeError: On all ranks: see `check`.
+    """
+    if adapted_layers.derive_again(model):
+        compiled_step.drop_test_constants(model)
+    of_optimizers = {id(v) for each in model_state.optimizers(model) for v in each.variables}
+    shared = model_state.shared_variables(model)
+    weights = [each for each in shared if id(each) not in of_optimizers]
+    counts = objects.allgather_object(len(weights))
+    if len(set(counts)) > 1:
+        raise settled_errors.settled(
+            RuntimeError(
+                f"The ranks' models have different numbers of weights {place}. Build the model on "
+                "all ranks, by keras.Input(...) or a call on a batch, and load the same weights. "
+                f"Received: {console.by_rank(counts)}"
+            )
+        )
+    _require_equal(model, weights, place, _NOT_SHARED)
+
+
+def _require_equal(model, variables, place, cause):
+    found = _differences(model, variables)
     constants = differing_constants(layer_constants.of(model).arrays)
     texts = []
     if found:
@@ -63,8 +105,12 @@ def differences(model):
     Returns:
         String that names the variables and the ranks; `None` if there are no differences.
     """
+    return _differences(model, model_state.shared_variables(model))
+
+
+def _differences(model, variables):
     late = {id(variable) for variable in layer_state.synced_at_epoch_end(model)}
-    compared = [each for each in model_state.shared_variables(model) if id(each) not in late]
+    compared = [each for each in variables if id(each) not in late]
     mine = [checksum(value_of(each)) for each in compared]
     checksums = arrays.allgather(np.array([mine], np.int64))
     differing = np.flatnonzero((checksums != checksums[0]).any(axis=0)).tolist()
