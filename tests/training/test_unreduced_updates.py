@@ -28,6 +28,8 @@ ON_TORCH = {
     "on_batch_in_a_callback": OF_KERAS,
     "on_batch_with_other_reductions": OF_KERAS,
     "at_once": None,
+    "gathered": None,
+    "gathered_something_else": OF_KERAS,
     "on_batch_on_the_root": None,
     "fit": None,
     "plain_fit": OF_FIT,

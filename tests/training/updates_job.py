@@ -92,6 +92,17 @@ def reduce_at_once(gradients):
     return [keras.ops.reshape(p, g.shape) for p, g in zip(parts, gradients, strict=True)]
 
 
+def gather(gradients):
+    by_rank = ddl.allgather_object([keras.ops.convert_to_numpy(each) for each in gradients])
+    means = [np.mean(each, axis=0) for each in zip(*by_rank, strict=True)]
+    return [keras.ops.convert_to_tensor(each) for each in means]
+
+
+def gather_something_else(gradients):
+    ddl.allgather(np.ones(1))
+    return gradients
+
+
 def average(model):
     model.set_weights([ddl.allreduce(each) for each in model.get_weights()])
 
@@ -167,6 +178,8 @@ else:
             "each": reduce_each,
             "at_once": reduce_at_once,
             "compiled": compiled_reduction(),
+            "gathered": gather,
+            "gathered_something_else": gather_something_else,
         }[HOW]
     )
 print("done", flush=True)
