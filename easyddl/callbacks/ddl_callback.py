@@ -267,7 +267,7 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
         now = layer_constants.of(model)
         # What has changed in the fit is no constant.
         kept = dict(now.others.items() & others.items())
-        found = replica_check.differing_constants({**now.arrays, **kept})
+        found = replica_check.differing({**now.arrays, **kept})
         if found:
             text = replica_check.text_of_constants("after model.fit()", found)
             notices.tell(

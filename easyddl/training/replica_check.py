@@ -1,10 +1,13 @@
 """Checks whether all ranks hold the same model."""
 
+import keras
 import numpy as np
 
-from easyddl.collectives import arrays, objects
+from easyddl import backends
+from easyddl.collectives import arguments, arrays, objects
 from easyddl.collectives.variables import checksum, value_of
-from easyddl.runtime import console, settled_errors
+from easyddl.runtime import console, notices, settled_errors, world
+from easyddl.steps import context
 from easyddl.training import (
     adapted_layers,
     compiled_step,
@@ -77,7 +80,7 @@ def check_predictions(model, place):
 
 def _require_equal(model, variables, place, cause):
     found = _differences(model, variables)
-    constants = differing_constants(layer_constants.of(model).arrays)
+    constants = differing(layer_constants.of(model).arrays)
     texts = []
     if found:
         texts.append(f"The ranks' models differ {place}: {found}. {cause}")
@@ -88,7 +91,7 @@ def _require_equal(model, variables, place, cause):
 
 
 def text_of_constants(place, constants):
-    """Returns the end of a message about values that layers keep: see `differing_constants`."""
+    """Returns the end of a message about values that layers keep: see `differing`."""
     return (
         f"layers keep different values {place}: {constants}. Each rank computed them by itself. "
         "Compute them with all data before split_data, set a seed, or take those of one rank by "
@@ -141,16 +144,42 @@ def _distance(value, root):
     return float(np.abs(value - root).max() / scale)
 
 
-def differing_constants(constants):
-    """Describes the values kept by layers that differ between ranks. Collective.
+@world.on_all_ranks("the first update of an optimizer")
+def compare_first_update(variables):
+    """Warns if a script's own loop begins with variables that differ between ranks. Collective.
 
     Args:
-        constants: Dict of checksums by name: see `layer_constants.Constants`.
+        variables: List of what the loop updates: weights, and variables of the optimizer.
+    """
+    backend = backends.require()
+    mine = {}
+    with backend.outside_of_step():
+        # In a function that JAX traces, variables may have no values.
+        if not any(backend.is_symbolic(keras.ops.convert_to_tensor(each)) for each in variables):
+            for i, each in enumerate(variables):
+                name = arguments.comparable_name(getattr(each, "path", each.name))
+                mine[f"variable {i + 1}, {name}"] = checksum(value_of(each))
+    with context.Call("the first update of an optimizer"):
+        found = differing(mine)
+    if found:
+        notices.tell(
+            "warning: the ranks' variables differ at the first update of a DistributedOptimizer: "
+            f"{found}. The ranks apply the same gradients to different weights. Call "
+            "`ddl.broadcast_variables(model.weights + optimizer.variables)` before, after "
+            "`optimizer.build(model.trainable_variables)`."
+        )
+
+
+def differing(mine):
+    """Describes the named values that differ between ranks. Collective.
+
+    Args:
+        mine: Dict of checksums by name, such as those of `layer_constants.Constants`.
 
     Returns:
         String that names the values and the ranks; `None` if there are no differences.
     """
-    by_rank = objects.allgather_object(constants)
+    by_rank = objects.allgather_object(mine)
     names = sorted(set(by_rank[0]).intersection(*by_rank[1:]))
     values = {name: [each[name] for each in by_rank] for name in names}
     shown = [_shown(name, each) for name, each in values.items() if len(set(each)) > 1]

@@ -58,3 +58,14 @@ def test_updates_outside_of_fit(backend, how, said):
     assert done.stdout.count("every rank trained alone") == (said is not None), done.stdout
     assert said is None or said in done.stdout, done.stdout
     assert "differs between the ranks" not in done.stdout, done.stdout
+    assert "variables differ" not in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_updates_of_weights_that_were_not_broadcast(backend):
+    mpi.require(backend)
+    how = "on_batch_wrapped_of_other_weights"
+    done = mpi.run(2, JOB, how, env={"KERAS_BACKEND": backend})
+    assert done.returncode == 0 and done.stdout.count("done") == 2, done.stdout
+    assert done.stdout.count("variables differ at the first update") == 1, done.stdout
+    assert "kernel on rank 1 is not rank 0's" in done.stdout, done.stdout

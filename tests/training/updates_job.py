@@ -160,6 +160,11 @@ elif HOW == "on_batch_wrapped":
     model = new_model(ddl.DistributedOptimizer)
     model.train_on_batch(X, Y)
     assert len({each.tobytes() for each in ddl.allgather_object(model.get_weights()[0])}) == 1
+elif HOW == "on_batch_wrapped_of_other_weights":
+    model = new_model(ddl.DistributedOptimizer)
+    model.layers[-1].kernel.assign_add([[0.1 * ddl.rank()], [0.0]])
+    model.train_on_batch(X, Y)
+    model.train_on_batch(X, Y)
 elif HOW == "on_batch_on_the_root":
     if ddl.is_root():
         new_model().train_on_batch(X, Y)
