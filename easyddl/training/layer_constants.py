@@ -22,6 +22,7 @@ from easyddl.compat import keras_layer
 from easyddl.training import adapted_layers
 
 _MOST_VALUES = 5000  # of one attribute; a list may be long
+_PLAIN = (int, str, types.NoneType)  # most attributes of Keras's layers
 _LIBRARIES = ("easyddl", "jax", "keras", "numpy", "tensorflow", "torch")
 _OF_MODULES = ("_buffers", "_modules", "_parameters")  # variables, and modules of their own
 _DESCRIPTIONS = ("dtype", "ndim", "shape", "size")  # attributes of an array that are not its values
@@ -67,13 +68,14 @@ def _attributes_of(layer):
         }
         return attributes, True
     is_own, is_model = not _is_of_library(layer), isinstance(layer, keras.Model)
-    left_out = (*adapted_layers.unused_by_steps(layer), *_names_of_keras(is_model))
+    left_out = _names_of_keras(is_model).union(adapted_layers.unused_by_steps(layer))
     attributes = {
         name: value
         for name, value in vars(layer).items()
         # Keras's own private attributes of a model hold the state of a fit in progress, and its
         # functions are those of steps.
-        if name not in left_out
+        if not isinstance(value, _PLAIN)
+        and name not in left_out
         and (not name.startswith("_") or (is_own and not is_model))
         and not (is_model and isinstance(value, types.FunctionType))
     }
@@ -84,12 +86,12 @@ def _attributes_of(layer):
 def _names_of_keras(is_model):
     """Returns the names of the attributes that each layer or model has."""
     base = keras.Model if is_model else keras.Layer
-    return tuple(vars(base(name="easyddl")))
+    return frozenset(vars(base(name="easyddl")))
 
 
 def _is_of_library(thing):
     cls = thing if isinstance(thing, types.FunctionType) else type(thing)
-    return cls.__module__.partition(".")[0] in _LIBRARIES
+    return (cls.__module__ or "").partition(".")[0] in _LIBRARIES  # `None` for code of `exec`
 
 
 def _checksums(value, is_own):
