@@ -26,6 +26,7 @@ from easyddl.training import (
     evaluation_context,
     evaluation_metrics,
     fit_context,
+    layer_constants,
     layer_state,
     loss_weight,
     metrics_hook,
@@ -76,7 +77,8 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
       subclass that calls collectives must set the class attribute `runs_on_all_ranks = True`.
 
     With this callback `model.evaluate()` returns results over the samples of all ranks, and all
-    ranks must call it. Without it, an evaluation uses only the rank's own samples.
+    ranks must call it with the same weights. Without it, an evaluation uses only the rank's own
+    samples.
 
     Args:
         bucket_bytes: Integer. The size of a gradient bucket in bytes. Each bucket is submitted as
@@ -95,7 +97,8 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
             parameters with Adam (two ranks on two cores, `python tests/benchmarks/replicas.py`).
             From the first step of an epoch in which a rank has no batch, comparisons are skipped
             until the next epoch. With `None`, the default, the ranks compare once, at the end of
-            `fit`, and rank 0 prints a warning. `False` disables the comparison.
+            `fit`, and rank 0 prints a warning. Before an evaluation a difference always raises an
+            error. `False` disables the comparisons.
         scalar_losses: `"mean"` or `"sum"`. The kind of losses that are a single number: losses
             that your own layer adds with `add_loss`, and losses that a loss function has already
             reduced. Means are averaged over the ranks, and sums are added. With `None`, the
@@ -123,7 +126,7 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
             must be equal.
         RuntimeError: On all ranks, if they have different numbers of batches and
             `uneven="error"`; if `check_replicas` finds a difference; or if the model's own `fit`
-            does not call `keras.Model.fit`.
+            does not call `keras.Model.fit`. At `evaluate`, if the ranks' weights differ.
 
     Example:
     ```python
@@ -185,6 +188,8 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
         super().set_model(model)
         evaluation, fit = evaluation_context.current(model), fit_context.current(model)
         if evaluation is not None:
+            if fit is None and world.size() > 1 and self.check_replicas is not False:
+                replica_check.check_predictions(model, "before evaluate()")
             weight = BatchWeight(backends.require().is_current)  # not used in an evaluation
             evaluation.at_end.callback(loss_weight.hook(model, weight, self.scalar_losses))
             evaluation.at_end.callback(metrics_hook.hook(model))
@@ -220,7 +225,9 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
         for optimizer in model_state.optimizers(model):
             fit.step.hook(optimizer)
         if world.size() > 1:
-            fit.on_success(lambda: self._end_fit(fit))
+            compares = self.check_replicas is not False
+            others = layer_constants.of(model).others if compares else {}
+            fit.on_success(lambda: self._end_fit(fit, others))
             fit.on_steps_end(lambda: epoch_end.end_steps(fit, self.uneven, self._epoch))
             fit.at_end.callback(metrics_hook.hook(model, fit))
             used_variables.watch(fit)
@@ -232,8 +239,13 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
         _ = fit.meter
         global_batch.watch(fit)
 
-    def _end_fit(self, fit):
-        """Checks the trained model. Called after all epochs if no rank has raised an error."""
+    def _end_fit(self, fit, others):
+        """Checks the trained model. Called after all epochs if no rank has raised an error.
+
+        Args:
+            fit: `FitContext`.
+            others: Dict: see `layer_constants.Constants`, at the begin of the fit.
+        """
         model = fit.model
         # Steps may train nothing: without trainable weights, or in a `train_step` of one's own.
         if fit.has_steps and not fit.join.has_gradients and fit.has_moved_weights():
@@ -242,13 +254,24 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
                 "Therefore no gradients were averaged, and every rank trained alone. Apply the "
                 "gradients with a Keras optimizer within `train_step`."
             )
-        found = replica_check.differences(model) if self.check_replicas is not False else None
+        if self.check_replicas is False:
+            return
+        found = replica_check.differences(model)
         if found:
             notices.tell(
                 f"warning: the ranks' models differ after model.fit(): {found}. "
                 f"{replica_check.ROUNDING} Otherwise something changes them on some ranks only, "
                 "for example a callback. DDLCallback(check_replicas=1) finds the step; "
                 "check_replicas=False disables this comparison."
+            )
+        now = layer_constants.of(model)
+        # What has changed in the fit is no constant.
+        kept = dict(now.others.items() & others.items())
+        found = replica_check.differing({**now.arrays, **kept})
+        if found:
+            text = replica_check.text_of_constants("after model.fit()", found)
+            notices.tell(
+                f"warning: the ranks' {text} check_replicas=False disables this comparison."
             )
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:

@@ -8,7 +8,7 @@ import keras
 
 from easyddl.optimizers import momentum_correction
 from easyddl.reducer import bucket_size
-from easyddl.training import optimizer_classes, optimizer_hook
+from easyddl.training import optimizer_classes, optimizer_hook, replica_check
 
 _Optimizer = TypeVar("_Optimizer", bound=keras.optimizers.Optimizer)
 
@@ -19,7 +19,8 @@ def DistributedOptimizer(
     """Makes an optimizer average gradients over all ranks before it applies them.
 
     Use it in custom training loops and with several optimizers. `DDLCallback` does the same during
-    `model.fit()`. Every rank must call `apply` the same number of times.
+    `model.fit()`. Every rank must call `apply` the same number of times, and begin with the same
+    variables: at the first update, rank 0 prints a warning that names those that differ.
 
     Args:
         optimizer: A Keras optimizer instance. It is changed in place.
@@ -51,6 +52,7 @@ def DistributedOptimizer(
         optimizer,
         bucket_size.requested(bucket_bytes),
         optimizer_hook.checked_sparse_as_dense(sparse_as_dense),
+        replica_check.compare_first_update,
     )
     optimizer_classes.watch()
     momentum_correction.hook(optimizer)

@@ -107,19 +107,32 @@ def _interrupt_submission(kept):
     return kept.pause
 
 
-def keep_hook(optimizer, bucket_bytes=None, sparse_as_dense=False):
+def keep_hook(optimizer, bucket_bytes=None, sparse_as_dense=False, at_first_update=None):
     """Hooks an optimizer for good, for a script that trains without a `DDLCallback`.
 
     Args:
         optimizer: A Keras optimizer.
         bucket_bytes: Integer or `None`: see `create_reducer`.
         sparse_as_dense: Boolean: see `create_reducer`.
+        at_first_update: Function of a list of variables, or `None`. All ranks call it together in
+            the first step, where they also register the gradients, with what it updates.
     """
     if is_hooked(optimizer):
         return
     settings = {"bucket_bytes": bucket_bytes, "sparse_as_dense": sparse_as_dense}
-    unhook = hook(optimizer, create_reducer(optimizer, **settings))
-    patches.add(optimizer, _KEPT, (unhook, settings))
+    reducer = create_reducer(optimizer, **settings)
+    remaining, mean = [at_first_update] if at_first_update else [], reducer.mean
+    owner = weakref.ref(optimizer)  # the reducer must not keep the optimizer alive
+
+    def mean_of_update(grads, variables, *args):
+        # In a fit with a `DDLCallback`, some ranks may have no batch.
+        if remaining and world.size() > 1 and context.step() is None:
+            remaining.pop()([*variables, *owner().variables])
+        return mean(grads, variables, *args)
+
+    reducer.mean = mean_of_update
+    unhook = hook(optimizer, reducer)
+    patches.add(optimizer, _KEPT, (unhook, {**settings, "at_first_update": at_first_update}))
 
 
 def move_outwards(optimizer):

@@ -13,11 +13,6 @@ from easyddl.runtime import validators, world
 from easyddl.steps import context
 from easyddl.training import replica_check
 
-_NOT_SHARED = (
-    "Every rank draws initial weights of its own. Load the same weights on all ranks, or call "
-    "`ddl.broadcast_variables(model.weights)` before."
-)
-
 
 @world.on_all_ranks("predict()", of_script=True)
 def predict(
@@ -74,7 +69,7 @@ def predict(
         count = _count_batches(x, batch_size, steps)
     world.agree(f"{text} of {count} batches")
     with context.Call("predict()"):
-        replica_check.check(model, "before predict()", _NOT_SHARED)
+        replica_check.check_predictions(model, "before predict()")
     with world.failing_alike(text), world.activity("predict()"):
         outputs = _predict_range(model, x, batch_size, count, verbose)
     world.agree(f"the end of {text}")

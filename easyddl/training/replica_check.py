@@ -1,16 +1,20 @@
 """Checks whether all ranks hold the same model."""
 
-import zlib
-
 import keras
 import numpy as np
 
 from easyddl import backends
 from easyddl.collectives import arguments, arrays, objects
 from easyddl.collectives.variables import checksum, value_of
-from easyddl.compat import keras_layer
-from easyddl.runtime import console, settled_errors
-from easyddl.training import adapted_layers, layer_state, model_state
+from easyddl.runtime import console, notices, settled_errors, world
+from easyddl.steps import context
+from easyddl.training import (
+    adapted_layers,
+    compiled_step,
+    layer_constants,
+    layer_state,
+    model_state,
+)
 
 ROUNDING = (
     "If they differ by rounding only (by less than 1e-5), a custom step computes with numbers that "
@@ -20,13 +24,17 @@ _CHANGED = (
     f"{ROUNDING} Otherwise something other than the optimizer changes them on some ranks only (a "
     "callback, for example), or draws random numbers that differ between ranks."
 )
+_NOT_SHARED = (
+    "Every rank draws initial weights of its own. Load the same weights on all ranks, or call "
+    "`ddl.broadcast_variables(model.weights)` before."
+)
 
 
-def check(model, place, cause=_CHANGED):
+def check(model, place):
     """Raises the same error on all ranks unless their weights and optimizer variables are equal.
 
-    Each rank computes a checksum of each variable (CRC-32 of its bytes), and of each array that a
-    layer keeps in an attribute. The ranks exchange the checksums, not the variables. Variables that
+    Each rank computes a checksum of each variable (CRC-32 of its bytes), and of the arrays that
+    layers keep in attributes. The ranks exchange the checksums, not the variables. Variables that
     are expected to differ are not compared: the moving statistics of batch normalization, the
     states of stateful RNNs, state of layers that is synchronized at the end of an epoch, and
     accumulated gradients.
@@ -34,15 +42,61 @@ def check(model, place, cause=_CHANGED):
     Args:
         model: A built Keras model in training.
         place: String. When the check happens, for the error message.
-        cause: String. Sentences that say what may be the reason, and what to do.
 
     Raises:
         RuntimeError: On all ranks. The message names the variables and the ranks.
     """
-    found = differences(model)
+    _require_equal(model, model_state.shared_variables(model), place, _CHANGED)
+
+
+def check_predictions(model, place):
+    """Raises the same error on all ranks unless their models predict the same. Collective.
+
+    Unlike in `check`, the variables of optimizers may differ, as after a training on one rank.
+
+    Args:
+        model: A Keras model outside of fits.
+        place: String: see `check`.
+
+    Raises:
+        RuntimeError: On all ranks: see `check`.
+    """
+    if adapted_layers.derive_again(model):
+        compiled_step.drop_test_constants(model)
+    of_optimizers = {id(v) for each in model_state.optimizers(model) for v in each.variables}
+    shared = model_state.shared_variables(model)
+    weights = [each for each in shared if id(each) not in of_optimizers]
+    counts = objects.allgather_object(len(weights))
+    if len(set(counts)) > 1:
+        raise settled_errors.settled(
+            RuntimeError(
+                f"The ranks' models have different numbers of weights {place}. Build the model on "
+                "all ranks, by keras.Input(...) or a call on a batch, and load the same weights. "
+                f"Received: {console.by_rank(counts)}"
+            )
+        )
+    _require_equal(model, weights, place, _NOT_SHARED)
+
+
+def _require_equal(model, variables, place, cause):
+    found = _differences(model, variables)
+    constants = differing(layer_constants.of(model).arrays)
+    texts = []
     if found:
-        error = RuntimeError(f"The ranks' models differ {place}: {found}. {cause}")
-        raise settled_errors.settled(error)
+        texts.append(f"The ranks' models differ {place}: {found}. {cause}")
+    if constants:
+        texts.append(f"The ranks' {text_of_constants(place, constants)}")
+    if texts:
+        raise settled_errors.settled(RuntimeError(" ".join(texts)))
+
+
+def text_of_constants(place, constants):
+    """Returns the end of a message about values that layers keep: see `differing`."""
+    return (
+        f"layers keep different values {place}: {constants}. Each rank computed them by itself. "
+        "Compute them with all data before split_data, set a seed, or take those of one rank by "
+        "ddl.broadcast_object()."
+    )
 
 
 def differences(model):
@@ -54,22 +108,20 @@ def differences(model):
     Returns:
         String that names the variables and the ranks; `None` if there are no differences.
     """
+    return _differences(model, model_state.shared_variables(model))
+
+
+def _differences(model, variables):
     late = {id(variable) for variable in layer_state.synced_at_epoch_end(model)}
-    compared = [each for each in model_state.shared_variables(model) if id(each) not in late]
-    constants = _constants_of(model)
+    compared = [each for each in variables if id(each) not in late]
     mine = [checksum(value_of(each)) for each in compared]
-    mine.append(zlib.crc32(repr(constants).encode()))
     checksums = arrays.allgather(np.array([mine], np.int64))
     differing = np.flatnonzero((checksums != checksums[0]).any(axis=0)).tolist()
-    of_variables = [i for i in differing if i < len(compared)]
     shown = [
-        _shown(getattr(compared[i], "path", compared[i].name), checksums[:, i])
-        for i in of_variables
+        _shown(getattr(compared[i], "path", compared[i].name), checksums[:, i]) for i in differing
     ]
-    sizes = _sizes_of_differences([compared[i] for i in of_variables[: console.MOST_SHOWN]])
+    sizes = _sizes_of_differences([compared[i] for i in differing[: console.MOST_SHOWN]])
     shown[: len(sizes)] = map("{} ({})".format, shown, sizes)
-    if len(compared) in differing:
-        shown += _differing_constants(objects.allgather_object(constants))
     return console.first(shown, "; ") if shown else None
 
 
@@ -92,40 +144,46 @@ def _distance(value, root):
     return float(np.abs(value - root).max() / scale)
 
 
-def _constants_of(model):
-    """Returns the checksums of arrays that layers keep besides their variables, by name.
+@world.on_all_ranks("the first update of an optimizer")
+def compare_first_update(variables):
+    """Warns if a script's own loop begins with variables that differ between ranks. Collective.
 
-    A compiled step contains them as constants, for example the mean of a `Normalization`.
+    Args:
+        variables: List of what the loop updates: weights, and variables of the optimizer.
     """
-    found = {}
-    for i, layer in enumerate(keras_layer.layers_of(model)):
-        path = arguments.comparable_name(layer.path or layer.name)
-        unused = adapted_layers.unused_by_steps(layer)
-        for name, value in sorted(vars(layer).items()):
-            if not name.startswith("_") and name not in unused and _is_array(value):
-                array = keras.ops.convert_to_numpy(value)
-                if array.dtype != object:
-                    found[f"layer {i + 1}, {path}.{name}"] = checksum(array)
-    return found
+    backend = backends.require()
+    mine = {}
+    with backend.outside_of_step():
+        # In a function that JAX traces, variables may have no values.
+        if not any(backend.is_symbolic(keras.ops.convert_to_tensor(each)) for each in variables):
+            for i, each in enumerate(variables):
+                name = arguments.comparable_name(getattr(each, "path", each.name))
+                mine[f"variable {i + 1}, {name}"] = checksum(value_of(each))
+    with context.Call("the first update of an optimizer"):
+        found = differing(mine)
+    if found:
+        notices.tell(
+            "warning: the ranks' variables differ at the first update of a DistributedOptimizer: "
+            f"{found}. The ranks apply the same gradients to different weights. Call "
+            "`ddl.broadcast_variables(model.weights + optimizer.variables)` before, after "
+            "`optimizer.build(model.trainable_variables)`."
+        )
 
 
-def _differing_constants(by_rank):
+def differing(mine):
+    """Describes the named values that differ between ranks. Collective.
+
+    Args:
+        mine: Dict of checksums by name, such as those of `layer_constants.Constants`.
+
+    Returns:
+        String that names the values and the ranks; `None` if there are no differences.
+    """
+    by_rank = objects.allgather_object(mine)
     names = sorted(set(by_rank[0]).intersection(*by_rank[1:]))
     values = {name: [each[name] for each in by_rank] for name in names}
-    return [_shown(name, each) for name, each in values.items() if len(set(each)) > 1]
-
-
-def _is_array(value):
-    """Returns whether a value is an array of NumPy, or a tensor of the backend that has values."""
-    if isinstance(value, np.ndarray):
-        return True
-    backend = backends.backend_of(value)
-    return backend is not None and not (
-        isinstance(value, keras.Variable)
-        or backend.is_variable(value)
-        or backend.is_symbolic(value)
-        or backend.has_rows(value)
-    )
+    shown = [_shown(name, each) for name, each in values.items() if len(set(each)) > 1]
+    return console.first(shown, "; ") if shown else None
 
 
 def _shown(name, checksums):

@@ -2,13 +2,15 @@
 
 `train_on_batch` and the script's own loops apply gradients without a `DDLCallback`. The ranks then
 train alone, unless the optimizer is a `DistributedOptimizer`, or the script reduces the gradients,
-or averages the weights after its updates.
+or averages the weights after its updates. What it gathers may be gradients, too, if it is as large.
+What it reduces without easyddl, as with mpi4py, is not seen.
 """
 
 import contextlib
 import functools
 import math
 
+from easyddl.collectives import script
 from easyddl.hosts import launched_process
 from easyddl.reducer import allreduce
 from easyddl.runtime import world
@@ -17,7 +19,7 @@ from easyddl.training.fit_context import FitContext
 
 _TEXT = (
     "easyddl: warning: {what} applied gradients outside of model.fit() without reducing them"
-    "{since}: every rank trained alone. {advice}"
+    "{since}: every rank trained alone, unless the script averages in another way. {advice}"
 )
 
 _OF_KERAS = (
@@ -73,7 +75,8 @@ def _note(gradients, what, advice):
     if not _is_rank_of_several() or any(fit.step is None for fit in context.active(FitContext)):
         return
     sizes = tuple(sorted(math.prod(each.shape) for each in gradients if each is not None))
-    if not sizes or sizes in _alone or allreduce.take_reduced(sizes):
+    have_gathered = script.take_passed() >= sum(sizes)
+    if not sizes or sizes in _alone or have_gathered or allreduce.take_reduced(sizes):
         return
     _alone.add(sizes)
     since = ", after it last averaged the weights" if _have_averaged else ""

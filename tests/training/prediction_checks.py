@@ -143,11 +143,37 @@ def check_ranks_that_disagree():
         ddl.predict(model, numbers(40 * (RANK + 1)), batch_size=4, verbose=0)
     with pytest.raises((RuntimeError, ValueError), match="at least one sample"):
         ddl.predict(model, numbers(9 if RANK else 0), verbose=0)
+    with pytest.raises(RuntimeError, match="different numbers of weights before predict"):
+        ddl.predict(TwoOutputs() if RANK else model, numbers(9), verbose=0)
     if RANK == 1:
         model.layers[-1].bias.assign_add([0.0, 1.0])
     with pytest.raises(RuntimeError, match=r"models differ before predict.*broadcast_variables"):
         ddl.predict(model, numbers(9), verbose=0)
     assert ddl.allreduce(1, op="sum") == SIZE
+
+
+def check_models_that_differ():
+    normalization = keras.layers.Normalization()
+    normalization.adapt(numbers(9, seed=RANK))
+    model = keras.Sequential([keras.Input((5,)), normalization, keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    if RANK == 0:  # the variables of the optimizer have no effect on predictions
+        model.train_on_batch(numbers(9), np.ones((9, 1)))
+    x, y, callbacks = numbers(9), np.ones((9, 1)), [ddl.DDLCallback()]
+
+    def evaluate():
+        return model.evaluate(x, y, verbose=0, callbacks=callbacks)
+
+    model.predict(x, verbose=0)  # compiles with the rank's own means
+    for act in (evaluate, lambda: ddl.predict(model, x, verbose=0)):
+        with pytest.raises(RuntimeError, match=r"models differ before.*broadcast_variables"):
+            act()
+    ddl.broadcast_variables(model.weights)
+    found = ddl.allgather_object(ddl.predict(model, x, batch_size=BATCH, verbose=0).tobytes())
+    assert len(set(found)) == 1
+    alone = model.predict(x, batch_size=BATCH, verbose=0)
+    assert found[0] == alone.tobytes()
+    assert np.isclose(evaluate(), np.mean((alone - y) ** 2), rtol=1e-4)
 
 
 def check_one_rank_fails():

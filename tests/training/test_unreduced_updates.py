@@ -28,6 +28,8 @@ ON_TORCH = {
     "on_batch_in_a_callback": OF_KERAS,
     "on_batch_with_other_reductions": OF_KERAS,
     "at_once": None,
+    "gathered": None,
+    "gathered_something_else": OF_KERAS,
     "on_batch_on_the_root": None,
     "fit": None,
     "plain_fit": OF_FIT,
@@ -56,3 +58,14 @@ def test_updates_outside_of_fit(backend, how, said):
     assert done.stdout.count("every rank trained alone") == (said is not None), done.stdout
     assert said is None or said in done.stdout, done.stdout
     assert "differs between the ranks" not in done.stdout, done.stdout
+    assert "variables differ" not in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_updates_of_weights_that_were_not_broadcast(backend):
+    mpi.require(backend)
+    how = "on_batch_wrapped_of_other_weights"
+    done = mpi.run(2, JOB, how, env={"KERAS_BACKEND": backend})
+    assert done.returncode == 0 and done.stdout.count("done") == 2, done.stdout
+    assert done.stdout.count("variables differ at the first update") == 1, done.stdout
+    assert "kernel on rank 1 is not rank 0's" in done.stdout, done.stdout

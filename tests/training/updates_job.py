@@ -92,6 +92,17 @@ def reduce_at_once(gradients):
     return [keras.ops.reshape(p, g.shape) for p, g in zip(parts, gradients, strict=True)]
 
 
+def gather(gradients):
+    by_rank = ddl.allgather_object([keras.ops.convert_to_numpy(each) for each in gradients])
+    means = [np.mean(each, axis=0) for each in zip(*by_rank, strict=True)]
+    return [keras.ops.convert_to_tensor(each) for each in means]
+
+
+def gather_something_else(gradients):
+    ddl.allgather(np.ones(1))
+    return gradients
+
+
 def average(model):
     model.set_weights([ddl.allreduce(each) for each in model.get_weights()])
 
@@ -149,6 +160,11 @@ elif HOW == "on_batch_wrapped":
     model = new_model(ddl.DistributedOptimizer)
     model.train_on_batch(X, Y)
     assert len({each.tobytes() for each in ddl.allgather_object(model.get_weights()[0])}) == 1
+elif HOW == "on_batch_wrapped_of_other_weights":
+    model = new_model(ddl.DistributedOptimizer)
+    model.layers[-1].kernel.assign_add([[0.1 * ddl.rank()], [0.0]])
+    model.train_on_batch(X, Y)
+    model.train_on_batch(X, Y)
 elif HOW == "on_batch_on_the_root":
     if ddl.is_root():
         new_model().train_on_batch(X, Y)
@@ -167,6 +183,8 @@ else:
             "each": reduce_each,
             "at_once": reduce_at_once,
             "compiled": compiled_reduction(),
+            "gathered": gather,
+            "gathered_something_else": gather_something_else,
         }[HOW]
     )
 print("done", flush=True)
