@@ -144,6 +144,22 @@ def _distance(value, root):
     return float(np.abs(value - root).max() / scale)
 
 
+def _checksums_in_step(variables):
+    """Returns checksums of variables by name; none if they have no values here, as on JAX."""
+    backend = backends.require()
+    outside = backend.outside_of_step()
+    if outside is None:
+        return {}
+    found = {}
+    with outside:
+        if any(backend.is_symbolic(keras.ops.convert_to_tensor(each)) for each in variables):
+            return {}
+        for i, each in enumerate(variables):
+            name = arguments.comparable_name(getattr(each, "path", each.name))
+            found[f"variable {i + 1}, {name}"] = checksum(value_of(each))
+    return found
+
+
 @world.on_all_ranks("the first update of an optimizer")
 def compare_first_update(variables):
     """Warns if a script's own loop begins with variables that differ between ranks. Collective.
@@ -151,14 +167,7 @@ def compare_first_update(variables):
     Args:
         variables: List of what the loop updates: weights, and variables of the optimizer.
     """
-    backend = backends.require()
-    mine = {}
-    with backend.outside_of_step():
-        # In a function that JAX traces, variables may have no values.
-        if not any(backend.is_symbolic(keras.ops.convert_to_tensor(each)) for each in variables):
-            for i, each in enumerate(variables):
-                name = arguments.comparable_name(getattr(each, "path", each.name))
-                mine[f"variable {i + 1}, {name}"] = checksum(value_of(each))
+    mine = _checksums_in_step(variables)
     with context.Call("the first update of an optimizer"):
         found = differing(mine)
     if found:
