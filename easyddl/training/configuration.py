@@ -10,8 +10,9 @@ import warnings
 import zlib
 
 import keras
+import numpy as np
 
-from easyddl.compat import keras_layer, keras_saving, keras_trainer
+from easyddl.compat import keras_layer, keras_saving, keras_trainer, patches
 from easyddl.training import model_state
 
 # Keras chooses the names itself, ranks may draw different random numbers, and a module of PyTorch
@@ -20,6 +21,10 @@ _IGNORED = ("name", "seed", "module", "shared_object_id", "build_config", "compi
 
 # What `adapt` computes: `adapted_layers` gives all ranks the root's.
 _ADAPTED = ("vocabulary", "idf_weights", "bin_boundaries", "mean", "variance", "vocabulary_size")
+
+# Longer lists are compared by a checksum: a text of each number would take seconds.
+_LONG = 64
+_MOST_ELEMENTS = 2**20  # of an array that a checksum reads
 
 _COMPILED = ("loss", "loss_weights", "metrics", "weighted_metrics", "steps_per_execution")
 
@@ -39,7 +44,7 @@ def sections_of(model):
     compiled = keras_trainer.compile_arguments_of(model)
     layers = [each for each in keras_layer.layers_of(model) if not isinstance(each, keras.Model)]
     # Once for all layers: a context for each layer would take half of the time.
-    with warnings.catch_warnings(), keras_saving.without_tensorflow():
+    with warnings.catch_warnings(), keras_saving.without_tensorflow(), _no_initial_values(layers):
         warnings.simplefilter("ignore")  # what the user's own `get_config` warns of
         found = {"compile()": _flat({key: _serialized(compiled.get(key)) for key in _COMPILED})}
         for i, optimizer in enumerate(model_state.optimizers(model)):
@@ -54,6 +59,20 @@ def sections_of(model):
 def checksums(sections):
     """Returns a checksum of each section, by which ranks find those that differ."""
     return {name: zlib.crc32(json.dumps(each).encode()) for name, each in sections.items()}
+
+
+@contextlib.contextmanager
+def _no_initial_values(layers):
+    """Returns a context in which the configs of layers lack what their initializers contain.
+
+    The variables are broadcast. Keras would make a list of each matrix of initial values.
+    """
+    values = [value for layer in layers for value in vars(layer).values()]
+    classes = {type(each) for each in values if isinstance(each, keras.initializers.Initializer)}
+    with contextlib.ExitStack() as stack:
+        for cls in classes:
+            stack.enter_context(patches.replaced(cls, "get_config", lambda self: {}))
+        yield
 
 
 def _serialized(value):
@@ -101,7 +120,10 @@ def _flat(config, ignored=()):
 
 
 def _collect(value, path, ignored, found):
-    if isinstance(value, dict) and value.get("class_name") == "DTypePolicy":
+    text = _text_of(value)
+    if text is not None:
+        found[path.lstrip(".")] = text
+    elif isinstance(value, dict) and value.get("class_name") == "DTypePolicy":
         _collect(value["config"]["name"], path, ignored, found)
     elif isinstance(value, dict):
         for key, inner in value.items():
@@ -111,5 +133,21 @@ def _collect(value, path, ignored, found):
     elif isinstance(value, list | tuple):
         for i, inner in enumerate(value):
             _collect(inner, f"{path}[{i}]", ignored, found)
-    elif value is None or isinstance(value, bool | int | float | str):
-        found[path.lstrip(".")] = repr(value)
+
+
+def _text_of(value):
+    """Returns the text of a plain value, an array or a long list; `None` for other values."""
+    if isinstance(value, np.ndarray) or (isinstance(value, list | tuple) and len(value) > _LONG):
+        return _text_of_array(value)
+    return repr(value) if value is None or isinstance(value, bool | int | float | str) else None
+
+
+def _text_of_array(value):
+    try:
+        array = np.asarray(value)
+    except Exception:  # rows of different lengths, or tensors
+        return None
+    if array.dtype.kind not in "biufSU":
+        return None
+    sample = array.reshape(-1)[:: array.size // _MOST_ELEMENTS + 1]
+    return f"values of shape {array.shape} with checksum {zlib.crc32(sample.tobytes()):08x}"

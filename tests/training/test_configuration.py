@@ -10,7 +10,18 @@ import keras
 
 import easyddl.training.configuration as configuration
 
-layers = [keras.layers.Dense(3, dtype="mixed_float16", name="mine"), keras.layers.Dropout(0.25)]
+
+class Costly(keras.initializers.Zeros):
+    def get_config(self):
+        raise AssertionError("a matrix of initial values would take seconds")
+
+
+numbers = list(range(1000))
+layers = [
+    keras.layers.Dense(3, kernel_initializer=Costly(), dtype="mixed_float16", name="mine"),
+    keras.layers.Dropout(0.25),
+    keras.layers.Lambda(lambda x: x * len(numbers)),
+]
 model = keras.Sequential([keras.Input((4,)), *layers])
 rate = keras.optimizers.schedules.CosineDecay(0.1, 7)
 model.compile(keras.optimizers.SGD(rate, momentum=0.5), "mse", metrics=["mae"])
@@ -21,6 +32,7 @@ dense, dropout = [each for name, each in sections.items() if name.endswith(("Den
 assert dense["dtype"] == "'mixed_float16'" and dropout["rate"] == "0.25", (dense, dropout)
 assert not any("mine" in value for value in dense.values()), dense
 assert "seed" not in dropout and "kernel_initializer.seed" not in dense
+assert not any(len(section) > 30 for section in sections.values()), sections
 assert sections["compile()"]["loss"] == "'mse'", sections["compile()"]
 others = {"tensorflow", "jax", "torch"} - {keras.backend.backend()}
 print("imported:", sorted(others.intersection(sys.modules)))
