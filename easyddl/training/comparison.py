@@ -5,6 +5,7 @@ would train together without a word, and get another result than one process.
 """
 
 import dataclasses
+import zlib
 
 import keras
 
@@ -15,6 +16,8 @@ from easyddl.training import configuration, lost_variables
 
 # The arguments of `fit` that must be equal on all ranks, with their defaults.
 _EQUAL = {"epochs": 1, "initial_epoch": 0, "validation_freq": 1}
+
+_MOST_SHOWN = 80  # characters of a value in a message
 
 _ADVICE = (
     "Each rank runs the script by itself: set seeds before random choices, sort what the file "
@@ -338,7 +341,7 @@ def _compare_configurations(by_rank, sections):
         for path, values in _differences([each[name] for each in everyones]).items():
             is_rate = path.endswith(configuration.RATE) and all(map(_is_number, values))
             found = rates if is_rate else layers if name.startswith("layer") else errors
-            found.append(f"{name}: {path} is {console.by_rank(map(_short, values))}")
+            found.append(f"{name}: {path} is {console.by_rank(map(_shown, values))}")
     if rates:
         notices.tell(
             "warning: the ranks pass different learning rates. DDLGlobalVariablesCallback gives "
@@ -367,9 +370,16 @@ def _differences(sections):
     return {path: each for path, each in values.items() if len(set(each)) > 1}
 
 
+def _shown(text):
+    """Returns a text for a message. Texts that differ also differ in a message."""
+    if len(text) <= _MOST_SHOWN:
+        return text
+    return f"{text[:_MOST_SHOWN]}... (checksum {zlib.crc32(text.encode()):08x})"
+
+
 def _short(text):
-    """Returns a value without digits that a float32 does not have."""
-    return f"{float(text):.6g}" if _is_number(text) else text[:80]
+    """Returns a class weight without the digits in which rounding may differ."""
+    return f"{float(text):.6g}" if _is_number(text) else text
 
 
 def _is_number(text):

@@ -137,9 +137,23 @@ def _collect(value, path, ignored, found):
 
 def _text_of(value):
     """Returns the text of a plain value, an array or a long list; `None` for other values."""
+    if isinstance(value, np.ndarray | np.generic) and np.ndim(value) == 0:
+        value = value.item()
     if isinstance(value, np.ndarray) or (isinstance(value, list | tuple) and len(value) > _LONG):
         return _text_of_array(value)
-    return repr(value) if value is None or isinstance(value, bool | int | float | str) else None
+    if isinstance(value, float):
+        return _text_of_float(value)
+    return repr(value) if value is None or isinstance(value, bool | int | str) else None
+
+
+def _text_of_float(value):
+    """Returns the shortest text that tells a number from all other numbers of a float32.
+
+    One rank may have a number as a NumPy scalar of 32 bits, and another one as a Python float.
+    """
+    with np.errstate(all="ignore"):
+        rounded = np.float32(value)
+    return str(rounded) if rounded and np.isfinite(rounded) else repr(value)
 
 
 def _text_of_array(value):
@@ -150,4 +164,7 @@ def _text_of_array(value):
     if array.dtype.kind not in "biufSU":
         return None
     sample = array.reshape(-1)[:: array.size // _MOST_ELEMENTS + 1]
+    if array.dtype.kind == "f":
+        with np.errstate(all="ignore"):
+            sample = sample.astype(np.float32)
     return f"values of shape {array.shape} with checksum {zlib.crc32(sample.tobytes()):08x}"

@@ -391,7 +391,7 @@ def check_optimizers_that_differ_are_an_error():
     sgd, adam = keras.optimizers.SGD, keras.optimizers.Adam
     for name, optimizer in {
         "momentum": sgd(0.1, momentum=0.5 * (RANK == LAST)),
-        "clipnorm": sgd(0.1, clipnorm=1.0 + RANK),
+        "clipnorm": sgd(0.1, clipnorm=np.float32(1.0 + RANK)),
         "beta_1": keras.optimizers.LossScaleOptimizer(adam(0.1, beta_1=0.9 - 0.1 * RANK)),
         "gradient_accumulation_steps": sgd(0.1, gradient_accumulation_steps=2 + RANK),
         "decay_steps": sgd(keras.optimizers.schedules.CosineDecay(0.1, 10 + RANK)),
@@ -408,6 +408,25 @@ def check_optimizers_that_differ_are_an_error():
         if name != "steps_per_execution" or TAKES_SEVERAL_STEPS:
             text = refused(*mine, new_model(**arguments))
             assert f"compile(): {name}" in text, text
+
+
+def check_numbers_of_other_types_are_equal():
+    """One rank may have drawn a number by NumPy, and another one read it from a file."""
+    rate = np.float32(0.1) if RANK == LAST else 0.1
+    model = new_model(keras.optimizers.SGD(0.1, clipnorm=rate), keras.layers.GaussianNoise(rate))
+    assert not fit(*ddl.split_data(*data()), model)
+
+
+def check_messages_show_values_that_differ_as_different():
+    if SIZE == 1:
+        return
+    mine = ddl.split_data(*data())
+    text = refused(*mine, new_model(keras.optimizers.SGD(0.1, clipnorm=1.0 + 1e-6 * RANK)))
+    assert "clipnorm is 1.0 on rank 0; 1.000001 on rank 1" in text, text
+    layer = keras.layers.Reshape((4,))
+    layer.get_config = lambda: {"long": f"{'a' * 100}{RANK}"}
+    text = fit(*mine, new_model(None, layer))
+    assert text.count("aaa... (checksum ") == SIZE, text
 
 
 def check_losses_that_differ_beside_what_cannot_be_serialized():
