@@ -335,30 +335,43 @@ def _compare_configurations(by_rank, sections):
     differing = [name for name in names if len({each.get(name) for each in by_rank}) > 1]
     if not differing:
         return
-    everyones = objects.allgather_object({name: sections.get(name) for name in differing})
-    errors, rates, layers = [], [], []
-    for name in differing:
-        for path, values in _differences([each[name] for each in everyones]).items():
-            is_rate = path.endswith(configuration.RATE) and all(map(_is_number, values))
-            found = rates if is_rate else layers if name.startswith("layer") else errors
-            found.append(f"{name}: {path} is {console.by_rank(map(_shown, values))}")
+    everyones = objects.allgather_object({each: sections.get(each) for each in differing})
+    rates, found = {}, {kind: {} for kind in configuration.KINDS}
+    for kind, name in differing:
+        of_ranks = [each[kind, name] for each in everyones]
+        for path, values in _differences(of_ranks).items():
+            is_rate = configuration.is_rate(path) and all(map(_is_number, values))
+            some = rates if is_rate else found[kind]
+            some[f"{name}: {path}"] = console.by_rank(map(_shown, values))
     if rates:
         notices.tell(
             "warning: the ranks pass different learning rates. DDLGlobalVariablesCallback gives "
-            f"all ranks that of the root. {_ADVICE} Received: {console.first(rates, '; and ')}"
+            f"all ranks that of the root. {_ADVICE} Received: {_first(rates)}"
         )
-    if layers:
+    if found[configuration.LAYERS]:
         notices.tell(
             "warning: the ranks' layers are configured differently, and train together. "
-            f"{_ADVICE} Received: {console.first(layers, '; and ')}"
+            f"{_ADVICE} Received: {_first(found[configuration.LAYERS])}"
         )
-    if errors:
+    if found[configuration.KEPT]:
+        kept = found[configuration.KEPT]
+        notices.tell_once(
+            ("kept", *kept),
+            "warning: attributes of the script's own objects, or variables that its functions use, "
+            "differ between the ranks. If they change what is computed, pass the same on all "
+            f"ranks. {_ADVICE} Received: {_first(kept)}",
+        )
+    if found[configuration.REQUIRED]:
         raise settled_errors.settled(
             ValueError(
                 "All ranks must configure the model in the same way, or their weights part. "
-                f"{_ADVICE} Received: {console.first(errors, '; and ')}"
+                f"{_ADVICE} Received: {_first(found[configuration.REQUIRED])}"
             )
         )
+
+
+def _first(differing):
+    return console.first([f"{name} is {values}" for name, values in differing.items()], "; and ")
 
 
 def _differences(sections):

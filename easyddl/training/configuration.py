@@ -28,7 +28,11 @@ _MOST_ELEMENTS = 2**20  # of an array that a checksum reads
 
 _COMPILED = ("loss", "loss_weights", "metrics", "weighted_metrics", "steps_per_execution")
 
-RATE = "learning_rate"
+_RATE = "learning_rate"
+
+# What `compile` and `get_config` state; the same of layers; and what the user's own objects and
+# functions keep in attributes and variables, which may be without effect on the training.
+KINDS = REQUIRED, LAYERS, KEPT = "required", "layers", "kept"
 
 
 def sections_of(model):
@@ -38,27 +42,38 @@ def sections_of(model):
         model: A Keras model.
 
     Returns:
-        Dict by section. A section is a dict of texts by path. What cannot be serialized is left
-        out.
+        Dict by section, which is a pair of `REQUIRED`, `LAYERS` or `KEPT`, and a name. A section
+        is a dict of texts by path. What cannot be serialized is left out.
     """
     compiled = keras_trainer.compile_arguments_of(model)
+    compiled = {key: compiled.get(key) for key in _COMPILED}
     layers = [each for each in keras_layer.layers_of(model) if not isinstance(each, keras.Model)]
+    found = {}
     # Once for all layers: a context for each layer would take half of the time.
     with warnings.catch_warnings(), keras_saving.without_tensorflow(), _no_initial_values(layers):
         warnings.simplefilter("ignore")  # what the user's own `get_config` warns of
-        found = {"compile()": _flat({key: _serialized(compiled.get(key)) for key in _COMPILED})}
+        found[REQUIRED, "compile()"] = _flat(_serialized(compiled))
+        found[KEPT, "compile()"] = _flat(_kept_by(compiled))
         for i, optimizer in enumerate(model_state.optimizers(model)):
             name = "the optimizer" if i == 0 else f"optimizer {i + 1}"
-            found[name] = {"class": type(optimizer).__name__, **_flat(_config_of(optimizer))}
+            config = {"class": type(optimizer).__name__, **_config_of(optimizer)}
+            found[REQUIRED, name] = _flat(config)
         for i, layer in enumerate(layers):
             if not isinstance(layer, keras.metrics.Metric):
-                found[f"layer {i + 1}, {type(layer).__name__}"] = _flat(_config_of(layer), _ADAPTED)
+                name = f"layer {i + 1}, {type(layer).__name__}"
+                found[LAYERS, name] = _flat(_config_of(layer), _ADAPTED)
     return found
 
 
 def checksums(sections):
     """Returns a checksum of each section, by which ranks find those that differ."""
     return {name: zlib.crc32(json.dumps(each).encode()) for name, each in sections.items()}
+
+
+def is_rate(path):
+    """Returns whether a path of a section is that of a constant learning rate."""
+    *outer, name = path.split(".")
+    return name == _RATE and _RATE not in outer  # a schedule may have one, too
 
 
 @contextlib.contextmanager
@@ -81,7 +96,11 @@ def _serialized(value):
         return {key: _serialized(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_serialized(inner) for inner in value]
-    return {**_attributes_of(value), "config": _config_by_keras(value)}
+    if _is_lambda(value):
+        return _code_of(value)
+    # The `get_config` of Keras's losses leaves arguments out.
+    is_of_keras = isinstance(value, keras.losses.Loss) and not _is_own(value)
+    return {**(vars(value) if is_of_keras else {}), "config": _config_by_keras(value)}
 
 
 def _config_by_keras(value):
@@ -90,20 +109,48 @@ def _config_by_keras(value):
     return None
 
 
-def _attributes_of(value):
-    """Returns what a loss or a function keeps and its config may lack, by name.
+def _is_lambda(value):
+    return getattr(value, "__name__", None) == "<lambda>" and hasattr(value, "__code__")
 
-    A loss without a `get_config` of its own, and that of Keras, leave arguments out. A function
-    may contain variables of the function around it.
-    """
-    if isinstance(value, keras.losses.Loss):
-        return dict(vars(value))
-    cells = getattr(value, "__closure__", None) or ()
+
+def _code_of(function):
+    """Returns what a function does. Keras also serializes its variables."""
+    code = function.__code__
+    return {"code": repr(code.co_code), "names": code.co_names, "constants": code.co_consts}
+
+
+def _is_own(value):
+    """Returns whether the class of an object is the user's own."""
+    return type(value).__module__.partition(".")[0] not in ("keras", "easyddl", "builtins")
+
+
+def _kept_by(value):
+    """Returns what functions and objects of the user's own classes keep beside their configs."""
+    if isinstance(value, dict):
+        return {key: _kept_by(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_kept_by(inner) for inner in value]
+    if hasattr(value, "__code__"):
+        return _variables_of(value)
+    return _attributes_of(value) if _is_own(value) else {}
+
+
+def _variables_of(function):
+    """Returns the variables of the function around a function that it uses, by name."""
     found = {}
-    with contextlib.suppress(Exception):  # a cell may be empty
-        for name, cell in zip(value.__code__.co_freevars, cells, strict=True):
+    cells = function.__closure__ or ()
+    for name, cell in zip(function.__code__.co_freevars, cells, strict=True):
+        with contextlib.suppress(ValueError):  # a cell may be empty
             found[name] = cell.cell_contents
     return found
+
+
+def _attributes_of(thing):
+    """Returns the attributes of an object of the user's own class, by name."""
+    attributes = getattr(thing, "__dict__", {})
+    if isinstance(thing, keras.losses.Loss):
+        return attributes
+    return {name: each for name, each in attributes.items() if not name.startswith("_")}
 
 
 def _config_of(thing):

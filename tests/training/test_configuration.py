@@ -26,14 +26,16 @@ model = keras.Sequential([keras.Input((4,)), *layers])
 rate = keras.optimizers.schedules.CosineDecay(0.1, 7)
 model.compile(keras.optimizers.SGD(rate, momentum=0.5), "mse", metrics=["mae"])
 sections = configuration.sections_of(model)
-optimizer = next(each for name, each in sections.items() if name == "the optimizer")
+optimizer = sections[configuration.REQUIRED, "the optimizer"]
 assert optimizer["momentum"] == "0.5" and optimizer["learning_rate.decay_steps"] == "7", optimizer
-dense, dropout = [each for name, each in sections.items() if name.endswith(("Dense", "Dropout"))]
+found = [each for (_, name), each in sections.items() if name.endswith(("Dense", "Dropout"))]
+dense, dropout = found
 assert dense["dtype"] == "'mixed_float16'" and dropout["rate"] == "0.25", (dense, dropout)
 assert not any("mine" in value for value in dense.values()), dense
 assert "seed" not in dropout and "kernel_initializer.seed" not in dense
 assert not any(len(section) > 30 for section in sections.values()), sections
-assert sections["compile()"]["loss"] == "'mse'", sections["compile()"]
+compiled = sections[configuration.REQUIRED, "compile()"]
+assert compiled["loss"] == "'mse'", compiled
 others = {"tensorflow", "jax", "torch"} - {keras.backend.backend()}
 print("imported:", sorted(others.intersection(sys.modules)))
 """
