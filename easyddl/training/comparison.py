@@ -338,9 +338,10 @@ def _compare_configurations(by_rank, sections):
     everyones = objects.allgather_object({each: sections.get(each) for each in differing})
     rates, found = {}, {kind: {} for kind in configuration.KINDS}
     for kind, name in differing:
+        is_required = kind == configuration.REQUIRED
         of_ranks = [each[kind, name] for each in everyones]
         for path, values in _differences(of_ranks).items():
-            is_rate = configuration.is_rate(path) and all(map(_is_number, values))
+            is_rate = is_required and configuration.is_rate(path) and all(map(_is_number, values))
             some = rates if is_rate else found[kind]
             some[f"{name}: {path}"] = console.by_rank(map(_shown, values))
     if rates:

@@ -12,8 +12,9 @@ import zlib
 import keras
 import numpy as np
 
-from easyddl.compat import keras_layer, keras_saving, keras_trainer, patches
+from easyddl.compat import keras_layer, keras_optimizer, keras_saving, keras_trainer, patches
 from easyddl.training import model_state
+from easyddl.training.inner_optimizers import inner_optimizers
 
 # Keras chooses the names itself, ranks may draw different random numbers, and a module of PyTorch
 # has its weights in its configuration, which are broadcast.
@@ -21,6 +22,9 @@ _IGNORED = ("name", "seed", "module", "shared_object_id", "build_config", "compi
 
 # What `adapt` computes: `adapted_layers` gives all ranks the root's.
 _ADAPTED = ("vocabulary", "idf_weights", "bin_boundaries", "mean", "variance", "vocabulary_size")
+
+# Public attributes in which Keras keeps the state of a layer, a model or an optimizer.
+_STATES = ("autocast", "built", "compiled", "loss", "stop_training", "supports_jit", "training")
 
 # Longer lists are compared by a checksum: a text of each number would take seconds.
 _LONG = 64
@@ -58,6 +62,7 @@ def sections_of(model):
             name = "the optimizer" if i == 0 else f"optimizer {i + 1}"
             config = {"class": type(optimizer).__name__, **_config_of(optimizer)}
             found[REQUIRED, name] = _flat(config)
+            found[KEPT, name] = _flat(_kept_by_optimizer(optimizer))
         for i, layer in enumerate(layers):
             if not isinstance(layer, keras.metrics.Metric):
                 name = f"layer {i + 1}, {type(layer).__name__}"
@@ -135,6 +140,13 @@ def _kept_by(value):
     return _attributes_of(value) if _is_own(value) else {}
 
 
+def _kept_by_optimizer(optimizer):
+    found = _kept_by(optimizer)
+    for i, each in enumerate((optimizer, *inner_optimizers(optimizer))):
+        found[f"{'inner_optimizer.' * i}{_RATE}"] = _kept_by(keras_optimizer.learning_rate_of(each))
+    return found
+
+
 def _variables_of(function):
     """Returns the variables of the function around a function that it uses, by name."""
     found = {}
@@ -150,13 +162,24 @@ def _attributes_of(thing):
     attributes = getattr(thing, "__dict__", {})
     if isinstance(thing, keras.losses.Loss):
         return attributes
-    return {name: each for name, each in attributes.items() if not name.startswith("_")}
+    return {name: each for name, each in attributes.items() if _is_plain_attribute(name, each)}
+
+
+def _is_plain_attribute(name, value):
+    """Returns whether an attribute is a number or a text that the user may have passed."""
+    is_plain = isinstance(value, bool | int | float | str | np.generic)
+    return is_plain and not name.startswith("_") and name not in _STATES
 
 
 def _config_of(thing):
     with contextlib.suppress(Exception):  # of the user's own `get_config`
         return thing.get_config()
-    return {}
+    if _is_own(thing):
+        return {}
+    # A part of it has no `get_config`, such as a schedule of the user's own class.
+    inner = getattr(thing, "inner_optimizer", None)
+    found = {name: each for name, each in vars(thing).items() if _is_plain_attribute(name, each)}
+    return {**found, **({} if inner is None else {"inner_optimizer": _config_of(inner)})}
 
 
 def _flat(config, ignored=()):

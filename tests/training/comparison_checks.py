@@ -475,6 +475,25 @@ def check_layers_that_differ_are_a_warning():
     assert "seed is" not in text and "mine_" not in text, text
 
 
+def check_optimizers_with_schedules_without_a_config_are_compared():
+    """As that of many a tutorial on Transformers."""
+
+    class OwnRate(keras.optimizers.schedules.LearningRateSchedule):
+        def __init__(self, warmup):
+            self.warmup = warmup
+
+        def __call__(self, step):
+            return 0.1
+
+    mine = ddl.split_data(*data())
+    sgd = keras.optimizers.SGD
+    text = fit(*mine, new_model(sgd(OwnRate(10 + RANK))))
+    assert ("the optimizer: learning_rate.warmup is 10 on rank 0; 11" in text) == (SIZE > 1), text
+    if SIZE > 1:
+        text = refused(*mine, new_model(sgd(OwnRate(10), momentum=0.5 + 0.1 * RANK)))
+        assert "momentum is 0.5 on rank 0; 0.6 on rank 1" in text, text
+
+
 def check_what_cannot_be_serialized_is_left_out():
     class Own(keras.layers.Layer):
         def __init__(self, given):
