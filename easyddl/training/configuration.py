@@ -5,7 +5,9 @@ of a dropout. No broadcast of variables makes these equal.
 """
 
 import contextlib
+import functools
 import json
+import re
 import warnings
 import zlib
 
@@ -23,8 +25,13 @@ _IGNORED = ("name", "seed", "module", "shared_object_id", "build_config", "compi
 # What `adapt` computes: `adapted_layers` gives all ranks the root's.
 _ADAPTED = ("vocabulary", "idf_weights", "bin_boundaries", "mean", "variance", "vocabulary_size")
 
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
 # Public attributes in which Keras keeps the state of a layer, a model or an optimizer.
-_STATES = ("autocast", "built", "compiled", "loss", "stop_training", "supports_jit", "training")
+_STATES = (
+    *("autocast", "built", "compiled", "loss", "steps_per_execution", "stop_training"),
+    *("supports_jit", "training"),
+)
 
 # Longer lists are compared by a checksum: a text of each number would take seconds.
 _LONG = 64
@@ -51,22 +58,31 @@ def sections_of(model):
     """
     compiled = keras_trainer.compile_arguments_of(model)
     compiled = {key: compiled.get(key) for key in _COMPILED}
-    layers = [each for each in keras_layer.layers_of(model) if not isinstance(each, keras.Model)]
-    found = {}
+    found, kept, layers, models = {}, {}, [], []
+    for each in keras_layer.layers_of(model):
+        if not isinstance(each, keras.metrics.Metric):
+            (models if isinstance(each, keras.Model) else layers).append(each)
     # Once for all layers: a context for each layer would take half of the time.
     with warnings.catch_warnings(), keras_saving.without_tensorflow(), _no_initial_values(layers):
         warnings.simplefilter("ignore")  # what the user's own `get_config` warns of
         found[REQUIRED, "compile()"] = _flat(_serialized(compiled))
-        found[KEPT, "compile()"] = _flat(_kept_by(compiled))
+        kept["compile()"] = _kept_by(compiled)
         for i, optimizer in enumerate(model_state.optimizers(model)):
             name = "the optimizer" if i == 0 else f"optimizer {i + 1}"
             config = {"class": type(optimizer).__name__, **_config_of(optimizer)}
             found[REQUIRED, name] = _flat(config)
-            found[KEPT, name] = _flat(_kept_by_optimizer(optimizer))
+            kept[name] = _kept_by_optimizer(optimizer)
         for i, layer in enumerate(layers):
-            if not isinstance(layer, keras.metrics.Metric):
-                name = f"layer {i + 1}, {type(layer).__name__}"
-                found[LAYERS, name] = _flat(_config_of(layer), _ADAPTED)
+            name = f"layer {i + 1}, {type(layer).__name__}"
+            found[LAYERS, name] = _flat(_config_of(layer), _ADAPTED)
+            kept[name] = _kept_by_layer(layer)
+        for i, each in enumerate(models):
+            kept[f"model {i + 1}, {type(each).__name__}"] = _kept_by(each)
+    stated = {name: each for (_, name), each in found.items()}
+    for name, values in kept.items():
+        texts = _flat(values)
+        known = stated.get(name, {})
+        found[KEPT, name] = {path: each for path, each in texts.items() if known.get(path) != each}
     return found
 
 
@@ -135,6 +151,9 @@ def _kept_by(value):
         return {key: _kept_by(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_kept_by(inner) for inner in value]
+    if isinstance(value, functools.partial):
+        passed = {"args": value.args, "keywords": value.keywords}
+        return {**_kept_by(value.func), **passed}
     if hasattr(value, "__code__"):
         return _variables_of(value)
     return _attributes_of(value) if _is_own(value) else {}
@@ -147,14 +166,34 @@ def _kept_by_optimizer(optimizer):
     return found
 
 
+def _kept_by_layer(layer):
+    """Returns what a layer of the user's own class, and the functions in any layer, keep."""
+    found = _kept_by(layer)
+    for name, value in vars(layer).items():
+        is_internal = name.startswith("_") or hasattr(type(layer), name)  # such as a method
+        if not is_internal and _computes(value) and not name.endswith("_initializer"):
+            found[name] = _kept_by(value)
+            if _is_lambda(value):
+                found[name].update(_code_of(value))
+    return found
+
+
+def _computes(value):
+    """Returns whether an attribute of a layer is a part of what the layer computes."""
+    kinds = (functools.partial, keras.constraints.Constraint, keras.regularizers.Regularizer)
+    return hasattr(value, "__code__") or isinstance(value, kinds)
+
+
 def _variables_of(function):
-    """Returns the variables of the function around a function that it uses, by name."""
-    found = {}
-    cells = function.__closure__ or ()
-    for name, cell in zip(function.__code__.co_freevars, cells, strict=True):
+    """Returns the variables of the function around a function, and its defaults, by name."""
+    code, found = function.__code__, {}
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):  # a cell may be empty
             found[name] = cell.cell_contents
-    return found
+    defaults = function.__defaults__ or ()
+    names = code.co_varnames[: code.co_argcount]
+    found.update(zip(names[len(names) - len(defaults) :], defaults, strict=True))
+    return {**found, **(function.__kwdefaults__ or {})}
 
 
 def _attributes_of(thing):
@@ -172,7 +211,11 @@ def _is_plain_attribute(name, value):
 
 
 def _config_of(thing):
-    with contextlib.suppress(Exception):  # of the user's own `get_config`
+    with contextlib.suppress(Exception):  # of the user's own `get_config` or `__repr__`
+        if isinstance(thing, keras.layers.TorchModuleWrapper):
+            # Its own config contains the weights.
+            lines = _ADDRESS.sub("", repr(thing.module)).splitlines()
+            return {**keras.Layer.get_config(thing), "hyperparameters": lines}
         return thing.get_config()
     if _is_own(thing):
         return {}
@@ -195,6 +238,8 @@ def _collect(value, path, ignored, found):
         found[path.lstrip(".")] = text
     elif isinstance(value, dict) and value.get("class_name") == "DTypePolicy":
         _collect(value["config"]["name"], path, ignored, found)
+    elif isinstance(value, dict) and value.get("class_name") == "__lambda__":
+        return  # Equal functions may have other texts. See `_code_of`.
     elif isinstance(value, dict):
         for key, inner in value.items():
             if key not in ignored:

@@ -1,6 +1,7 @@
 """What the ranks compare at the begin of a fit: their data, and their configuration."""
 
 import contextlib
+import functools
 import importlib.util
 import io
 import tempfile
@@ -468,6 +469,52 @@ def check_learning_rates_that_differ_are_a_warning():
     assert float(model.optimizer.learning_rate.numpy()) == np.float32(0.1)
 
 
+def check_what_objects_and_functions_of_the_script_keep_is_compared():
+    by_rank = 0.1 + RANK
+
+    def weighted(y, p, weight):
+        return weight * keras.ops.mean(p, axis=-1)
+
+    def with_default(y, p, weight=by_rank):
+        return weight * keras.ops.mean(p, axis=-1)
+
+    class Callable:
+        def __init__(self):
+            self.weight = by_rank
+
+        def __call__(self, y, p):
+            return weighted(y, p, self.weight)
+
+    class Regularizer(keras.regularizers.Regularizer):
+        def __init__(self):
+            self.weight = by_rank
+
+        def __call__(self, x):
+            return self.weight * keras.ops.mean(x)
+
+    class Model(keras.Sequential):
+        def compile(self, *args, weight, **arguments):
+            super().compile(*args, **arguments)
+            self.weight = weight
+
+    own = Model([keras.Input((4,)), keras.layers.Dense(3)])
+    own.compile(keras.optimizers.SGD(0.1), "mse", weight=by_rank)
+    regular = keras.layers.Dense(3, kernel_regularizer=Regularizer())
+    scaled = keras.layers.Dense(3, activation=lambda x, weight=by_rank: weight * x)
+    x, y = ddl.split_data(*data())
+    for model in (
+        new_model(loss=functools.partial(weighted, weight=by_rank)),
+        new_model(loss=with_default),
+        new_model(loss=Callable()),
+        new_model(None, regular),
+        new_model(None, scaled),
+        new_model(None, keras.layers.Lambda(lambda x, weight=by_rank: weight * x)),
+        own,
+    ):
+        text = fit(x, x[:, :3] if model is own else y, model)
+        assert ("weight is 0.1 on rank 0; 1.1 on rank 1" in text) == (SIZE > 1), text
+
+
 def check_layers_that_differ_are_a_warning():
     layers = keras.layers.Dropout(0.1 + 0.1 * RANK, name=f"mine_{RANK}", seed=RANK)
     text = fit(*ddl.split_data(*data()), new_model(None, layers))
@@ -522,6 +569,9 @@ def check_modules_of_pytorch_with_other_initial_weights():
     torch.manual_seed(RANK)
     wrapper = keras.layers.TorchModuleWrapper(torch.nn.Linear(4, 4))
     assert not fit(*ddl.split_data(*data()), new_model(None, wrapper))
+    wrapper = keras.layers.TorchModuleWrapper(torch.nn.LeakyReLU(0.1 + RANK))
+    text = fit(*ddl.split_data(*data()), new_model(None, wrapper))
+    assert ("LeakyReLU(negative_slope=1.1)' on rank 1" in text) == (SIZE > 1), text
 
 
 def check_layers_that_were_adapted_after_the_split():

@@ -28,8 +28,8 @@ model.compile(keras.optimizers.SGD(rate, momentum=0.5), "mse", metrics=["mae"])
 sections = configuration.sections_of(model)
 optimizer = sections[configuration.REQUIRED, "the optimizer"]
 assert optimizer["momentum"] == "0.5" and optimizer["learning_rate.decay_steps"] == "7", optimizer
-found = [each for (_, name), each in sections.items() if name.endswith(("Dense", "Dropout"))]
-dense, dropout = found
+of_layers = {key[1]: each for key, each in sections.items() if key[0] == configuration.LAYERS}
+dense, dropout = [each for key, each in of_layers.items() if key.endswith(("Dense", "Dropout"))]
 assert dense["dtype"] == "'mixed_float16'" and dropout["rate"] == "0.25", (dense, dropout)
 assert not any("mine" in value for value in dense.values()), dense
 assert "seed" not in dropout and "kernel_initializer.seed" not in dense
