@@ -188,9 +188,10 @@ def may_be_unsplit(data):
 
 def _problem(arguments):
     """Returns what is wrong with the lengths of this rank's arrays, or `None`."""
-    lengths = {name: _length(arguments.get(name)) for name in ("x", "y", "sample_weight")}
-    lengths = {name: each for name, each in lengths.items() if each is not None}
-    _warn_of_steps(arguments, lengths.get("x"))
+    lengths = {}
+    for name in ("x", "y", "sample_weight"):
+        lengths.update(_lengths(name, arguments.get(name)))
+    _warn_of_steps(arguments, lengths.get("x", lengths.get("x[0]")))
     if not lengths:
         return None
     least, most = min(lengths, key=lengths.get), max(lengths, key=lengths.get)
@@ -204,9 +205,13 @@ def _problem(arguments):
     )
 
 
-def _length(data):
-    shapes = [getattr(leaf, "shape", None) for leaf in keras.tree.flatten(data)]
-    return int(shapes[0][0]) if shapes and shapes[0] and shapes[0][0] is not None else None
+def _lengths(name, data):
+    """Returns the numbers of samples of an argument of `fit`, by a name of each of its arrays."""
+    leaves = keras.tree.flatten(data)
+    shapes = [getattr(leaf, "shape", None) for leaf in leaves]
+    names = [name] if len(leaves) == 1 else [f"{name}[{i}]" for i in range(len(leaves))]
+    known = [(each, shape) for each, shape in zip(names, shapes, strict=True) if shape]
+    return {each: int(shape[0]) for each, shape in known if shape[0] is not None}
 
 
 def _warn_of_steps(arguments, samples):

@@ -230,6 +230,12 @@ def check_one_of_two_arrays_is_split():
     text = refused(ddl.split_data(x), y)
     assert "`y` of model.fit() has the samples of all ranks, and `x` those of this" in text, text
     assert f"x with 8 samples, y with {SAMPLES} samples" in text, text
+    inputs = [keras.Input((4,)), keras.Input((4,))]
+    model = keras.Model(inputs, keras.layers.Add()(inputs))
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    mine = ddl.split_data(x)
+    text = refused([mine, x], mine, model)
+    assert "`x[1]` of model.fit() has the samples of all ranks, and `x[0]` those" in text, text
     # On one rank only: the others name it.
     both = ddl.split_data(x, y)
     text = refused(*((both[0], y) if RANK == LAST else both))
