@@ -170,8 +170,9 @@ def _kept_by_layer(layer):
     """Returns what a layer of the user's own class, and the functions in any layer, keep."""
     found = _kept_by(layer)
     for name, value in vars(layer).items():
-        is_internal = name.startswith("_") or hasattr(type(layer), name)  # such as a method
-        if not is_internal and _computes(value) and not name.endswith("_initializer"):
+        if name.startswith("_") or name.endswith("_initializer") or not _computes(value):
+            continue
+        if not hasattr(type(layer), name):  # a method that Keras or easyddl wraps
             found[name] = _kept_by(value)
             if _is_lambda(value):
                 found[name].update(_code_of(value))
@@ -233,10 +234,7 @@ def _flat(config, ignored=()):
 
 
 def _collect(value, path, ignored, found):
-    text = _text_of(value)
-    if text is not None:
-        found[path.lstrip(".")] = text
-    elif isinstance(value, dict) and value.get("class_name") == "DTypePolicy":
+    if isinstance(value, dict) and value.get("class_name") == "DTypePolicy":
         _collect(value["config"]["name"], path, ignored, found)
     elif isinstance(value, dict) and value.get("class_name") == "__lambda__":
         return  # Equal functions may have other texts. See `_code_of`.
@@ -245,6 +243,8 @@ def _collect(value, path, ignored, found):
             if key not in ignored:
                 inner_path = path if key in ("config", "class_name") else f"{path}.{key}"
                 _collect(inner, inner_path, ignored, found)
+    elif (text := _text_of(value)) is not None:
+        found[path.lstrip(".")] = text
     elif isinstance(value, list | tuple):
         for i, inner in enumerate(value):
             _collect(inner, f"{path}[{i}]", ignored, found)
@@ -254,11 +254,13 @@ def _text_of(value):
     """Returns the text of a plain value, an array or a long list; `None` for other values."""
     if isinstance(value, np.ndarray | np.generic) and np.ndim(value) == 0:
         value = value.item()
-    if isinstance(value, np.ndarray) or (isinstance(value, list | tuple) and len(value) > _LONG):
-        return _text_of_array(value)
+    if value is None or isinstance(value, bool | int | str):
+        return repr(value)
     if isinstance(value, float):
         return _text_of_float(value)
-    return repr(value) if value is None or isinstance(value, bool | int | str) else None
+    if isinstance(value, np.ndarray) or (isinstance(value, list | tuple) and len(value) > _LONG):
+        return _text_of_array(value)
+    return None
 
 
 def _text_of_float(value):
