@@ -359,8 +359,10 @@ def _compare_configurations(by_rank, sections):
             "warning: the ranks' layers are configured differently, and train together. "
             f"{_ADVICE} Received: {_first(found[configuration.LAYERS])}"
         )
-    if found[configuration.KEPT]:
-        kept = found[configuration.KEPT]
+    # A configuration may state what an attribute keeps, too.
+    stated = {*found[configuration.LAYERS], *found[configuration.REQUIRED]}
+    kept = {name: each for name, each in found[configuration.KEPT].items() if name not in stated}
+    if kept:
         notices.tell_once(
             ("kept", *kept),
             "warning: attributes of the script's own objects, or variables that its functions use, "

@@ -58,7 +58,7 @@ def sections_of(model):
     """
     compiled = keras_trainer.compile_arguments_of(model)
     compiled = {key: compiled.get(key) for key in _COMPILED}
-    found, kept, layers, models = {}, {}, [], []
+    found, layers, models = {}, [], []
     for each in keras_layer.layers_of(model):
         if not isinstance(each, keras.metrics.Metric):
             (models if isinstance(each, keras.Model) else layers).append(each)
@@ -66,23 +66,18 @@ def sections_of(model):
     with warnings.catch_warnings(), keras_saving.without_tensorflow(), _no_initial_values(layers):
         warnings.simplefilter("ignore")  # what the user's own `get_config` warns of
         found[REQUIRED, "compile()"] = _flat(_serialized(compiled))
-        kept["compile()"] = _kept_by(compiled)
+        found[KEPT, "compile()"] = _flat(_kept_by(compiled))
         for i, optimizer in enumerate(model_state.optimizers(model)):
             name = "the optimizer" if i == 0 else f"optimizer {i + 1}"
             config = {"class": type(optimizer).__name__, **_config_of(optimizer)}
             found[REQUIRED, name] = _flat(config)
-            kept[name] = _kept_by_optimizer(optimizer)
+            found[KEPT, name] = _flat(_kept_by_optimizer(optimizer))
         for i, layer in enumerate(layers):
             name = f"layer {i + 1}, {type(layer).__name__}"
             found[LAYERS, name] = _flat(_config_of(layer), _ADAPTED)
-            kept[name] = _kept_by_layer(layer)
+            found[KEPT, name] = _flat(_kept_by_layer(layer))
         for i, each in enumerate(models):
-            kept[f"model {i + 1}, {type(each).__name__}"] = _kept_by(each)
-    stated = {name: each for (_, name), each in found.items()}
-    for name, values in kept.items():
-        texts = _flat(values)
-        known = stated.get(name, {})
-        found[KEPT, name] = {path: each for path, each in texts.items() if known.get(path) != each}
+            found[KEPT, f"model {i + 1}, {type(each).__name__}"] = _flat(_kept_by(each))
     return found
 
 

@@ -527,6 +527,17 @@ def check_layers_that_differ_are_a_warning():
     assert ("Dropout: rate is 0.1 on rank 0; 0.2 on rank 1" in text) == (SIZE > 1), text
     assert "seed is" not in text and "mine_" not in text, text
 
+    class Scaled(keras.layers.Layer):
+        def __init__(self, factor):
+            super().__init__()
+            self.factor = factor
+
+        def call(self, x):
+            return x * self.factor
+
+    text = fit(*ddl.split_data(*data()), new_model(None, Scaled(1.0 + RANK)))
+    assert text.count("Scaled: factor is 1.0 on rank 0") == (SIZE > 1), text
+
 
 def check_optimizers_with_schedules_without_a_config_are_compared():
     """As that of many a tutorial on Transformers."""
