@@ -5,6 +5,7 @@ would train together without a word, and get another result than one process.
 """
 
 import dataclasses
+import zlib
 
 import keras
 
@@ -15,6 +16,8 @@ from easyddl.training import configuration, lost_variables
 
 # The arguments of `fit` that must be equal on all ranks, with their defaults.
 _EQUAL = {"epochs": 1, "initial_epoch": 0, "validation_freq": 1}
+
+_MOST_SHOWN = 80  # characters of a value in a message
 
 _ADVICE = (
     "Each rank runs the script by itself: set seeds before random choices, sort what the file "
@@ -185,9 +188,10 @@ def may_be_unsplit(data):
 
 def _problem(arguments):
     """Returns what is wrong with the lengths of this rank's arrays, or `None`."""
-    lengths = {name: _length(arguments.get(name)) for name in ("x", "y", "sample_weight")}
-    lengths = {name: each for name, each in lengths.items() if each is not None}
-    _warn_of_steps(arguments, lengths.get("x"))
+    lengths = {}
+    for name in ("x", "y", "sample_weight"):
+        lengths.update(_lengths(name, arguments.get(name)))
+    _warn_of_steps(arguments, lengths.get("x", lengths.get("x[0]")))
     if not lengths:
         return None
     least, most = min(lengths, key=lengths.get), max(lengths, key=lengths.get)
@@ -201,9 +205,13 @@ def _problem(arguments):
     )
 
 
-def _length(data):
-    shapes = [getattr(leaf, "shape", None) for leaf in keras.tree.flatten(data)]
-    return int(shapes[0][0]) if shapes and shapes[0] and shapes[0][0] is not None else None
+def _lengths(name, data):
+    """Returns the numbers of samples of an argument of `fit`, by a name of each of its arrays."""
+    leaves = keras.tree.flatten(data)
+    shapes = [getattr(leaf, "shape", None) for leaf in leaves]
+    names = [name] if len(leaves) == 1 else [f"{name}[{i}]" for i in range(len(leaves))]
+    known = [(each, shape) for each, shape in zip(names, shapes, strict=True) if shape]
+    return {each: int(shape[0]) for each, shape in known if shape[0] is not None}
 
 
 def _warn_of_steps(arguments, samples):
@@ -332,30 +340,46 @@ def _compare_configurations(by_rank, sections):
     differing = [name for name in names if len({each.get(name) for each in by_rank}) > 1]
     if not differing:
         return
-    everyones = objects.allgather_object({name: sections.get(name) for name in differing})
-    errors, rates, layers = [], [], []
-    for name in differing:
-        for path, values in _differences([each[name] for each in everyones]).items():
-            is_rate = path.endswith(configuration.RATE) and all(map(_is_number, values))
-            found = rates if is_rate else layers if name.startswith("layer") else errors
-            found.append(f"{name}: {path} is {console.by_rank(map(_short, values))}")
+    everyones = objects.allgather_object({each: sections.get(each) for each in differing})
+    rates, found = {}, {kind: {} for kind in configuration.KINDS}
+    for kind, name in differing:
+        is_required = kind == configuration.REQUIRED
+        of_ranks = [each[kind, name] for each in everyones]
+        for path, values in _differences(of_ranks).items():
+            is_rate = is_required and configuration.is_rate(path) and all(map(_is_number, values))
+            some = rates if is_rate else found[kind]
+            some[f"{name}: {path}"] = console.by_rank(map(_shown, values))
     if rates:
         notices.tell(
             "warning: the ranks pass different learning rates. DDLGlobalVariablesCallback gives "
-            f"all ranks that of the root. {_ADVICE} Received: {console.first(rates, '; and ')}"
+            f"all ranks that of the root. {_ADVICE} Received: {_first(rates)}"
         )
-    if layers:
+    if found[configuration.LAYERS]:
         notices.tell(
             "warning: the ranks' layers are configured differently, and train together. "
-            f"{_ADVICE} Received: {console.first(layers, '; and ')}"
+            f"{_ADVICE} Received: {_first(found[configuration.LAYERS])}"
         )
-    if errors:
+    # A configuration may state what an attribute keeps, too.
+    stated = {*found[configuration.LAYERS], *found[configuration.REQUIRED]}
+    kept = {name: each for name, each in found[configuration.KEPT].items() if name not in stated}
+    if kept:
+        notices.tell_once(
+            ("kept", *kept),
+            "warning: attributes of the script's own objects, or variables that its functions use, "
+            "differ between the ranks. If they change what is computed, pass the same on all "
+            f"ranks. {_ADVICE} Received: {_first(kept)}",
+        )
+    if found[configuration.REQUIRED]:
         raise settled_errors.settled(
             ValueError(
                 "All ranks must configure the model in the same way, or their weights part. "
-                f"{_ADVICE} Received: {console.first(errors, '; and ')}"
+                f"{_ADVICE} Received: {_first(found[configuration.REQUIRED])}"
             )
         )
+
+
+def _first(differing):
+    return console.first([f"{name} is {values}" for name, values in differing.items()], "; and ")
 
 
 def _differences(sections):
@@ -367,9 +391,16 @@ def _differences(sections):
     return {path: each for path, each in values.items() if len(set(each)) > 1}
 
 
+def _shown(text):
+    """Returns a text for a message. Texts that differ also differ in a message."""
+    if len(text) <= _MOST_SHOWN:
+        return text
+    return f"{text[:_MOST_SHOWN]}... (checksum {zlib.crc32(text.encode()):08x})"
+
+
 def _short(text):
-    """Returns a value without digits that a float32 does not have."""
-    return f"{float(text):.6g}" if _is_number(text) else text[:80]
+    """Returns a class weight without the digits in which rounding may differ."""
+    return f"{float(text):.6g}" if _is_number(text) else text
 
 
 def _is_number(text):

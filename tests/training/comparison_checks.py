@@ -1,6 +1,7 @@
 """What the ranks compare at the begin of a fit: their data, and their configuration."""
 
 import contextlib
+import functools
 import importlib.util
 import io
 import tempfile
@@ -229,6 +230,12 @@ def check_one_of_two_arrays_is_split():
     text = refused(ddl.split_data(x), y)
     assert "`y` of model.fit() has the samples of all ranks, and `x` those of this" in text, text
     assert f"x with 8 samples, y with {SAMPLES} samples" in text, text
+    inputs = [keras.Input((4,)), keras.Input((4,))]
+    model = keras.Model(inputs, keras.layers.Add()(inputs))
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    mine = ddl.split_data(x)
+    text = refused([mine, x], mine, model)
+    assert "`x[1]` of model.fit() has the samples of all ranks, and `x[0]` those" in text, text
     # On one rank only: the others name it.
     both = ddl.split_data(x, y)
     text = refused(*((both[0], y) if RANK == LAST else both))
@@ -391,10 +398,10 @@ def check_optimizers_that_differ_are_an_error():
     sgd, adam = keras.optimizers.SGD, keras.optimizers.Adam
     for name, optimizer in {
         "momentum": sgd(0.1, momentum=0.5 * (RANK == LAST)),
-        "clipnorm": sgd(0.1, clipnorm=1.0 + RANK),
+        "clipnorm": sgd(0.1, clipnorm=np.float32(1.0 + RANK)),
         "beta_1": keras.optimizers.LossScaleOptimizer(adam(0.1, beta_1=0.9 - 0.1 * RANK)),
         "gradient_accumulation_steps": sgd(0.1, gradient_accumulation_steps=2 + RANK),
-        "decay_steps": sgd(keras.optimizers.schedules.CosineDecay(0.1, 10 + RANK)),
+        "initial_learning_rate": sgd(keras.optimizers.schedules.CosineDecay(0.1 + RANK, 10)),
         "class": (adam if RANK == LAST else sgd)(0.1),
     }.items():
         text = refused(*mine, new_model(optimizer))
@@ -410,11 +417,30 @@ def check_optimizers_that_differ_are_an_error():
             assert f"compile(): {name}" in text, text
 
 
+def check_numbers_of_other_types_are_equal():
+    """One rank may have drawn a number by NumPy, and another one read it from a file."""
+    rate = np.float32(0.1) if RANK == LAST else 0.1
+    model = new_model(keras.optimizers.SGD(0.1, clipnorm=rate), keras.layers.GaussianNoise(rate))
+    assert not fit(*ddl.split_data(*data()), model)
+
+
+def check_messages_show_values_that_differ_as_different():
+    if SIZE == 1:
+        return
+    mine = ddl.split_data(*data())
+    text = refused(*mine, new_model(keras.optimizers.SGD(0.1, clipnorm=1.0 + 1e-6 * RANK)))
+    assert "clipnorm is 1.0 on rank 0; 1.000001 on rank 1" in text, text
+    layer = keras.layers.Reshape((4,))
+    layer.get_config = lambda: {"long": f"{'a' * 100}{RANK}"}
+    text = fit(*mine, new_model(None, layer))
+    assert text.count("aaa... (checksum ") == SIZE, text
+
+
 def check_losses_that_differ_beside_what_cannot_be_serialized():
     if SIZE == 1:
         return
 
-    class Own(keras.metrics.Mean):
+    class Own(keras.metrics.SparseCategoricalAccuracy):
         def get_config(self):
             raise NotImplementedError
 
@@ -430,13 +456,14 @@ def check_losses_that_differ_beside_what_cannot_be_serialized():
         return lambda y, p: factor * keras.ops.mean(p, axis=-1)
 
     mine = ddl.split_data(*data())
-    for loss in (
-        "mse" if RANK == LAST else "mae",
-        keras.losses.Huber(delta=1.0 + RANK),
-        OwnLoss(1.0 + RANK),
-        closure(1.0 + RANK),
+    for loss, found in (
+        ("mse" if RANK == LAST else "mae", refused),
+        (keras.losses.Huber(delta=1.0 + RANK), refused),
+        (OwnLoss(1.0 + RANK), fit),
+        (closure(1.0 + RANK), fit),
     ):
-        text = refused(*mine, new_model(loss=loss, metrics=[Own()]))
+        # What the script's own objects and functions keep may be without effect on the training.
+        text = found(*mine, model=new_model(loss=loss, metrics=[Own()]))
         assert "compile(): loss" in text and f"on rank {LAST}" in text, text
 
 
@@ -448,11 +475,87 @@ def check_learning_rates_that_differ_are_a_warning():
     assert float(model.optimizer.learning_rate.numpy()) == np.float32(0.1)
 
 
+def check_what_objects_and_functions_of_the_script_keep_is_compared():
+    by_rank = 0.1 + RANK
+
+    def weighted(y, p, weight):
+        return weight * keras.ops.mean(p, axis=-1)
+
+    def with_default(y, p, weight=by_rank):
+        return weight * keras.ops.mean(p, axis=-1)
+
+    class Callable:
+        def __init__(self):
+            self.weight = by_rank
+
+        def __call__(self, y, p):
+            return weighted(y, p, self.weight)
+
+    class Regularizer(keras.regularizers.Regularizer):
+        def __init__(self):
+            self.weight = by_rank
+
+        def __call__(self, x):
+            return self.weight * keras.ops.mean(x)
+
+    class Model(keras.Sequential):
+        def compile(self, *args, weight, **arguments):
+            super().compile(*args, **arguments)
+            self.weight = weight
+
+    own = Model([keras.Input((4,)), keras.layers.Dense(3)])
+    own.compile(keras.optimizers.SGD(0.1), "mse", weight=by_rank)
+    regular = keras.layers.Dense(3, kernel_regularizer=Regularizer())
+    scaled = keras.layers.Dense(3, activation=lambda x, weight=by_rank: weight * x)
+    x, y = ddl.split_data(*data())
+    for model in (
+        new_model(loss=functools.partial(weighted, weight=by_rank)),
+        new_model(loss=with_default),
+        new_model(loss=Callable()),
+        new_model(None, regular),
+        new_model(None, scaled),
+        new_model(None, keras.layers.Lambda(lambda x, weight=by_rank: weight * x)),
+        own,
+    ):
+        text = fit(x, x[:, :3] if model is own else y, model)
+        assert ("weight is 0.1 on rank 0; 1.1 on rank 1" in text) == (SIZE > 1), text
+
+
 def check_layers_that_differ_are_a_warning():
     layers = keras.layers.Dropout(0.1 + 0.1 * RANK, name=f"mine_{RANK}", seed=RANK)
     text = fit(*ddl.split_data(*data()), new_model(None, layers))
     assert ("Dropout: rate is 0.1 on rank 0; 0.2 on rank 1" in text) == (SIZE > 1), text
     assert "seed is" not in text and "mine_" not in text, text
+
+    class Scaled(keras.layers.Layer):
+        def __init__(self, factor):
+            super().__init__()
+            self.factor = factor
+
+        def call(self, x):
+            return x * self.factor
+
+    text = fit(*ddl.split_data(*data()), new_model(None, Scaled(1.0 + RANK)))
+    assert text.count("Scaled: factor is 1.0 on rank 0") == (SIZE > 1), text
+
+
+def check_optimizers_with_schedules_without_a_config_are_compared():
+    """As that of many a tutorial on Transformers."""
+
+    class OwnRate(keras.optimizers.schedules.LearningRateSchedule):
+        def __init__(self, warmup):
+            self.warmup = warmup
+
+        def __call__(self, step):
+            return 0.1
+
+    mine = ddl.split_data(*data())
+    sgd = keras.optimizers.SGD
+    text = fit(*mine, new_model(sgd(OwnRate(10 + RANK))))
+    assert ("the optimizer: learning_rate.warmup is 10 on rank 0; 11" in text) == (SIZE > 1), text
+    if SIZE > 1:
+        text = refused(*mine, new_model(sgd(OwnRate(10), momentum=0.5 + 0.1 * RANK)))
+        assert "momentum is 0.5 on rank 0; 0.6 on rank 1" in text, text
 
 
 def check_what_cannot_be_serialized_is_left_out():
@@ -483,6 +586,9 @@ def check_modules_of_pytorch_with_other_initial_weights():
     torch.manual_seed(RANK)
     wrapper = keras.layers.TorchModuleWrapper(torch.nn.Linear(4, 4))
     assert not fit(*ddl.split_data(*data()), new_model(None, wrapper))
+    wrapper = keras.layers.TorchModuleWrapper(torch.nn.LeakyReLU(0.1 + RANK))
+    text = fit(*ddl.split_data(*data()), new_model(None, wrapper))
+    assert ("LeakyReLU(negative_slope=1.1)' on rank 1" in text) == (SIZE > 1), text
 
 
 def check_layers_that_were_adapted_after_the_split():

@@ -10,18 +10,32 @@ import keras
 
 import easyddl.training.configuration as configuration
 
-layers = [keras.layers.Dense(3, dtype="mixed_float16", name="mine"), keras.layers.Dropout(0.25)]
+
+class Costly(keras.initializers.Zeros):
+    def get_config(self):
+        raise AssertionError("a matrix of initial values would take seconds")
+
+
+numbers = list(range(1000))
+layers = [
+    keras.layers.Dense(3, kernel_initializer=Costly(), dtype="mixed_float16", name="mine"),
+    keras.layers.Dropout(0.25),
+    keras.layers.Lambda(lambda x: x * len(numbers)),
+]
 model = keras.Sequential([keras.Input((4,)), *layers])
 rate = keras.optimizers.schedules.CosineDecay(0.1, 7)
 model.compile(keras.optimizers.SGD(rate, momentum=0.5), "mse", metrics=["mae"])
 sections = configuration.sections_of(model)
-optimizer = next(each for name, each in sections.items() if name == "the optimizer")
+optimizer = sections[configuration.REQUIRED, "the optimizer"]
 assert optimizer["momentum"] == "0.5" and optimizer["learning_rate.decay_steps"] == "7", optimizer
-dense, dropout = [each for name, each in sections.items() if name.endswith(("Dense", "Dropout"))]
+of_layers = {key[1]: each for key, each in sections.items() if key[0] == configuration.LAYERS}
+dense, dropout = [each for key, each in of_layers.items() if key.endswith(("Dense", "Dropout"))]
 assert dense["dtype"] == "'mixed_float16'" and dropout["rate"] == "0.25", (dense, dropout)
 assert not any("mine" in value for value in dense.values()), dense
 assert "seed" not in dropout and "kernel_initializer.seed" not in dense
-assert sections["compile()"]["loss"] == "'mse'", sections["compile()"]
+assert not any(len(section) > 30 for section in sections.values()), sections
+compiled = sections[configuration.REQUIRED, "compile()"]
+assert compiled["loss"] == "'mse'", compiled
 others = {"tensorflow", "jax", "torch"} - {keras.backend.backend()}
 print("imported:", sorted(others.intersection(sys.modules)))
 """
