@@ -67,9 +67,13 @@ class Launcher:
     def last_lines(self):
         return ""
 
-    def end(self):
+    def wait(self):
+        """Waits until all ranks have connected."""
         for thread in self._threads:
             thread.join()
+
+    def end(self):
+        self.wait()
         self._calls.close()
         for each in self.found:
             if not isinstance(each, ConnectionError):
@@ -90,6 +94,7 @@ def test_a_rank_that_sends_garbage_or_ends_is_lost(how, monkeypatch):
     launcher = Launcher([0, 1])
     monkeypatch.setattr(run_process, "LauncherProcess", launcher)
     group = RankGroup(2, None, {}, None, 30)
+    launcher.wait()  # a rank that is received may not have returned from its call yet
     control = next(each for each in launcher.found if each.wait(30) and each.number == 1)
     if how == "garbage":
         control.socket.sendall(b"\xff" * 100)
