@@ -9,7 +9,7 @@ import numpy as np
 from mpi4py import MPI
 
 import easyddl
-from easyddl.runtime import engine
+from easyddl.runtime import engine, world
 
 ROOT = str(pathlib.Path(easyddl.__path__[0])) + "/"
 # The functions of settled_errors.py that call others. A signal's handler runs before such a call or
@@ -84,8 +84,9 @@ def is_right(found, expected):
 
 
 def renew_communicator():
-    """Gives the script a communicator that no error has ended."""
+    """Gives the script a communicator that no error has ended, and forgets failed updates."""
     MPI.COMM_WORLD.Barrier()
+    world._failed_updates.clear()
     made = engine.engine()
     communicator = made.core.Communicator(made.world, watch_signals=True)
     group = made.core.ReducerGroup(communicator)

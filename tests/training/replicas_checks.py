@@ -114,7 +114,7 @@ def check_values_that_layers_keep():
         assert (f"{name} on rank" in found) == (SIZE > 1), found
     assert found.count(".function on rank") <= 1, found
     found = said_of_constants(batches_of(SIZE, seed=1)[0][0][0])
-    assert "on rank" not in found, found
+    assert "layers keep different values" not in found, found
 
 
 def check_bad_intervals():
