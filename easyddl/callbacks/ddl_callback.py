@@ -256,7 +256,10 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
             )
         if self.check_replicas is False:
             return
-        found = replica_check.differences(model)
+        now = layer_constants.of(model)
+        # What has changed in the fit is no constant.
+        kept = dict(now.others.items() & others.items())
+        found, constants = replica_check.differences(model, {**now.arrays, **kept})
         if found:
             notices.tell(
                 f"warning: the ranks' models differ after model.fit(): {found}. "
@@ -264,12 +267,8 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
                 "for example a callback. DDLCallback(check_replicas=1) finds the step; "
                 "check_replicas=False disables this comparison."
             )
-        now = layer_constants.of(model)
-        # What has changed in the fit is no constant.
-        kept = dict(now.others.items() & others.items())
-        found = replica_check.differing({**now.arrays, **kept})
-        if found:
-            text = replica_check.text_of_constants("after model.fit()", found)
+        if constants:
+            text = replica_check.text_of_constants("after model.fit()", constants)
             notices.tell(
                 f"warning: the ranks' {text} check_replicas=False disables this comparison."
             )

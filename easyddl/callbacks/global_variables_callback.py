@@ -97,7 +97,7 @@ class DDLGlobalVariablesCallback(FreshCopy, keras.callbacks.Callback):
 
     def _broadcast_after_first_step(self):
         """Broadcasts the variables that only the first step could create."""
-        if replica_check.differences(self.model):
+        if any(replica_check.differences(self.model, {})):
             notices.tell(
                 "warning: each rank took the first step from its own initial weights, because the "
                 "model's own train_step creates them and runs eagerly. Now all ranks have the "

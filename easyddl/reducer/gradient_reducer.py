@@ -21,10 +21,15 @@ class GradientReducer:
         as_ready: Boolean. Whether a backward pass computes the gradients, so that the first buckets
             can be submitted before the last gradient is computed.
         sparse_as_dense: Boolean. Whether sparse gradients are converted to dense gradients.
+        at_first: Function of a list of variables, or `None`. All ranks call it together before they
+            first register gradients, except in a fit with a `DDLCallback`.
     """
 
-    def __init__(self, bucket_bytes=None, weight=None, as_ready=True, sparse_as_dense=False):
+    def __init__(
+        self, bucket_bytes=None, weight=None, as_ready=True, sparse_as_dense=False, at_first=None
+    ):
         self._bucket_bytes = bucket_bytes
+        self._at_first = at_first
         self._sparse_as_dense = sparse_as_dense
         self._weight = weight or (lambda: None)
         self._as_ready = as_ready
@@ -74,6 +79,10 @@ class GradientReducer:
     @world.on_all_ranks("The registration of gradients")
     def _register(self, key, grads, variables):
         with context.Call("the first update of an optimizer"):
+            # In a fit with a `DDLCallback`, some ranks may have no batch.
+            if self._at_first is not None and context.step() is None:
+                at_first, self._at_first = self._at_first, None
+                at_first(variables)
             self._lists[key] = GradientList(
                 grads, variables, self._bucket_bytes, self._sparse_as_dense
             )

@@ -55,7 +55,6 @@ class _Call(threading.local):
 _call = _Call()
 
 _failed_updates: list[int] = []  # see `note_failed_update`
-_MOST_SHOWN = 8
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -194,10 +193,7 @@ def _after_failures():
     """Returns what collectives say of themselves after updates have failed on this rank."""
     if not _failed_updates:
         return ""
-    shown = ", ".join(map(str, _failed_updates[:_MOST_SHOWN]))
-    more = f" and {len(_failed_updates) - _MOST_SHOWN} others until {_failed_updates[-1]}"
-    after = shown + (more if len(_failed_updates) > _MOST_SHOWN else "")
-    return f" after updates {after} of optimizers failed there"
+    return f" after updates {', '.join(map(str, _failed_updates))} of optimizers failed there"
 
 
 def fingerprint(text):

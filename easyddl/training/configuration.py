@@ -14,6 +14,7 @@ import zlib
 import keras
 import numpy as np
 
+from easyddl.collectives.variables import checksum
 from easyddl.compat import keras_layer, keras_optimizer, keras_saving, keras_trainer, patches
 from easyddl.training import model_state
 from easyddl.training.inner_optimizers import inner_optimizers
@@ -279,4 +280,4 @@ def _text_of_array(value):
     if array.dtype.kind == "f":
         with np.errstate(all="ignore"):
             sample = sample.astype(np.float32)
-    return f"values of shape {array.shape} with checksum {zlib.crc32(sample.tobytes()):08x}"
+    return f"values of shape {array.shape} with checksum {checksum(sample):08x}"

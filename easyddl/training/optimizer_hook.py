@@ -21,7 +21,9 @@ _HOOK = "_easyddl_reducer"
 _KEPT = "_easyddl_kept_hook"  # what removes the hook of `keep_hook`, and its settings
 
 
-def create_reducer(optimizer, batch_weight=None, bucket_bytes=None, sparse_as_dense=False):
+def create_reducer(
+    optimizer, batch_weight=None, bucket_bytes=None, sparse_as_dense=False, at_first_update=None
+):
     """Creates the `GradientReducer` of an optimizer, for `hook`.
 
     Args:
@@ -30,13 +32,17 @@ def create_reducer(optimizer, batch_weight=None, bucket_bytes=None, sparse_as_de
             batch have the same weight.
         bucket_bytes: Integer, or `None` for a size that is derived from measurements.
         sparse_as_dense: Boolean. Whether sparse gradients are reduced as dense ones.
+        at_first_update: Function of a list of variables, or `None`: see `GradientReducer`. The list
+            contains the optimizer's variables, too.
     """
     accumulates = _accumulates(optimizer)
+    owner = weakref.ref(optimizer)  # the reducer must not keep the optimizer alive
     reducer = GradientReducer(
         bucket_bytes,
         _weight_of(batch_weight, accumulates),
         as_ready=not accumulates,
         sparse_as_dense=sparse_as_dense or accumulates,  # Keras accumulates dense gradients
+        at_first=at_first_update and (lambda v: at_first_update([*v, *owner().variables])),
     )
     # Frees the engine's memory when the optimizer is garbage-collected. At the exit of the
     # process this is not needed.
@@ -114,25 +120,17 @@ def keep_hook(optimizer, bucket_bytes=None, sparse_as_dense=False, at_first_upda
         optimizer: A Keras optimizer.
         bucket_bytes: Integer or `None`: see `create_reducer`.
         sparse_as_dense: Boolean: see `create_reducer`.
-        at_first_update: Function of a list of variables, or `None`. All ranks call it together in
-            the first step, where they also register the gradients, with what it updates.
+        at_first_update: Function or `None`: see `create_reducer`.
     """
     if is_hooked(optimizer):
         return
-    settings = {"bucket_bytes": bucket_bytes, "sparse_as_dense": sparse_as_dense}
-    reducer = create_reducer(optimizer, **settings)
-    remaining, mean = [at_first_update] if at_first_update else [], reducer.mean
-    owner = weakref.ref(optimizer)  # the reducer must not keep the optimizer alive
-
-    def mean_of_update(grads, variables, *args):
-        # In a fit with a `DDLCallback`, some ranks may have no batch.
-        if remaining and world.size() > 1 and context.step() is None:
-            remaining.pop()([*variables, *owner().variables])
-        return mean(grads, variables, *args)
-
-    reducer.mean = mean_of_update
-    unhook = hook(optimizer, reducer)
-    patches.add(optimizer, _KEPT, (unhook, {**settings, "at_first_update": at_first_update}))
+    settings = {
+        "bucket_bytes": bucket_bytes,
+        "sparse_as_dense": sparse_as_dense,
+        "at_first_update": at_first_update,
+    }
+    unhook = hook(optimizer, create_reducer(optimizer, **settings))
+    patches.add(optimizer, _KEPT, (unhook, settings))
 
 
 def move_outwards(optimizer):

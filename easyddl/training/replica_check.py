@@ -1,13 +1,14 @@
 """Checks whether all ranks hold the same model."""
 
+import zlib
+
 import keras
 import numpy as np
 
 from easyddl import backends
 from easyddl.collectives import arguments, arrays, objects
 from easyddl.collectives.variables import checksum, value_of
-from easyddl.runtime import console, notices, settled_errors, world
-from easyddl.steps import context
+from easyddl.runtime import console, notices, settled_errors
 from easyddl.training import (
     adapted_layers,
     compiled_step,
@@ -79,8 +80,7 @@ def check_predictions(model, place):
 
 
 def _require_equal(model, variables, place, cause):
-    found = _differences(model, variables)
-    constants = differing(layer_constants.of(model).arrays)
+    found, constants = _differences(model, variables, layer_constants.of(model).arrays)
     texts = []
     if found:
         texts.append(f"The ranks' models differ {place}: {found}. {cause}")
@@ -91,7 +91,7 @@ def _require_equal(model, variables, place, cause):
 
 
 def text_of_constants(place, constants):
-    """Returns the end of a message about values that layers keep: see `differing`."""
+    """Returns the end of a message about values that layers keep: see `differences`."""
     return (
         f"layers keep different values {place}: {constants}. Each rank computed them by itself. "
         "Compute them with all data before split_data, set a seed, or take those of one rank by "
@@ -99,30 +99,36 @@ def text_of_constants(place, constants):
     )
 
 
-def differences(model):
-    """Describes the variables that differ between ranks. Collective.
+def differences(model, constants):
+    """Describes what differs between ranks. Collective.
 
     Args:
         model: A built Keras model in training.
+        constants: Dict of checksums by name: see `layer_constants.Constants`.
 
     Returns:
-        String that names the variables and the ranks; `None` if there are no differences.
+        Pair of strings that name the variables, and the constants, with the ranks; `None` if there
+        are no differences.
     """
-    return _differences(model, model_state.shared_variables(model))
+    return _differences(model, model_state.shared_variables(model), constants)
 
 
-def _differences(model, variables):
+def _differences(model, variables, constants):
     late = {id(variable) for variable in layer_state.synced_at_epoch_end(model)}
     compared = [each for each in variables if id(each) not in late]
     mine = [checksum(value_of(each)) for each in compared]
+    mine.append(zlib.crc32(repr(sorted(constants.items())).encode()))
     checksums = arrays.allgather(np.array([mine], np.int64))
     differing = np.flatnonzero((checksums != checksums[0]).any(axis=0)).tolist()
+    of_variables = [i for i in differing if i < len(compared)]
     shown = [
-        _shown(getattr(compared[i], "path", compared[i].name), checksums[:, i]) for i in differing
+        _shown(getattr(compared[i], "path", compared[i].name), checksums[:, i])
+        for i in of_variables
     ]
-    sizes = _sizes_of_differences([compared[i] for i in differing[: console.MOST_SHOWN]])
+    sizes = _sizes_of_differences([compared[i] for i in of_variables[: console.MOST_SHOWN]])
     shown[: len(sizes)] = map("{} ({})".format, shown, sizes)
-    return console.first(shown, "; ") if shown else None
+    of_constants = _differing(constants) if len(compared) in differing else None
+    return console.first(shown, "; ") if shown else None, of_constants
 
 
 def _sizes_of_differences(compared):
@@ -160,16 +166,15 @@ def _checksums_in_step(variables):
     return found
 
 
-@world.on_all_ranks("the first update of an optimizer")
 def compare_first_update(variables):
     """Warns if a script's own loop begins with variables that differ between ranks. Collective.
+
+    Called where the ranks register the gradients of the loop.
 
     Args:
         variables: List of what the loop updates: weights, and variables of the optimizer.
     """
-    mine = _checksums_in_step(variables)
-    with context.Call("the first update of an optimizer"):
-        found = differing(mine)
+    found = _differing(_checksums_in_step(variables))
     if found:
         notices.tell(
             "warning: the ranks' variables differ at the first update of a DistributedOptimizer: "
@@ -179,7 +184,7 @@ def compare_first_update(variables):
         )
 
 
-def differing(mine):
+def _differing(mine):
     """Describes the named values that differ between ranks. Collective.
 
     Args:
