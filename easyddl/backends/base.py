@@ -177,14 +177,9 @@ class Backend(abc.ABC):
                 variables must be non-trainable.
         """
 
-    def noting_used_variables(self, note):
-        """Returns a context that reports the trainable variables that a step uses.
-
-        Args:
-            note: Function of a variable, in the framework's or Keras's form. It may be called
-                several times with one variable.
-        """
-        return contextlib.nullcontext()
+    def variables_of_trace(self):
+        """Returns the variables that the function being traced has used so far, if known."""
+        return []
 
     def outside_of_step(self):
         """Returns a context in which variables have values while a step is traced or run.

@@ -20,23 +20,21 @@ from easyddl.runtime import notices, validators, world
 from easyddl.steps.batch_weight import BatchWeight
 from easyddl.training import (
     adapted_layers,
+    callback_order,
     compiled_step,
     epoch_end,
-    epoch_logs,
     evaluation_context,
     evaluation_metrics,
     fit_context,
-    layer_constants,
     layer_state,
     loss_weight,
     metrics_hook,
     model_state,
     optimizer_classes,
     optimizer_hook,
-    replica_check,
-    used_variables,
 )
 from easyddl.training import scalar_losses as scalar
+from easyddl.training.agreement import epoch_logs, layer_arrays, replicas
 
 _UNEVEN = ("join", "truncate", "error")
 
@@ -54,7 +52,7 @@ _WRITERS = tuple(
 )
 
 
-class DDLCallback(FreshCopy, keras.callbacks.Callback):
+class DDLCallback(FreshCopy, callback_order.First, keras.callbacks.Callback):
     """Makes `model.fit()` train on all ranks together. Pass it as the first callback.
 
     `fit` moves it to the beginning of the list if other callbacks precede it.
@@ -189,7 +187,7 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
         evaluation, fit = evaluation_context.current(model), fit_context.current(model)
         if evaluation is not None:
             if fit is None and world.size() > 1 and self.check_replicas is not False:
-                replica_check.check_predictions(model, "before evaluate()")
+                replicas.check_predictions(model, "before evaluate()")
             weight = BatchWeight(backends.require().is_current)  # not used in an evaluation
             evaluation.at_end.callback(loss_weight.hook(model, weight, self.scalar_losses))
             evaluation.at_end.callback(metrics_hook.hook(model))
@@ -226,11 +224,11 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
             fit.step.hook(optimizer)
         if world.size() > 1:
             compares = self.check_replicas is not False
-            others = layer_constants.of(model).others if compares else {}
-            fit.on_success(lambda: self._end_fit(fit, others))
+            arrays_before = layer_arrays.checksums_of(model) if compares else {}
+            fit.on_success(lambda: self._end_fit(fit, arrays_before))
             fit.on_steps_end(lambda: epoch_end.end_steps(fit, self.uneven, self._epoch))
             fit.at_end.callback(metrics_hook.hook(model, fit))
-            used_variables.watch(fit)
+            fit.wrap_train_step(fit.step.noting_variables)
             fit.wrap_train_step(
                 lambda train_step: layer_state.merging_train_step(train_step, model)
             )
@@ -239,12 +237,12 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
         _ = fit.meter
         global_batch.watch(fit)
 
-    def _end_fit(self, fit, others):
+    def _end_fit(self, fit, arrays_before):
         """Checks the trained model. Called after all epochs if no rank has raised an error.
 
         Args:
             fit: `FitContext`.
-            others: Dict: see `layer_constants.Constants`, at the begin of the fit.
+            arrays_before: Dict: see `replicas.compare_after_fit`.
         """
         model = fit.model
         # Steps may train nothing: without trainable weights, or in a `train_step` of one's own.
@@ -254,24 +252,8 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
                 "Therefore no gradients were averaged, and every rank trained alone. Apply the "
                 "gradients with a Keras optimizer within `train_step`."
             )
-        if self.check_replicas is False:
-            return
-        now = layer_constants.of(model)
-        # What has changed in the fit is no constant.
-        kept = dict(now.others.items() & others.items())
-        found, constants = replica_check.differences(model, {**now.arrays, **kept})
-        if found:
-            notices.tell(
-                f"warning: the ranks' models differ after model.fit(): {found}. "
-                f"{replica_check.ROUNDING} Otherwise something changes them on some ranks only, "
-                "for example a callback. DDLCallback(check_replicas=1) finds the step; "
-                "check_replicas=False disables this comparison."
-            )
-        if constants:
-            text = replica_check.text_of_constants("after model.fit()", constants)
-            notices.tell(
-                f"warning: the ranks' {text} check_replicas=False disables this comparison."
-            )
+        if self.check_replicas is not False:
+            replicas.compare_after_fit(model, arrays_before, fit.step.used_variables)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         fit = fit_context.current(self.model)
@@ -281,12 +263,7 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
                 "easyddl hooks the optimizer. Call it there, or wrap the optimizer in "
                 "`ddl.DistributedOptimizer` and leave DDLCallback out."
             )
-        steps = f", steps in an epoch: {self.params.get('steps')}" if self.uneven == "error" else ""
         fit.step.save_train_function()
-        world.agree(
-            f"model.fit() with epochs={self.params.get('epochs')}, uneven={self.uneven!r}, "
-            f"check_replicas={self.check_replicas}{steps}"
-        )
         fit.step_ends.begin_fit(self.model)
         if world.size() > 1:
             fit.watch_steps()
@@ -309,7 +286,7 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
         model = self.model  # this access makes Keras copy JAX's state into the variables
         steps = fit_context.current(model).steps
         if steps % self.check_replicas == 0 and fit_context.all_ranks_have_batches(model):
-            replica_check.check(model, f"after step {steps} of epoch {self._epoch + 1} of fit()")
+            replicas.check(model, f"after step {steps} of epoch {self._epoch + 1} of fit()")
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         evaluation, fit = evaluation_context.current(self.model), fit_context.current(self.model)

@@ -130,9 +130,10 @@ def split_data(
     leaves, arrays = whole.leaves_of(arrays)
     is_first = not _warn_of_second_split(leaves)
     result = _split(arrays, shard, batch_size)
-    if compare and is_first:
+    is_noted = compare and is_first
+    if is_noted:
         split_calls.note(leaves, f"shuffle={shuffle!r}, seed={seed}, remainder={remainder!r}")
-    split_calls.note_result(result)
+    split_calls.note_result(result, is_noted)
     return result
 
 

@@ -166,6 +166,11 @@ def communicator(of_script=False):
     return exchange.script if of_script or _call.is_of_script else exchange.own
 
 
+def is_in_call_of_script():
+    """Returns whether this thread is in a collective that the script has called outside of fits."""
+    return _call.is_of_script and _exchange() is None
+
+
 def in_call(text):
     """Returns the text of a reduction, and the call of the user in which it is registered."""
     called = _called()

@@ -11,9 +11,11 @@ import keras
 import numpy as np
 
 from easyddl import backends
-from easyddl.collectives import arguments, arrays, objects
+from easyddl.collectives import arguments, arrays, differences
 from easyddl.compat import keras_layer
 from easyddl.runtime import console, world
+
+_ROUNDING = 1e-5  # relative, of moments that hosts have added up in another order
 
 
 def sync_from_root(model, root_rank):
@@ -30,27 +32,27 @@ def sync_from_root(model, root_rank):
         Boolean: whether any layer of any rank has changed.
     """
     arguments.check_root(root_rank)
-    layers = [each for each in keras_layer.layers_of(model) if _kind_of(each) is not None]
-    tables_by_rank = objects.allgather_object([_table_of(layer) for layer in layers])
-    root_tables = tables_by_rank[root_rank]
-    models_differ = any(len(tables) != len(root_tables) for tables in tables_by_rank)
-    if models_differ or all(tables == root_tables for tables in tables_by_rank):
+    layers = [each for each in keras_layer.layers_of(model) if has_table(each)]
+    mine = {i: _kind_of(layer).table(layer) for i, layer in enumerate(layers)}
+    by_rank = differences.gather({"layers": len(layers), **mine})
+    by_rank = {i: each for i, each in by_rank.items() if any(t != each[0] for t in each)}
+    if "layers" in by_rank:
         return False  # the later broadcast of the variables reports models that differ
-    for layer, table in zip(layers, root_tables, strict=True):
-        if _table_of(layer) != table:
-            _kind_of(layer).set_table(layer, table)
-    if world.rank() == root_rank:
-        names = [
-            layer.name
-            for i, layer in enumerate(layers)
-            if any(tables[i] != root_tables[i] for tables in tables_by_rank)
-        ]
+    for i, tables in by_rank.items():
+        if mine[i] != tables[root_rank]:
+            _kind_of(layers[i]).set_table(layers[i], tables[root_rank])
+    names = [
+        layers[i].name
+        for i, tables in by_rank.items()
+        if not differences.are_equal(tables, _ROUNDING)
+    ]
+    if names and world.rank() == root_rank:
         console.say(
             f"warning: the ranks called `adapt` of {', '.join(names)} with different data. All "
             f"ranks now use the result of rank {root_rank}. Call `adapt` with all data, before "
             "split_data."
         )
-    return True
+    return bool(by_rank)
 
 
 def derive_again(model):
@@ -79,20 +81,9 @@ def derive_again(model):
     return bool(arrays.allreduce(np.array(changes), "max"))
 
 
-def unused_by_steps(layer):
-    """Returns the names of attributes from which `adapt` computes the table that steps use.
-
-    Each rank keeps its own, because only another `adapt` would use them.
-
-    Args:
-        layer: A Keras layer.
-    """
-    return ("summary",) if isinstance(layer, keras.layers.Discretization) else ()
-
-
-def _table_of(layer):
-    """Returns the result of `adapt` as plain values, which can be compared."""
-    return _kind_of(layer).table(layer)
+def has_table(layer):
+    """Returns whether a layer keeps what `adapt` has computed."""
+    return _kind_of(layer) is not None
 
 
 def _boundaries(layer):

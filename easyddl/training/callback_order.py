@@ -8,8 +8,13 @@ import keras
 
 from easyddl.runtime import notices
 
-# By name, because the classes are in a layer above this one.
-FIRST, LAST = "DDLCallback", "DDLGlobalVariablesCallback"
+
+class First:
+    """The base of `DDLCallback`, which is in a layer above this one."""
+
+
+class Last:
+    """The base of `DDLGlobalVariablesCallback`."""
 
 
 def callbacks_of(callbacks):
@@ -25,7 +30,12 @@ def callbacks_of(callbacks):
 
 def has_first(callbacks):
     """Returns whether the argument `callbacks` of `fit` or `evaluate` contains a `DDLCallback`."""
-    return any(_is(callback, FIRST) for callback in callbacks_of(callbacks))
+    return first_of(callbacks_of(callbacks)) is not None
+
+
+def first_of(callbacks):
+    """Returns the `DDLCallback` in a list of callbacks; `None` if there is none."""
+    return next((each for each in callbacks if isinstance(each, First)), None)
 
 
 def put_in_order(callbacks):
@@ -47,8 +57,8 @@ def put_in_order(callbacks):
         return callbacks
     notices.tell_once(
         put_in_order,
-        f"note: the callbacks run in the order {_shown(ordered)}, because {FIRST} must be the "
-        f"first and {LAST} the last. Received: {_shown(received)}",
+        f"note: the callbacks run in the order {_shown(ordered)}, because DDLCallback must "
+        f"be the first and DDLGlobalVariablesCallback the last. Received: {_shown(received)}",
     )
     if isinstance(callbacks, keras.callbacks.CallbackList):
         callbacks.callbacks[:] = ordered
@@ -60,7 +70,8 @@ def _ordered(callbacks):
     end = _end_without_keras_own(callbacks)
     groups = [], [], [], callbacks[end:]
     for callback in callbacks[:end]:
-        groups[0 if _is(callback, FIRST) else 2 if _is(callback, LAST) else 1].append(callback)
+        is_last = isinstance(callback, Last)
+        groups[0 if isinstance(callback, First) else 2 if is_last else 1].append(callback)
     return [callback for group in groups for callback in group]
 
 
@@ -71,10 +82,6 @@ def _end_without_keras_own(callbacks):
     while end and isinstance(callbacks[end - 1], own):
         end -= 1
     return end
-
-
-def _is(callback, name):
-    return name in [cls.__name__ for cls in type(callback).__mro__]
 
 
 def _shown(callbacks):

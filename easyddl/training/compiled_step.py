@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -49,8 +50,7 @@ class CompiledStep:
         root_rank: Integer. The rank that broadcasts the variables of optimizers that a step
             discovers; `None` if each rank keeps its own variables.
         is_traced: Boolean. Whether a fit has had a batch, so that the step has its variables.
-        has_compared_others: Boolean. Whether the ranks have compared the variables that the step
-            uses and the model does not track: see `used_variables`.
+        used_variables: List of the variables that the traced step uses, on TensorFlow.
     """
 
     def __init__(self, model, settings, optimizer_hooks=()):
@@ -63,7 +63,7 @@ class CompiledStep:
         self.meter = backends.require().step_meter()
         self.root_rank = None
         self.is_traced = False
-        self.has_compared_others = False
+        self.used_variables = []
         self._optimizer_hooks = optimizer_hooks
         self._hooks = contextlib.ExitStack()  # removed at the end of each fit
         self._reducers = {}  # pairs of an optimizer and its reducer, by the optimizer's id
@@ -116,6 +116,17 @@ class CompiledStep:
         Call it after Keras has created the function, and before anything wraps it.
         """
         self._train_function = backends.require().unwrapped(self._model.train_function)
+
+    def noting_variables(self, train_step):
+        """Wraps a `train_step` so that `used_variables` contains what a trace of it uses."""
+
+        @functools.wraps(train_step)
+        def step(*arguments):
+            result = train_step(*arguments)
+            self.used_variables = backends.require().variables_of_trace() or self.used_variables
+            return result
+
+        return step
 
     def __enter__(self):
         self.join.begin_fit()

@@ -4,35 +4,20 @@ Most metrics are the same whether all ranks evaluate the same data or each its o
 results are quotients. Counts are not. Those of the same data count once.
 """
 
-import dataclasses
-
 import keras
 
-from easyddl.collectives import objects
+from easyddl.collectives import differences
 from easyddl.data import split_calls, summary
-from easyddl.runtime import notices, settled_errors, world
+from easyddl.runtime import notices, world
 from easyddl.steps import context
-from easyddl.training import comparison, metrics
+from easyddl.training import metrics
 from easyddl.training.fit_context import FitContext
 
 VALIDATIONS = ("same", "split")
 
-
-@dataclasses.dataclass
-class _Evaluated:
-    """What one rank evaluates.
-
-    Attributes:
-        validation: The argument of `DDLCallback`.
-        has_samples: Boolean.
-        summaries: Dict of `summary.Summary`; empty if the ranks need not or cannot compare.
-        may_be_same: Boolean. Whether this rank cannot see that it evaluates a shard.
-    """
-
-    validation: str | None
-    has_samples: bool
-    summaries: dict
-    may_be_same: bool
+_VALIDATION = differences.Subject(
+    "All ranks must pass the same `validation` to DDLCallback.", is_error=True
+)
 
 
 def shared_logs(model, logs, data=(), validation=None):
@@ -51,46 +36,37 @@ def shared_logs(model, logs, data=(), validation=None):
     has_samples = bool(logs)
     counts = metrics.counts_of(model)
     if counts:
-        mine = _evaluated(model, has_samples, data, validation)
-        by_rank = objects.allgather_object(mine)
-        _require_equal([each.validation for each in by_rank])
-        if validation == "same" or summary.are_equal([each.summaries for each in by_rank]):
-            first = next((rank for rank, each in enumerate(by_rank) if each.has_samples), 0)
+        is_compared = has_samples and validation is None
+        leaves = keras.tree.flatten(data)
+        summaries = split_calls.unsplit_summaries(leaves) if is_compared else {}
+        by_rank = differences.gather(
+            {
+                "validation": validation,
+                "has_samples": has_samples,
+                "summaries": summaries,
+                "is_shard": not is_compared or _is_shard(model, leaves, summaries),
+            }
+        )
+        _VALIDATION.compare(by_rank["validation"])
+        with_samples = [rank for rank, has in enumerate(by_rank["has_samples"]) if has]
+        if validation == "same" or summary.are_equal(by_rank["summaries"]):
+            first = next(iter(with_samples), 0)
             return metrics.shared_logs(model, logs, has_samples and world.rank() == first)
-        several = sum(each.has_samples for each in by_rank) > 1
-        if several and any(each.may_be_same for each in by_rank):
+        if len(with_samples) > 1 and not all(by_rank["is_shard"]):
             _warn_of_counts(counts)
     return metrics.shared_logs(model, logs, has_samples)
 
 
-def _evaluated(model, has_samples, data, validation):
-    if validation is not None or not has_samples:
-        return _Evaluated(validation, has_samples, {}, False)
-    summaries = comparison.unsplit_summaries(data)
-    lengths = [each.shape[0] for each in summaries.values()]
-    is_split = (
-        any(map(split_calls.is_result, keras.tree.flatten(data)))
-        or any(map(split_calls.is_length_of_result, lengths))
-        or _is_held_out(model)
-    )
-    return _Evaluated(validation, has_samples, summaries, not is_split)
-
-
-def _is_held_out(model):
-    """Returns whether `validation_split` has taken the samples from this rank's shard."""
+def _is_shard(model, leaves, summaries):
+    """Returns whether this rank is known to evaluate its own shard."""
     fit = context.of(model, FitContext)
     arguments = {} if fit is None else fit.arguments
-    return bool(arguments.get("validation_split")) and arguments.get("validation_data") is None
-
-
-def _require_equal(validations):
-    if len(set(validations)) > 1:
-        raise settled_errors.settled(
-            ValueError(
-                "All ranks must pass the same `validation` to DDLCallback. Received, by rank: "
-                f"{validations}"
-            )
-        )
+    is_held_out = arguments.get("validation_split") and arguments.get("validation_data") is None
+    return (
+        bool(is_held_out)
+        or any(map(split_calls.is_result, leaves))
+        or any(split_calls.is_length_of_result(each.shape[0]) for each in summaries.values())
+    )
 
 
 def _warn_of_counts(counts):

@@ -18,7 +18,6 @@ from easyddl.steps import context
 from easyddl.training import (
     array_order,
     callback_order,
-    comparison,
     epoch_data,
     lost_variables,
     metrics,
@@ -26,6 +25,7 @@ from easyddl.training import (
     step_ends,
     structures,
 )
+from easyddl.training.agreement import fit_inputs
 
 # The seconds after an error of this rank in which a step in progress may still end.
 _PATIENCE = 5.0
@@ -68,6 +68,7 @@ class FitContext(context.Context):
         self.root_callbacks = []
         self.random_states = None
         self._equal_logs = {}  # of this epoch
+        self._equal_states = None  # the number of the latest epoch whose states were equal
         self.steps = 0
         self._batches_before_fit = None  # those that the meter counted
         self._batches_before_epoch = 0
@@ -101,12 +102,11 @@ class FitContext(context.Context):
         if world.size() == 1:
             self.array_order = array_order.begin(self, [seed])
             return
-        inputs = comparison.compare(self, seed)
-        validating = [each for each in inputs if each.validates]
-        if validating:
-            self._validation_freq = validating[0].arguments["validation_freq"]
-        self.array_order = array_order.begin(self, [each.seed for each in inputs])
-        if all(each.numbers_may_differ for each in inputs):
+        found = fit_inputs.compare(self, seed)
+        frequencies = [each for each in found["validation_freq"] if each is not None]
+        self._validation_freq = next(iter(frequencies), None)
+        self.array_order = array_order.begin(self, found["seed"])
+        if all(found["numbers may differ"]):
             self._share_random_numbers()
 
     def _share_random_numbers(self):
@@ -114,14 +114,21 @@ class FitContext(context.Context):
             global_random.share(objects.broadcast_object(global_random.states()))
             self.at_end.callback(global_random.unite, is_provider=world.rank() == 0)
 
-    def note_equal_states(self):
-        """Warns if the ranks train on the same samples of data whose contents were not compared."""
-        if comparison.may_be_unsplit(self.arguments.get("x")):
+    def note_equal_states(self, number):
+        """Warns if the ranks train on the same samples of data whose contents were not compared.
+
+        Args:
+            number: Integer: see `metrics.shared_logs`. A loss that is the same number in two epochs
+                may be a constant.
+        """
+        is_constant = self._equal_states in (None, number)
+        self._equal_states = number
+        if not is_constant and fit_inputs.may_be_unsplit(self.arguments.get("x")):
             notices.tell_once(
                 "the same x",
-                f"warning: all {world.size()} ranks have trained on the same samples in this "
-                "epoch. Split the dataset or the generator before, by ddl.split_data(dataset), or "
-                "let each rank read its own part.",
+                f"warning: all {world.size()} ranks have the same losses in two epochs, as if they "
+                "had trained on the same samples. If they have, split the dataset or the generator "
+                "before, by ddl.split_data(dataset), or let each rank read its own part.",
             )
 
     def any_rank_validates(self, epoch):

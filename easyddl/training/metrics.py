@@ -100,8 +100,9 @@ def shared_logs(model, logs, has_samples=True, on_equal_states=None):
         logs: Dict that this rank's last step returned; empty if this rank ran no step.
         has_samples: Boolean. Whether this rank has computed metrics. For example, only the root
             may validate.
-        on_equal_states: Function without arguments, or `None`. It is called on all ranks if the
-            states that they add up are equal, because they have computed with the same samples.
+        on_equal_states: Function of a number, or `None`. It is called on all ranks if the states
+            that they add up are equal, as those of the same samples are. Other states have another
+            number.
 
     Returns:
         Dict of floats, and of NumPy arrays for metrics with several values, equal on all ranks.
@@ -115,9 +116,9 @@ def shared_logs(model, logs, has_samples=True, on_equal_states=None):
     logs = _arrays(_flat(logs)) if has_samples else {}
     differs = bool(logs) and set(logs) != set(before)
     exact = [m for m in merged if is_exact(m)]
-    any_differs, are_equal = _sum_variables(exact, has_samples, differs)
-    if are_equal and on_equal_states is not None:
-        on_equal_states()
+    any_differs, equal_states = _sum_variables(exact, has_samples, differs)
+    if equal_states is not None and on_equal_states is not None:
+        on_equal_states(equal_states)
     _merge_states([m for m in merged if type(m) in _merges], has_samples)
     unknown = [m for m in merged if not _has_known_merge(m)]
     _warn_of_unknown_merge(unknown)
@@ -254,8 +255,8 @@ def _sum_variables(metrics, has_samples, differs):
         differs: Boolean. A flag that is exchanged together with the sums.
 
     Returns:
-        Two booleans: whether `differs` is true on any rank, and whether the states of all ranks are
-        equal.
+        Pair: whether `differs` is true on any rank, and the number of the states if those of all
+        ranks are equal, otherwise `None`.
     """
     variables = [v for metric in metrics for v in metric.variables]
     values = [each.ravel() for metric in metrics for each in _summands(metric, has_samples)]
@@ -272,14 +273,14 @@ def _sum_variables(metrics, has_samples, differs):
         variable.assign(value.reshape(variable.shape).astype(variable.numpy().dtype))
     # Numbers are equal if their mean square is the square of their mean. These are exact integers.
     are_equal = world.size() * int(total[2]) == int(total[1]) ** 2
-    return total[0] > 0, are_equal
+    return total[0] > 0, number if are_equal else None
 
 
 def _number_of(values):
     """Returns a number below 2**20 by which the ranks compare states.
 
-    It is another one on each rank if the states cannot tell samples apart. Only sums of other than
-    integers, such as a loss, can. Counts are often equal.
+    Only sums of other than integers, such as a loss, tell samples apart. Counts are often equal, so
+    each rank then returns another number.
     """
     state = np.concatenate([*values, np.zeros(0)])
     if np.isfinite(state).all() and (state != np.rint(state)).any():

@@ -1,25 +1,25 @@
 """Updates outside of fits whose gradients are not reduced.
 
 `train_on_batch` and the script's own loops apply gradients without a `DDLCallback`. The ranks then
-train alone, unless the optimizer is a `DistributedOptimizer`, or the script reduces the gradients,
-or averages the weights after its updates. What it gathers may be gradients, too, if it is as large.
-What it reduces without easyddl, as with mpi4py, is not seen.
+train alone, unless the optimizer is a `DistributedOptimizer`, or the script has passed as many
+numbers to the other ranks since the last update as there are gradients. A single update, such as
+one that tries out whether a step runs, is not reported. What the script reduces without easyddl, as
+with mpi4py, is not seen.
 """
 
 import contextlib
 import functools
 import math
 
-from easyddl.collectives import script
+from easyddl.collectives.passed_numbers import passed
 from easyddl.hosts import launched_process
-from easyddl.reducer import allreduce
 from easyddl.runtime import world
 from easyddl.steps import context
 from easyddl.training.fit_context import FitContext
 
 _TEXT = (
     "easyddl: warning: {what} applied gradients outside of model.fit() without reducing them"
-    "{since}: every rank trained alone, unless the script averages in another way. {advice}"
+    "{since}: every rank trained alone, unless the script averages without easyddl. {advice}"
 )
 
 _OF_KERAS = (
@@ -28,13 +28,36 @@ _OF_KERAS = (
     "ddl.allreduce()."
 )
 
-# The sizes of the gradients of updates that were noted, while nothing has averaged the weights.
-_alone: set[tuple[int, ...]] = set()
-_have_averaged = False  # whether the script has averaged weights after such an update
-
 
 class _Update(context.Scope):
     """An update that was noted, while it runs."""
+
+
+class _UpdatesAlone:
+    """The updates of the script that were not reduced, since it last averaged as many numbers."""
+
+    def __init__(self):
+        self._count = 0
+        self._most = 0  # gradients of one of them
+        self._have_averaged = False
+
+    def note(self, size, what, advice):
+        self._count += 1
+        self._most = max(self._most, size)
+        passed.when_passed(self._most, self._end)
+        if self._count > 1:
+            since = ", after it last averaged the weights" if self._have_averaged else ""
+            text = _TEXT.format(what=what, since=since, advice=advice)
+            world.warn_at_end("update", text)
+
+    def _end(self):
+        """Withdraws the warning: the script has averaged the weights."""
+        self.__init__()
+        self._have_averaged = True
+        world.warn_at_end("update", "")
+
+
+_alone = _UpdatesAlone()
 
 
 @contextlib.contextmanager
@@ -74,20 +97,6 @@ def _note(gradients, what, advice):
     # A fit without easyddl's callbacks warns itself.
     if not _is_rank_of_several() or any(fit.step is None for fit in context.active(FitContext)):
         return
-    sizes = tuple(sorted(math.prod(each.shape) for each in gradients if each is not None))
-    have_gathered = script.take_passed() >= sum(sizes)
-    if not sizes or sizes in _alone or have_gathered or allreduce.take_reduced(sizes):
-        return
-    _alone.add(sizes)
-    since = ", after it last averaged the weights" if _have_averaged else ""
-    world.warn_at_end("update", _TEXT.format(what=what, since=since, advice=advice))
-    allreduce.when_reduced(sizes, lambda: _end_alone(sizes))
-
-
-def _end_alone(sizes):
-    """Withdraws the warning: the script has averaged the weights, which have the same sizes."""
-    global _have_averaged
-    _have_averaged = True
-    _alone.discard(sizes)
-    if not _alone:
-        world.warn_at_end("update", "")
+    size = sum(math.prod(each.shape) for each in gradients if each is not None)
+    if size and not passed.take(size):
+        _alone.note(size, what, advice)

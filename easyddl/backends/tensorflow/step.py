@@ -45,12 +45,8 @@ class TensorFlowStep(Backend):
 
         return step
 
-    @contextlib.contextmanager
-    def noting_used_variables(self, note):
-        with private.variable_watcher() as watcher:
-            yield
-            for variable in watcher.watched_variables():
-                note(variable)
+    def variables_of_trace(self):
+        return [] if tf.executing_eagerly() else list(tf.compat.v1.get_default_graph().variables)
 
     def outside_of_step(self):
         return tf.init_scope()
