@@ -18,23 +18,12 @@ from easyddl.profiling import trace_file
 from easyddl.reducer import bucket_size
 from easyddl.runtime import notices, validators, world
 from easyddl.steps.batch_weight import BatchWeight
-from easyddl.training import (
-    adapted_layers,
-    callback_order,
-    compiled_step,
-    epoch_end,
-    evaluation_context,
-    evaluation_metrics,
-    fit_context,
-    layer_state,
-    loss_weight,
-    metrics_hook,
-    model_state,
-    optimizer_classes,
-    optimizer_hook,
-)
-from easyddl.training import scalar_losses as scalar
 from easyddl.training.agreement import epoch_logs, layer_arrays, replicas
+from easyddl.training.fit import callback_order, epoch_end, fit_context
+from easyddl.training.metrics import evaluation, metrics_hook
+from easyddl.training.state import adapted_layers, layer_state, model_state
+from easyddl.training.step import compiled_step, loss_weight, optimizer_classes, optimizer_hook
+from easyddl.training.step import scalar_losses as scalar
 
 _UNEVEN = ("join", "truncate", "error")
 
@@ -157,9 +146,9 @@ class DDLCallback(FreshCopy, callback_order.First, keras.callbacks.Callback):
                 f"Received: scalar_losses={scalar_losses!r}"
             )
         self.scalar_losses = scalar_losses
-        if validation not in (None, *evaluation_metrics.VALIDATIONS):
+        if validation not in (None, *evaluation.VALIDATIONS):
             raise ValueError(
-                f"`validation` must be one of {evaluation_metrics.VALIDATIONS}, or None. "
+                f"`validation` must be one of {evaluation.VALIDATIONS}, or None. "
                 f"Received: validation={validation!r}"
             )
         self.validation = validation
@@ -184,16 +173,16 @@ class DDLCallback(FreshCopy, callback_order.First, keras.callbacks.Callback):
     def set_model(self, model: keras.Model | None = None) -> None:
         instances.require_instance(self, "DDLCallback")
         super().set_model(model)
-        evaluation, fit = evaluation_context.current(model), fit_context.current(model)
-        if evaluation is not None:
+        active, fit = evaluation.current(model), fit_context.current(model)
+        if active is not None:
             if fit is None and world.size() > 1 and self.check_replicas is not False:
                 replicas.check_predictions(model, "before evaluate()")
             weight = BatchWeight(backends.require().is_current)  # not used in an evaluation
-            evaluation.at_end.callback(loss_weight.hook(model, weight, self.scalar_losses))
-            evaluation.at_end.callback(metrics_hook.hook(model))
+            active.at_end.callback(loss_weight.hook(model, weight, self.scalar_losses))
+            active.at_end.callback(metrics_hook.hook(model))
             if loss_weight.changes_test_function(model):
-                evaluation.model.test_function = None
-                evaluation.at_end.callback(setattr, model, "test_function", None)
+                active.model.test_function = None
+                active.at_end.callback(setattr, model, "test_function", None)
         elif fit is not None:
             instances.require_single(fit.callbacks, DDLCallback, DDLGlobalVariablesCallback)
             self._hook(fit)
@@ -289,10 +278,11 @@ class DDLCallback(FreshCopy, callback_order.First, keras.callbacks.Callback):
             replicas.check(model, f"after step {steps} of epoch {self._epoch + 1} of fit()")
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        evaluation, fit = evaluation_context.current(self.model), fit_context.current(self.model)
-        if evaluation is not None and world.size() > 1:
-            evaluation.is_shared = self._has_validated = True
-            evaluation.validation = self.validation
+        active, fit = evaluation.current(self.model), fit_context.current(self.model)
+        if active is not None and world.size() > 1:
+            active.is_shared = self._has_validated = True
+            active.validation = self.validation
+            active.is_held_out = fit is not None and fit.validates_held_out_samples
         # A long validation must not end the job as a stall, even if only the root validates.
         if fit is not None:
             fit.step_ends.finish()
@@ -315,7 +305,8 @@ class DDLCallback(FreshCopy, callback_order.First, keras.callbacks.Callback):
         has_own_results = any(key.startswith("val_") for key in own)
         if not self._has_validated and not has_own_results and fit.any_rank_validates(epoch):
             self.model.reset_metrics()  # as the evaluation of the other ranks does
-            found = evaluation_metrics.shared_logs(self.model, {}, validation=self.validation)
+            nothing = evaluation.EvaluationContext(self.model, validation=self.validation)
+            found = evaluation.shared_logs(nothing, {})
             logs.update({f"val_{key}": value for key, value in found.items()})
             fit.noted_logs(found, "val_")
         epoch_logs.share(logs, own)

@@ -15,15 +15,11 @@ from easyddl.collectives import arguments, objects, variables
 from easyddl.compat import keras_callback, keras_trainer
 from easyddl.runtime import notices, world
 from easyddl.steps import context
-from easyddl.training import (
-    adapted_layers,
-    callback_order,
-    compiled_step,
-    fit_context,
-    model_state,
-)
 from easyddl.training.agreement import epoch_logs, replicas
-from easyddl.training.fit_context import FitContext
+from easyddl.training.fit import callback_order, fit_context
+from easyddl.training.fit.fit_context import FitContext
+from easyddl.training.state import adapted_layers, model_state
+from easyddl.training.step import compiled_step
 
 
 class DDLGlobalVariablesCallback(FreshCopy, callback_order.Last, keras.callbacks.Callback):

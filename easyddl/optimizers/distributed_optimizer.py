@@ -8,8 +8,8 @@ import keras
 
 from easyddl.optimizers import momentum_correction
 from easyddl.reducer import bucket_size
-from easyddl.training import optimizer_classes, optimizer_hook
 from easyddl.training.agreement import replicas
+from easyddl.training.step import optimizer_classes, optimizer_hook
 
 _Optimizer = TypeVar("_Optimizer", bound=keras.optimizers.Optimizer)
 

@@ -17,7 +17,7 @@ from easyddl.collectives.variables import checksum
 from easyddl.compat import keras_layer, keras_saving, keras_trainer, patches
 from easyddl.runtime import console, notices
 from easyddl.runtime.shared_error import comparable
-from easyddl.training import model_state
+from easyddl.training.state import model_state
 
 # Keras chooses the names itself, ranks may draw different random numbers and have batches of other
 # sizes, and a module of PyTorch has its weights in its configuration, which are broadcast.

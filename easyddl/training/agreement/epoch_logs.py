@@ -6,7 +6,7 @@ itself.
 
 from easyddl.collectives import differences
 from easyddl.runtime import console, notices, world
-from easyddl.training import metrics
+from easyddl.training.metrics import metrics
 
 
 def share(logs, own):

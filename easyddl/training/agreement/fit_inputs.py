@@ -6,8 +6,8 @@ from easyddl.collectives import differences
 from easyddl.collectives.differences import SAME_ON_ALL_RANKS, Subject
 from easyddl.data import dataset_files, global_random, kinds, lookup_tables, split_calls, summary
 from easyddl.runtime import console, notices, settled_errors, world
-from easyddl.training import callback_order, lost_variables
 from easyddl.training.agreement import configuration
+from easyddl.training.state import lost_variables
 
 # The arguments of `fit` that must be equal on all ranks, with their defaults.
 _EQUAL = {"epochs": 1, "initial_epoch": 0, "validation_freq": 1}
@@ -135,14 +135,13 @@ def _values_of(fit):
     arguments = fit.arguments
     validation = arguments.get("validation_data")
     validates = validation is not None or bool(arguments.get("validation_split"))
-    first = callback_order.first_of(fit.callbacks)
-    is_shard = first.validation == "split"
+    is_shard = fit.first.validation == "split"
     leaves = keras.tree.flatten(validation)
     return {
         "epochs": _number_of(arguments.get("epochs", _EQUAL["epochs"])),
         "initial_epoch": _number_of(arguments.get("initial_epoch", _EQUAL["initial_epoch"])),
         "validation_freq": arguments.get("validation_freq", 1) if validates else None,
-        **{name: getattr(first, name) for name in _SETTINGS},
+        **{name: getattr(fit.first, name) for name in _SETTINGS},
         "class_weight": _weights_of(arguments.get("class_weight")),
         "tables of x": lookup_tables.checksums_of(arguments.get("x")),
         "tables of validation_data": lookup_tables.checksums_of(validation),

@@ -10,7 +10,7 @@ from easyddl import backends
 from easyddl.collectives import arguments
 from easyddl.collectives.variables import checksum
 from easyddl.compat import keras_layer
-from easyddl.training import adapted_layers
+from easyddl.training.state import adapted_layers
 
 _MOST_ELEMENTS = 2**20  # that a checksum reads
 

@@ -7,8 +7,9 @@ from easyddl import backends
 from easyddl.collectives import arguments, arrays, differences, objects
 from easyddl.collectives.variables import checksum, value_of
 from easyddl.runtime import console, notices, settled_errors
-from easyddl.training import adapted_layers, compiled_step, layer_state, model_state
 from easyddl.training.agreement import layer_arrays
+from easyddl.training.state import adapted_layers, layer_state, model_state
+from easyddl.training.step import compiled_step
 
 _ROUNDING = (
     "If they differ by rounding only (by less than 1e-5), a custom step computes with numbers that "

@@ -17,9 +17,10 @@ from easyddl.data.kinds import is_a
 from easyddl.hosts import launched_process
 from easyddl.runtime import job_exit, notices, world
 from easyddl.steps import context, fit_exchange
-from easyddl.training import callback_order, device_distribution, optimizer_hook
-from easyddl.training.evaluation_context import EvaluationContext
-from easyddl.training.fit_context import FitContext
+from easyddl.training.fit import callback_order
+from easyddl.training.fit.fit_context import FitContext
+from easyddl.training.metrics.evaluation import EvaluationContext
+from easyddl.training.step import optimizer_hook
 
 _TRAINED_ALONE = (
     "easyddl: warning: model.fit() took steps without reducing gradients: every rank trained "
@@ -67,7 +68,7 @@ def _fit(original):
         arguments["callbacks"] = callbacks
         is_ours = callback_order.has_first(callbacks)
         if is_ours:
-            device_distribution.refuse(self, "fit")
+            _refuse_distribution(self, "fit")
             _warn_if_backend_is_another()
         is_shared = is_ours and world.size() > 1
         with job_exit.bounded_end() as has_failed, FitContext(self, arguments) as active:
@@ -108,13 +109,29 @@ def _evaluate(original):
                 callbacks = callback_order.put_in_order(arguments.get("callbacks"))
                 arguments["callbacks"] = callbacks
                 if callback_order.has_first(callbacks):
-                    device_distribution.refuse(self, "evaluate")
+                    _refuse_distribution(self, "evaluate")
                     if world.size() > 1:
                         active.exchange = fit_exchange.begin(active.called)
                 _attach(callbacks, self)
             return original(*bound.args, **bound.kwargs)
 
     return evaluate
+
+
+def _refuse_distribution(model, method):
+    """Raises an error if a `keras.distribution` is set.
+
+    Keras would then divide the batches of each rank once more, on some versions without a word, and
+    on JAX move the variables to devices that easyddl does not know.
+    """
+    distribution = keras.distribution.distribution()
+    if distribution is not None:
+        raise ValueError(
+            "keras.distribution shares a step out to several devices, and easyddl to several ranks "
+            "of one device each. Leave keras.distribution.set_distribution out, or end it with "
+            f"keras.distribution.set_distribution(None) before {method}. Received: model "
+            f"{model.name!r} in {distribution}"
+        )
 
 
 def _warn_if_backend_is_another():

@@ -21,7 +21,7 @@ from easyddl.collectives import arrays, variables
 from easyddl.compat import keras_layer
 from easyddl.reducer import allreduce
 from easyddl.runtime import notices, world
-from easyddl.training.moving_statistics import tracked_statistics
+from easyddl.training.state.moving_statistics import tracked_statistics
 
 _Merge: TypeAlias = Literal["sum", "mean", "root"]
 _Layer = TypeVar("_Layer", bound=type)

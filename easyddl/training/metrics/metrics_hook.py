@@ -3,7 +3,7 @@
 import contextlib
 
 from easyddl.compat import keras_trainer, patches
-from easyddl.training import evaluation_context, evaluation_metrics, metric_starts, metrics
+from easyddl.training.metrics import evaluation, metric_starts, metrics
 
 
 def hook(model, fit=None):
@@ -28,14 +28,14 @@ def hook(model, fit=None):
     original = keras_trainer.results_of(model)
 
     def results(logs):
-        evaluation = evaluation_context.current(model)
-        if evaluation is None and fit is not None:
+        active = evaluation.current(model)
+        if active is None and fit is not None:
             fit.end_steps()
             found = metrics.shared_logs(model, logs, fit.has_samples, fit.note_equal_states)
             return fit.noted_logs(found)
-        if evaluation is None or not evaluation.is_shared:
+        if active is None or not active.is_shared:
             return original(logs)  # an evaluation by the user, on this rank only
-        found = evaluation_metrics.shared_logs(model, logs, evaluation.data, evaluation.validation)
+        found = evaluation.shared_logs(active, logs)
         return found if fit is None else fit.noted_logs(found, "val_")
 
     reset = model.reset_metrics

@@ -16,7 +16,7 @@ from easyddl.reducer import allreduce
 from easyddl.runtime import world
 from easyddl.steps import context
 from easyddl.steps.batch_weight import UNWEIGHTED
-from easyddl.training import scalar_losses
+from easyddl.training.step import scalar_losses
 
 # Represents the denominator of a loss that is weighted by the number of samples of its batch.
 _BY_SAMPLES = object()

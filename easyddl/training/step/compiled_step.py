@@ -13,7 +13,7 @@ from easyddl.runtime import world
 from easyddl.steps import context
 from easyddl.steps.batch_weight import BatchWeight
 from easyddl.steps.join import Join
-from easyddl.training import loss_weight, optimizer_hook
+from easyddl.training.step import loss_weight, optimizer_hook
 
 _ATTRIBUTE = "_easyddl_step"
 

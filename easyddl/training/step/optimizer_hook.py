@@ -13,7 +13,7 @@ from easyddl.reducer.gradient_reducer import GradientReducer, is_overwritten
 from easyddl.runtime import settled_errors, world
 from easyddl.steps import context
 from easyddl.steps.batch_weight import UNWEIGHTED
-from easyddl.training.inner_optimizers import HOOKED, inner_optimizers
+from easyddl.training.step.inner_optimizers import HOOKED, inner_optimizers
 
 _UPDATE = "the update of an optimizer"  # for messages
 _numbers = itertools.count(1)  # of the updates outside of fits that this rank has begun

@@ -3,7 +3,7 @@
 from easyddl import backends
 from easyddl.collectives import objects
 from easyddl.runtime import world
-from easyddl.training import layer_state, model_state, moving_statistics
+from easyddl.training.state import layer_state, model_state, moving_statistics
 
 
 def end_steps(fit, uneven, epoch):

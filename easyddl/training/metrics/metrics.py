@@ -20,7 +20,7 @@ from easyddl.collectives import arguments, arrays, objects
 from easyddl.collectives.variables import checksum
 from easyddl.compat import keras_metric
 from easyddl.runtime import notices, world
-from easyddl.training import metric_starts
+from easyddl.training.metrics import metric_starts
 
 _Merge: TypeAlias = Literal["sum", "mean", "min", "max"]
 # The last takes the states of all ranks, each a list of arrays, and returns the merged state.

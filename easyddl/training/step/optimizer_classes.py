@@ -15,7 +15,7 @@ import keras
 
 from easyddl import backends
 from easyddl.compat import patches
-from easyddl.training import compiled_step, optimizer_hook, unreduced_updates
+from easyddl.training.step import compiled_step, optimizer_hook, unreduced_updates
 
 # The methods that Keras's trainers and custom steps call. A subclass may override them.
 # With the position of their argument `grads`; `None` if they pass the gradients to `apply`.

@@ -5,10 +5,10 @@ import keras
 from easyddl import backends
 from easyddl.collectives import arguments, objects, variables
 from easyddl.compat import keras_layer, keras_optimizer
-from easyddl.training import compiled_step
-from easyddl.training.inner_optimizers import inner_optimizers
-from easyddl.training.layer_state import batch_states
-from easyddl.training.moving_statistics import moving_statistics
+from easyddl.training.state.layer_state import batch_states
+from easyddl.training.state.moving_statistics import moving_statistics
+from easyddl.training.step import compiled_step
+from easyddl.training.step.inner_optimizers import inner_optimizers
 
 
 def optimizers(model):

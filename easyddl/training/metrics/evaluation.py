@@ -1,4 +1,4 @@
-"""Merges the metrics of an evaluation over all ranks.
+"""One call of `model.evaluate()`, and its metrics over all ranks.
 
 Most metrics are the same whether all ranks evaluate the same data or each its own shard: their
 results are quotients. Counts are not. Those of the same data count once.
@@ -10,8 +10,7 @@ from easyddl.collectives import differences
 from easyddl.data import split_calls, summary
 from easyddl.runtime import notices, world
 from easyddl.steps import context
-from easyddl.training import metrics
-from easyddl.training.fit_context import FitContext
+from easyddl.training.metrics import metrics
 
 VALIDATIONS = ("same", "split")
 
@@ -20,31 +19,63 @@ _VALIDATION = differences.Subject(
 )
 
 
-def shared_logs(model, logs, data=(), validation=None):
-    """Returns the logs of an evaluation of all ranks. Collective: see `metrics.shared_logs`.
+class EvaluationContext(context.Context):
+    """One call of `model.evaluate()`.
 
     Args:
-        model: A compiled Keras model.
+        model: A Keras model.
+        data: Tuple of the arguments `x`, `y` and `sample_weight` of `evaluate`.
+        validation: The argument of the `DDLCallback`.
+
+    Attributes:
+        data: The argument.
+        is_shared: Boolean. Whether the metrics of all ranks are merged. They are if the evaluation
+            has a `DDLCallback`: its own, or that of the fit that it belongs to.
+        validation: The argument of that `DDLCallback`.
+        is_held_out: Boolean. Whether the data are a part of this rank's own training data.
+    """
+
+    called = "model.evaluate()"
+
+    def __init__(self, model, data=(), validation=None):
+        super().__init__(model)
+        self.data = data
+        self.is_shared = False
+        self.validation = validation
+        self.is_held_out = False
+
+
+def current(model):
+    """Returns the innermost active evaluation of `model`; `None` if there is none."""
+    return context.of(model, EvaluationContext)
+
+
+def shared_logs(evaluation, logs):
+    """Returns the logs of an evaluation of all ranks. Collective: see `metrics.shared_logs`.
+
+    If all ranks evaluate the same data, counts count once. `validation` of the `DDLCallback` says
+    it, or else the ranks compare the contents of arrays.
+
+    Args:
+        evaluation: `EvaluationContext`.
         logs: Dict that this rank's last step returned; empty if this rank evaluates nothing.
-        data: Tuple of what this rank evaluates: arrays, or a dataset.
-        validation: `"same"` if all ranks evaluate the same data, `"split"` if each evaluates its
-            shard, or `None`: the ranks compare the contents of arrays.
 
     Raises:
         ValueError: On all ranks, if they pass different values of `validation`.
     """
+    model, validation = evaluation.model, evaluation.validation
     has_samples = bool(logs)
     counts = metrics.counts_of(model)
     if counts:
         is_compared = has_samples and validation is None
-        leaves = keras.tree.flatten(data)
+        leaves = keras.tree.flatten(evaluation.data)
         summaries = split_calls.unsplit_summaries(leaves) if is_compared else {}
         by_rank = differences.gather(
             {
                 "validation": validation,
                 "has_samples": has_samples,
                 "summaries": summaries,
-                "is_shard": not is_compared or _is_shard(model, leaves, summaries),
+                "is_shard": not is_compared or _is_shard(evaluation, leaves, summaries),
             }
         )
         _VALIDATION.compare(by_rank["validation"])
@@ -57,13 +88,10 @@ def shared_logs(model, logs, data=(), validation=None):
     return metrics.shared_logs(model, logs, has_samples)
 
 
-def _is_shard(model, leaves, summaries):
+def _is_shard(evaluation, leaves, summaries):
     """Returns whether this rank is known to evaluate its own shard."""
-    fit = context.of(model, FitContext)
-    arguments = {} if fit is None else fit.arguments
-    is_held_out = arguments.get("validation_split") and arguments.get("validation_data") is None
     return (
-        bool(is_held_out)
+        evaluation.is_held_out
         or any(map(split_calls.is_result, leaves))
         or any(split_calls.is_length_of_result(each.shape[0]) for each in summaries.values())
     )

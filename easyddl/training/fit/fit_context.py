@@ -15,17 +15,10 @@ from easyddl.data import global_random, set_epoch
 from easyddl.reducer import gradient_reducer
 from easyddl.runtime import notices, world
 from easyddl.steps import context
-from easyddl.training import (
-    array_order,
-    callback_order,
-    epoch_data,
-    lost_variables,
-    metrics,
-    preserved_state,
-    step_ends,
-    structures,
-)
 from easyddl.training.agreement import fit_inputs
+from easyddl.training.fit import array_order, callback_order, epoch_data, step_ends, structures
+from easyddl.training.metrics import metrics
+from easyddl.training.state import lost_variables, preserved_state
 
 # The seconds after an error of this rank in which a step in progress may still end.
 _PATIENCE = 5.0
@@ -44,6 +37,7 @@ class FitContext(context.Context):
     Attributes:
         arguments: Dict of the arguments of `fit`, by name.
         callbacks: List of the user's callbacks, in the order in which Keras calls them.
+        first: The `DDLCallback` among them; `None` if there is none.
         root_callbacks: List of those that act on the root only, each with its plain attributes
             before the fit, as a dict.
         random_states: The `PerRankStates` of this fit, if each rank draws its own random numbers
@@ -65,6 +59,7 @@ class FitContext(context.Context):
         self.array_order = None
         self.arguments = arguments
         self.callbacks = callback_order.callbacks_of(arguments.get("callbacks"))
+        self.first = callback_order.first_of(self.callbacks)
         self.root_callbacks = []
         self.random_states = None
         self._equal_logs = {}  # of this epoch
@@ -130,6 +125,12 @@ class FitContext(context.Context):
                 "had trained on the same samples. If they have, split the dataset or the generator "
                 "before, by ddl.split_data(dataset), or let each rank read its own part.",
             )
+
+    @property
+    def validates_held_out_samples(self):
+        """Whether `validation_split` takes the validation data from this rank's samples."""
+        has_split = bool(self.arguments.get("validation_split"))
+        return has_split and self.arguments.get("validation_data") is None
 
     def any_rank_validates(self, epoch):
         """Returns whether any rank validates after an epoch."""

@@ -6,7 +6,7 @@ In a dry run, a rank without batches runs a step only to register the step's col
 import contextlib
 
 from easyddl.checkpoint import saved_random_states
-from easyddl.training import model_state
+from easyddl.training.state import model_state
 
 
 class PreservedState:

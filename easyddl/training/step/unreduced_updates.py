@@ -15,7 +15,6 @@ from easyddl.collectives.passed_numbers import passed
 from easyddl.hosts import launched_process
 from easyddl.runtime import world
 from easyddl.steps import context
-from easyddl.training.fit_context import FitContext
 
 _TEXT = (
     "easyddl: warning: {what} applied gradients outside of model.fit() without reducing them"
@@ -83,7 +82,7 @@ def noted(gradients):
 def note_native(gradients):
     """Notes an update of an optimizer of the framework itself: see `Backend.on_native_update`."""
     # A fit whose steps use such an optimizer warns itself.
-    if not context.active(FitContext):
+    if not context.active():
         advice = "Reduce the gradients by ddl.allreduce(), or use a Keras optimizer."
         _note(gradients, "an optimizer of the framework", advice)
 
@@ -95,7 +94,7 @@ def _is_rank_of_several():
 
 def _note(gradients, what, advice):
     # A fit without easyddl's callbacks warns itself.
-    if not _is_rank_of_several() or any(fit.step is None for fit in context.active(FitContext)):
+    if not _is_rank_of_several() or any(fit.step is None for fit in context.active()):
         return
     size = sum(math.prod(each.shape) for each in gradients if each is not None)
     if size and not passed.take(size):
