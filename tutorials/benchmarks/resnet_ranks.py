@@ -1,6 +1,6 @@
 """Times ResNet-34 of the notebook 04_scaling on 1, 2, 4 and 8 ranks of this machine.
 
-    python tests/benchmarks/resnet_ranks.py
+    python tutorials/benchmarks/resnet_ranks.py
 
 The network and the measurement are those of the notebook: its cells tagged `measurement` are
 executed. The results go to the file that the notebook shows. They hold on a quiet machine only.
@@ -15,7 +15,7 @@ import sys
 
 import tagged_cells
 
-NOTEBOOK = pathlib.Path(__file__).parents[2] / "tutorials" / "notebooks" / "04_scaling.py"
+NOTEBOOK = pathlib.Path(__file__).parents[1] / "notebooks" / "04_scaling.py"
 
 
 def parse():
@@ -43,7 +43,7 @@ def main():
     # Functions of `__main__` travel to the ranks by value.
     names = tagged_cells.execute(NOTEBOOK, "measurement", __name__="__main__")
     report = {
-        "command": shlex.join(["python", "tests/benchmarks/resnet_ranks.py", *sys.argv[1:]]),
+        "command": shlex.join(["python", "tutorials/benchmarks/resnet_ranks.py", *sys.argv[1:]]),
         "date": datetime.date.today().isoformat(),
         "cores": names["CORES"],
         "results": measure(names),

@@ -1,7 +1,7 @@
 """Trains on two ranks with Keras's own data parallelism and with easyddl, beside one process.
 
     pip install --pre keras-nightly
-    python tests/benchmarks/keras_data_parallel.py
+    python tutorials/benchmarks/keras_data_parallel.py
 
 It takes Keras 3.16 or later, whose PyTorch backend wraps a model in `DistributedDataParallel` where
 `keras.distribution.initialize` has been called. Each case trains on the same global batches in all
@@ -20,7 +20,7 @@ import tempfile
 
 import numpy as np
 
-sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / "support")]
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[2] / "tests" / "support")]
 import mpi  # noqa: E402 - after where it lies has been told
 
 RANKS = 2

@@ -1,7 +1,7 @@
 """Times gradients on GPUs beside NCCL's own allreduce.
 
-    mpirun -np 4 python tests/benchmarks/nccl.py
-    EASYDDL_GPU=hierarchical mpirun -np 4 python tests/benchmarks/nccl.py --sizes 1 16 256
+    mpirun -np 4 python tutorials/benchmarks/nccl.py
+    EASYDDL_GPU=hierarchical mpirun -np 4 python tutorials/benchmarks/nccl.py --sizes 1 16 256
 
 Each rank takes the GPU of its place on the host. For each size, in MiB of float32, it prints the
 least microseconds of some rounds, of NCCL's call and of an exchange from handing in to the end of
@@ -18,7 +18,7 @@ import pathlib
 import sys
 import time
 
-TESTS = pathlib.Path(__file__).resolve().parents[1]
+TESTS = pathlib.Path(__file__).resolve().parents[2] / "tests"
 sys.path[:0] = [str(TESTS / "support"), str(TESTS / "gpu_stand_in")]
 import engine_only  # noqa: F401  (before easyddl)
 import numpy as np

@@ -1,7 +1,7 @@
 """What a registration costs: memory, threads, communicators of MPI and seconds, on each rank.
 
-    python tests/benchmarks/communicators.py
-    python tests/benchmarks/communicators.py --sums 1000
+    python tutorials/benchmarks/communicators.py
+    python tutorials/benchmarks/communicators.py --sums 1000
 
 Each layer of `SyncBatchNormalization` registers a sum inside of the step, and one for its
 gradients. Jobs of two ranks, on one host and on two that this machine plays, train models with
@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 
-sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / "support")]
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[2] / "tests" / "support")]
 import mpi  # noqa: E402 - after where it lies has been told
 
 LAYOUTS = ("a,a", "a,b")

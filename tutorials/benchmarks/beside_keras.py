@@ -1,6 +1,6 @@
 """Compares the training of ranks under easyddl with that of one process by Keras alone.
 
-    python tests/benchmarks/beside_keras.py --backend jax --ranks 1 2
+    python tutorials/benchmarks/beside_keras.py --backend jax --ranks 1 2
 
 On a machine with GPUs each rank has one, and TensorFlow's steps are compiled by XLA; on others all
 train on the cores, which they share. What is compared is the samples per second of a process, as a
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 
-sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / "support")]
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[2] / "tests" / "support")]
 import mpi  # noqa: E402 - after where it lies has been told
 
 EPOCHS = 3  # and one before, which does not count

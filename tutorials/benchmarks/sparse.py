@@ -1,6 +1,6 @@
 """Steps with a large embedding: its gradient by rows, and as a dense one.
 
-    EASYDDL_HOSTS=a,b KERAS_BACKEND=tensorflow mpirun -np 2 python tests/benchmarks/sparse.py
+    EASYDDL_HOSTS=a,b KERAS_BACKEND=tensorflow mpirun -np 2 python tutorials/benchmarks/sparse.py
 
 The two names make two hosts of one machine, so that all data cross MPI. What a rank sends is
 computed from what the engine is handed: of dense gradients 2 (n - 1) / n of their bytes, of rows

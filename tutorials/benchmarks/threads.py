@@ -1,7 +1,7 @@
 """Compares thread counts and input pipelines of ranks that share the cores of one machine.
 
-    python tests/benchmarks/threads.py                    threads of a rank, on each backend
-    python tests/benchmarks/threads.py --what input       input pipelines
+    python tutorials/benchmarks/threads.py                    threads of a rank, on each backend
+    python tutorials/benchmarks/threads.py --what input       input pipelines
 
 Threads: the ranks train on arrays in memory. In one setting each rank has its share of the cores,
 as easyddl sets it. In the other each rank has as many threads as the machine has cores, as a
@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 
-sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / "support")]
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[2] / "tests" / "support")]
 import mpi  # noqa: E402 - after where it lies has been told
 
 CORES = len(os.sched_getaffinity(0))

@@ -1,7 +1,7 @@
 """Times easyddl's allreduce beside those of MPICH and Open MPI, a flat ring, and gloo.
 
-    python tests/benchmarks/two_mpis.py
-    python tests/benchmarks/two_mpis.py --torch --ranks 2 --sizes 1Ki 100M
+    python tutorials/benchmarks/two_mpis.py
+    python tutorials/benchmarks/two_mpis.py --torch --ranks 2 --sizes 1Ki 100M
 
 Two MPIs never share an environment: this makes one for each, installs easyddl in both, and
 runs `easyddl bench` in one and the other in turns. The table holds medians over the rounds of

@@ -1,7 +1,7 @@
 """Compares how training speed grows from one process to two, with easyddl and with its rivals.
 
-    python tests/benchmarks/weak_scaling.py --backend jax
-    python tests/benchmarks/weak_scaling.py --backend torch
+    python tutorials/benchmarks/weak_scaling.py --backend jax
+    python tutorials/benchmarks/weak_scaling.py --backend torch
 
 Each process has one core, and takes batches of 64. In turns it trains:
 
@@ -28,7 +28,7 @@ import subprocess
 import sys
 import time
 
-sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / "support")]
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[2] / "tests" / "support")]
 import mpi  # noqa: E402 - after where it lies has been told
 
 BATCH = 64

@@ -1,6 +1,6 @@
 """Times training on all ranks beside as many plain Keras processes that do not communicate.
 
-    mpirun -np 2 python tests/benchmarks/training.py
+    mpirun -np 2 python tutorials/benchmarks/training.py
 
 One job holds both: in turns each rank trains a model with easyddl's callbacks, and the same model
 without, all ranks at the same time. So both have the same processes, threads and neighbours, and

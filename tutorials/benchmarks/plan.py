@@ -1,11 +1,11 @@
 """Measures what a plan gains between hosts whose racks have a slow link.
 
-    python tests/benchmarks/plan.py
-    python tests/benchmarks/plan.py --racks x,y,x,y --uplink 200 --tries 10 --rounds 5
-    python tests/benchmarks/plan.py --racks a/w,b/y,a/x,b/z,a/w,b/y,a/x,b/z \\
+    python tutorials/benchmarks/plan.py
+    python tutorials/benchmarks/plan.py --racks x,y,x,y --uplink 200 --tries 10 --rounds 5
+    python tutorials/benchmarks/plan.py --racks a/w,b/y,a/x,b/z,a/w,b/y,a/x,b/z \\
         --uplink 200 500 --ranks 1
-    python tests/benchmarks/plan.py --racks core,core,core,core --mbit 1000 200 1000 1000
-    python tests/benchmarks/plan.py --racks x,core,y,x,core,y --uplink 200
+    python tutorials/benchmarks/plan.py --racks core,core,core,core --mbit 1000 200 1000 1000
+    python tutorials/benchmarks/plan.py --racks x,core,y,x,core,y --uplink 200
 
 The hosts are network namespaces joined at 1 Gbit/s, which needs root and Debian's iproute2. A rack
 may be `aisle/rack`, or `core` for the switch that joins the groups.
@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 
-TESTS = pathlib.Path(__file__).resolve().parents[1]
+TESTS = pathlib.Path(__file__).resolve().parents[2] / "tests"
 sys.path[:0] = [str(TESTS / "support"), str(TESTS / "hosts")]
 
 import mpi  # noqa: E402

@@ -1,6 +1,6 @@
 """Counts what the timeline costs: off, a step; on, an event.
 
-    mpirun -np 2 python tests/benchmarks/trace.py
+    mpirun -np 2 python tutorials/benchmarks/trace.py
 
 Off, a step costs as many tests of a pointer as it has spans when it is on: those are counted in
 real exchanges of gradients, and a test is timed over millions. On, an event costs two readings

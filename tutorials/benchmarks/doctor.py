@@ -1,7 +1,7 @@
 """Counts how often `easyddl doctor` names the one bad link among some hosts.
 
-    python tests/benchmarks/doctor.py
-    python tests/benchmarks/doctor.py --runs 5 --hosts 4 --seed 3
+    python tutorials/benchmarks/doctor.py
+    python tutorials/benchmarks/doctor.py --runs 5 --hosts 4 --seed 3
 
 Each run takes a random pair of hosts and a random fault: the rate halved, 20 ms of delay or 2% of
 loss, from one to the other or both ways. As many runs have no fault, and must find none. The hosts
@@ -15,7 +15,7 @@ import statistics
 import sys
 import time
 
-TESTS = pathlib.Path(__file__).resolve().parents[1]
+TESTS = pathlib.Path(__file__).resolve().parents[2] / "tests"
 sys.path[:0] = [str(TESTS / "support"), str(TESTS / "hosts")]
 
 import bad_network  # noqa: E402

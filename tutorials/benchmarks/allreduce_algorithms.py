@@ -1,6 +1,6 @@
 """Times the allreduce algorithms of the notebook 03_allreduce_seen between hosts.
 
-    sudo python tests/benchmarks/allreduce_algorithms.py
+    sudo python tutorials/benchmarks/allreduce_algorithms.py
 
 The hosts are network namespaces of this machine, so it needs root, iproute2 and MPICH. The
 algorithms are those of the notebook: its cells tagged `algorithms` are executed on every rank. The
@@ -21,8 +21,9 @@ import time
 
 import tagged_cells
 
-TESTS = pathlib.Path(__file__).resolve().parents[1]
-NOTEBOOK = TESTS.parent / "tutorials" / "notebooks" / "03_allreduce_seen.py"
+TUTORIALS = pathlib.Path(__file__).resolve().parents[1]
+TESTS = TUTORIALS.parent / "tests"
+NOTEBOOK = TUTORIALS / "notebooks" / "03_allreduce_seen.py"
 PING_PONGS = 20
 LARGE = 4 << 20  # bytes of the messages that show the time of a byte
 BURST = "70kb"  # tbf would have to split Linux's packets of up to 64 KiB if this were less
@@ -109,9 +110,9 @@ def measure(options):
     ]
     if comm.rank != 0:
         return
-    arguments = [each for each in sys.argv[1:] if each != "--on-a-host"]
+    command = ["python", "tutorials/benchmarks/allreduce_algorithms.py", *sys.argv[1:]]
     report = {
-        "command": shlex.join(["python", "tests/benchmarks/allreduce_algorithms.py", *arguments]),
+        "command": shlex.join(each for each in command if each != "--on-a-host"),
         "date": datetime.date.today().isoformat(),
         "hosts": options.hosts,
         "ranks_per_host": options.ranks,

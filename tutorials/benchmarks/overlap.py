@@ -1,7 +1,7 @@
 """Times a step of training on two hosts at 1 Gbit/s, where the exchange can hide.
 
-    sudo python tests/benchmarks/overlap.py
-    sudo python tests/benchmarks/overlap.py --mbit 250
+    sudo python tutorials/benchmarks/overlap.py
+    sudo python tutorials/benchmarks/overlap.py --mbit 250
 
 The hosts are network namespaces of this machine, so it needs root, iproute2 and MPICH. In turns
 each rank takes a step of training without easyddl, an exchange of as many bytes as the model has
@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 
-TESTS = pathlib.Path(__file__).resolve().parents[1]
+TESTS = pathlib.Path(__file__).resolve().parents[2] / "tests"
 LAYERS, WIDTH = 32, 512  # gradients of 33.6 MB, in layers of 1 MB
 STEPS = 12
 TRIAL_BATCH = 256

@@ -1,7 +1,7 @@
 """Computes what a plan gains on the networks of the tests, by a simulation of flows.
 
-    python tests/benchmarks/plan_networks.py
-    python tests/benchmarks/plan_networks.py --only "racks of Cho" --orders 20
+    python tutorials/benchmarks/plan_networks.py
+    python tutorials/benchmarks/plan_networks.py --only "racks of Cho" --orders 20
 
 The simulation is `tests/plan/flow_simulation.py`, which shares nothing with the planner. Each
 number is a simulated time without a plan over that with one: by the algorithm of the engine, and by
@@ -14,7 +14,7 @@ import pathlib
 import statistics
 import sys
 
-TESTS = pathlib.Path(__file__).resolve().parents[1]
+TESTS = pathlib.Path(__file__).resolve().parents[2] / "tests"
 sys.path[:0] = [str(TESTS / "plan"), str(TESTS / "support")]
 
 import flow_simulation  # noqa: E402
