@@ -80,12 +80,11 @@ class DDLCallback(FreshCopy, callback_order.First, keras.callbacks.Callback):
             `"join"`.
         check_replicas: Integer. The number of steps after which the ranks compare checksums of
             their weights and optimizer variables. A difference raises an error that names the
-            variable and the ranks. A comparison takes 3000 microseconds, and 7500 for each million
-            parameters with Adam (two ranks on two cores, `python tests/benchmarks/replicas.py`).
-            From the first step of an epoch in which a rank has no batch, comparisons are skipped
-            until the next epoch. With `None`, the default, the ranks compare once, at the end of
-            `fit`, and rank 0 prints a warning. Before an evaluation a difference always raises an
-            error. `False` disables the comparisons.
+            variable and the ranks. A comparison takes some milliseconds for each million
+            parameters. From the first step of an epoch in which a rank has no batch, comparisons
+            are skipped until the next epoch. With `None`, the default, the ranks compare once, at
+            the end of `fit`, and rank 0 prints a warning. Before an evaluation a difference always
+            raises an error. `False` disables the comparisons.
         scalar_losses: `"mean"` or `"sum"`. The kind of losses that are a single number: losses
             that your own layer adds with `add_loss`, and losses that a loss function has already
             reduced. Means are averaged over the ranks, and sums are added. With `None`, the

@@ -11,7 +11,7 @@ from easyddl.cli import _output_files
 from easyddl.cli import bench as command
 from easyddl.cli.bench import bench_report, timing
 
-TWO_MPIS = pathlib.Path(__file__).parents[1] / "benchmarks" / "two_mpis.py"
+TWO_MPIS = pathlib.Path(__file__).parents[2] / "tutorials" / "benchmarks" / "two_mpis.py"
 
 
 @pytest.mark.parametrize(

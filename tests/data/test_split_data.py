@@ -51,26 +51,6 @@ def test_each_rank_gets_every_kth_sample(split, size, samples, remainder):
         assert part.dtype == x.dtype
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
-@pytest.mark.parametrize("samples", SAMPLES)
-@pytest.mark.parametrize("size", SIZES)
-def test_parts_are_disjoint_and_make_up_the_data(split, size, samples, shuffle):
-    parts = split(size, np.arange(samples), shuffle=shuffle, remainder="keep")
-    assert sorted(np.concatenate(parts)) == list(range(samples))
-    lengths = [len(part) for part in parts]
-    assert max(lengths) - min(lengths) <= 1
-
-
-@pytest.mark.parametrize("shuffle", [False, True])
-@pytest.mark.parametrize("samples", SAMPLES)
-@pytest.mark.parametrize("size", SIZES)
-def test_drop_gives_all_ranks_equally_many(split, size, samples, shuffle):
-    parts = split(size, np.arange(samples), shuffle=shuffle, remainder="drop")
-    assert {len(part) for part in parts} == {samples // size}
-    together = np.concatenate(parts)
-    assert len(set(together)) == len(together) == samples - samples % size
-
-
 def test_the_same_samples_of_each_array(split):
     x, y = table(13), np.arange(13)
     for shuffle in (False, True):
@@ -78,11 +58,13 @@ def test_the_same_samples_of_each_array(split):
             np.testing.assert_array_equal(part_x, x[part_y])
 
 
+@pytest.mark.parametrize("remainder", ["drop", "keep"])
 @pytest.mark.parametrize("size", SIZES)
-def test_shuffle_permutes_once_and_then_splits(split, size):
+def test_shuffle_permutes_once_and_then_splits(split, size, remainder):
     permutation = np.random.default_rng(7).permutation(101)
-    for rank, part in enumerate(split(size, np.arange(101), shuffle=True, seed=7)):
-        np.testing.assert_array_equal(part, permutation[expected_rows(101, rank, size)])
+    options = {"shuffle": True, "seed": 7, "remainder": remainder}
+    for rank, part in enumerate(split(size, np.arange(101), **options)):
+        np.testing.assert_array_equal(part, permutation[expected_rows(101, rank, size, remainder)])
 
 
 def test_the_seed_decides_the_permutation(split):

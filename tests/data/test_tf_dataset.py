@@ -173,14 +173,6 @@ def test_random_numbers_before_a_filter_are_a_warning(at, capsys):
     assert "call keras.utils.set_random_seed()" in capsys.readouterr().err
 
 
-def test_without_that_check_parts_would_overlap(split, monkeypatch):
-    from easyddl.data import tf_dataset
-
-    monkeypatch.setattr(tf_dataset, "_check_order", lambda dataset: None)
-    parts = split(2, lambda: tf.data.Dataset.range(100).shuffle(100))
-    assert len({number for part in parts for number in numbers(part)}) < 100
-
-
 def test_a_global_seed_is_a_seed(at):
     tf.random.set_seed(3)
     at(0, 2)
