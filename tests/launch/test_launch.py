@@ -11,11 +11,11 @@ from easyddl.doctor import agent_start as doctor_start
 from easyddl.hosts import host_list
 from easyddl.hosts.host_list import HostSlots
 from easyddl.launch.calls import run_process
-from easyddl.launch.output import phrases, startup_lines
-from easyddl.launch.output.lines import Lines
+from easyddl.launch.output import startup_lines
 from easyddl.launch.start import binding, command_line, environment, mpirun, placement
 from easyddl.launch.start.request import Request
 from easyddl.launch.supervise import granted, host_names, verdict
+from easyddl.machine import processes
 
 VERSIONS = {
     mpirun.HYDRA: "HYDRA build details:\n    Version:                                 5.0.2\n",
@@ -429,42 +429,6 @@ def test_variables_that_ranks_get():
     assert environment.forwarded(ours, Request(["x"]))["PYTHONHASHSEED"] == "random"
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
-def test_lines_do_not_depend_on_how_data_arrive(size):
-    text = b"one\ntwo\r\nbar 1\rbar 2\rbar 3\n\nlast"
-    lines, found = Lines(), []
-    for begin in range(0, len(text), size):
-        found += lines.add(text[begin : begin + size])
-    assert found == [b"one\n", b"two\r\n", b"bar 1\r", b"bar 2\r", b"bar 3\n", b"\n"]
-    assert lines.rest() == b"last"
-    assert lines.last() == ["one", "two", "bar 3", "last"]
-
-
-def test_a_line_of_any_length_takes_a_time_in_proportion():
-    """A search that begins anew at each byte would take days for it."""
-    lines, passed_on = Lines(), 0
-    for begin in (b"x" * (1 << 16), b"\r" * (1 << 16), bytes(range(256)) * 256):
-        for _ in range(200):
-            passed_on += sum(map(len, lines.add(begin)))
-    for _ in range(300_000):
-        passed_on += sum(map(len, lines.add(b"x")))
-    assert passed_on + len(lines.rest()) == 600 * (1 << 16) + 300_000
-    assert max(map(len, lines.last())) <= 1 << 13
-
-
-def test_the_last_lines_show_the_end_of_a_long_one():
-    lines = Lines()
-    lines.add(b"begin " + b"x" * 100_000 + b" end\n")
-    (line,) = lines.last()
-    assert line.startswith("...xx") and line.endswith("xx end")
-
-
-def test_the_last_lines_are_few():
-    lines = Lines(keep=3)
-    lines.add(b"".join(b"%d\n" % i for i in range(10)))
-    assert lines.last() == ["7", "8", "9"]
-
-
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
@@ -559,9 +523,9 @@ def test_a_problem_ends_in_one_mark():
 
 
 def test_how_a_process_ended():
-    assert phrases.end_of_process(3) == "ended with status 3"
-    assert phrases.end_of_process(-9) == "was killed by SIGKILL"
-    assert phrases.end_of_process(-250) == "was killed by signal 250"
+    assert processes.end_of(3) == "ended with status 3"
+    assert processes.end_of(-9) == "was killed by SIGKILL"
+    assert processes.end_of(-250) == "was killed by signal 250"
 
 
 def test_a_lost_host():

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import time
 
-from easyddl.launch.output import error_text, phrases, standard_input
+from easyddl.launch.output import error_text, standard_input
 from easyddl.launch.start import binding, environment
 from easyddl.launch.supervise import granted, host_names, missing, verdict
 from easyddl.launch.supervise.inspection import Inspections
@@ -235,7 +235,7 @@ class Job:
             self._wait_for_reports(reports, 0.1)
         self._fail_if_hosts_lack(inspections)
         raise JobFailed(
-            f"The job did not start: {self._line.launcher} {phrases.end_of_process(status)} before "
+            f"The job did not start: {self._line.launcher} {processes.end_of(status)} before "
             "all ranks had reported. What it printed, if anything, is above."
             f"{self._found(inspections)}"
         )
@@ -300,7 +300,6 @@ class Job:
         """Waits until all ranks and the launcher have ended."""
         while not all(rank.is_over for rank in self._ranks.values()):
             self._select(1.0)
-            self._screen.release_overdue()
             if self._input is not None:
                 self._input.watch()
             if self._settled_at is not None and time.monotonic() > self._settled_at:
@@ -455,7 +454,7 @@ class Job:
         statuses = [rank.status for rank in ranks if rank.status]
         launcher = self._launcher.returncode
         if statuses or launcher:
-            end = "has not ended" if launcher is None else phrases.end_of_process(launcher)
+            end = "has not ended" if launcher is None else processes.end_of(launcher)
             self._screen.tell(
                 f"no rank reported a failure of its own, but {self._line.launcher} {end}. What it "
                 "printed, if anything, is above."
