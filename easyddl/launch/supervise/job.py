@@ -16,7 +16,8 @@ from easyddl.launch.supervise import granted, host_names, missing, verdict
 from easyddl.launch.supervise.inspection import Inspections
 from easyddl.launch.supervise.reports import Reports
 from easyddl.machine import process_tree, processes
-from easyddl.runtime import termination, version
+from easyddl.machine.packages import version_of
+from easyddl.runtime import termination
 from easyddl.transport import protocol
 from easyddl.transport.connection import Connection, ConnectionLost, keep_alive
 
@@ -151,7 +152,7 @@ class Job:
             stack.callback(inspections.end)
             self._wait_for_ranks(reports, inspections)
         hellos = {number: rank.hello for number, rank in self._ranks.items()}
-        problem = granted.problem(self._placement, hellos, version.version())
+        problem = granted.problem(self._placement, hellos, version_of("easyddl"))
         if problem:
             raise JobFailed(f"The job was not started. {problem}")
         self._compare_names(hellos)
