@@ -6,7 +6,7 @@ import os
 import socket
 from typing import Any
 
-from easyddl.hosts import asked_hosts, launched_process
+from easyddl.hosts import granted_hosts, launched_process, launchers
 from easyddl.profiling import trace_file
 from easyddl.runtime import (
     affinity,
@@ -198,11 +198,11 @@ def _check_hosts(rank, hosts):
         rank: Integer. This rank.
         hosts: List with the host of each rank, as its kernel names it.
     """
-    found = asked_hosts.problem(os.environ, len(hosts), hosts)
+    found = granted_hosts.fewer_than_allocated(os.environ, len(hosts), hosts)
     if found is None:
         return
-    if asked_hosts.is_certain(os.environ):
-        raise RuntimeError(found)
+    if launchers.mounted_hostfile(os.environ):
+        raise RuntimeError(found)  # of an allocation, a job may use only a part
     if rank == 0:
         console.say(found)
 

@@ -14,7 +14,7 @@ from easyddl.launch.calls import run_process
 from easyddl.launch.output import startup_lines
 from easyddl.launch.start import binding, command_line, environment, mpirun, placement
 from easyddl.launch.start.request import Request
-from easyddl.launch.supervise import granted, host_names, verdict
+from easyddl.launch.supervise import verdict
 from easyddl.machine import processes
 
 VERSIONS = {
@@ -257,16 +257,6 @@ def test_cpus_of_other_hosts():
         placement.place(Request(["x"], cpus=CPUS), slurm)
 
 
-def test_a_launcher_that_does_not_pass_the_cpus_on():
-    placed = placement.place(Request(["x"], 2, cpus=CPUS), {})
-    got = hellos("h1", "h1")
-    got[0]["cpus"], got[1]["cpus"] = [0, 1], [2, 5]
-    assert granted.problem(placed, got, "1") is None
-    got[1]["cpus"] = [2, 3]
-    told = granted.problem(placed, got, "1")
-    assert "Rank 1 may use the CPUs 2-3, but `--cpus` allows 0-2,5" in told
-
-
 def cores(count, threads=1):
     """The logical CPUs of each core, numbered as on x86: second threads after all first ones."""
     return [[core + count * thread for thread in range(threads)] for core in range(count)]
@@ -309,90 +299,6 @@ def test_ctrl_c_before_a_job_prints_no_traceback(monkeypatch, capsys):
     monkeypatch.setattr(placement, "place", interrupt)
     assert cli.main(["run", "-np", "1", "x"]) == 128 + signal.SIGINT
     assert capsys.readouterr().err == "easyddl: interrupted\n"
-
-
-def hellos(*hosts, size=None, version="1"):
-    return {
-        rank: {
-            "host": host,
-            "kernel": host,
-            "addresses": ["10.0.0." + host[1:]],
-            "size": size or len(hosts),
-            "version": version,
-        }
-        for rank, host in enumerate(hosts)
-    }
-
-
-def placed(text):
-    return placement.place(Request(["x"], None, host_list.parse(text)), {})
-
-
-@pytest.mark.parametrize(
-    ("asked", "got"),
-    [
-        ("h1:2,h2:1", hellos("h1", "h1", "h2")),
-        ("10.0.0.1:1,10.0.0.2:1", hellos("h1", "h2")),
-        ("alias:1,h2:1", hellos("h1", "h2")),
-        ("h1.site:1,h2.site:1", hellos("h1", "h2")),
-        # Hosts that were copied, names and all.
-        ("h1:1,h2:1", {0: hellos("h1", "h2")[0], 1: {**hellos("h1", "h1")[1], "kernel": "copy"}}),
-    ],
-)
-def test_what_was_granted_as_asked(asked, got):
-    assert granted.problem(placed(asked), got, "1") is None
-
-
-@pytest.mark.parametrize(
-    ("asked", "got", "words"),
-    [
-        ("h1:1,h2:1", hellos("h1", "h1"), "but it runs on h1 (2 ranks)"),
-        ("h1:2,h2:2", hellos("h1", "h2", "h2", "h2"), "but it runs on h1 (1 rank), h2 (3 ranks)"),
-        ("h1:1,h2:1", hellos("h1", "h1"), "The names h1, h2 lead to one host"),
-        ("h1:1,h2:1,h3:1", hellos("h1", "h3", "h4"), "Rank 1 was to run on h2, but it runs on h3"),
-        ("h1:1,h2:1", hellos("h2", "h1"), "Rank 0 was to run on h1, but it runs on h2"),
-        ("10.0.0.1:1", hellos("h2"), "Rank 0 was to run on 10.0.0.1"),
-        ("h1:2", hellos("h1", "h1", size=1), "jobs of 1 rank(s) instead of one job of 2"),
-        ("h1:1", hellos("h1", version="2"), "The host h1 (rank 0) has easyddl 2, and this"),
-    ],
-)
-def test_what_was_not_granted(asked, got, words):
-    assert words in granted.problem(placed(asked), got, "1")
-
-
-@pytest.mark.parametrize(
-    ("asked", "got", "expected"),
-    [
-        ("h1:1,h2:2", hellos("h1", "h2", "h2"), {}),
-        ("h1.site:1,10.0.0.2:1,localhost:1", hellos("h1", "h2", "h3"), {}),
-        ("gpu:2,h2:1,node:2", hellos("h1", "h1", "h2", "h3", "h3"), {0: "gpu", 3: "node"}),
-    ],
-)
-def test_names_that_the_hosts_do_not_give_themselves(asked, got, expected):
-    assert host_names.aliases(placed(asked), got) == expected
-
-
-@pytest.mark.parametrize(
-    ("there", "here", "expected"),
-    [
-        ([], ["10.0.0.2"], False),  # an alias of this host's own
-        (["10.0.0.3"], ["10.0.0.3"], False),
-        (["127.0.1.1"], ["10.0.0.3"], False),
-        (["10.0.0.2", "10.0.0.3"], ["10.0.0.2"], False),
-        (["192.0.2.7"], ["192.0.2.7"], False),  # of a router that passes connections on
-        (["10.0.0.3"], ["192.0.2.7"], False),
-        (["10.0.0.2"], [], False),  # an alias of ssh
-        (["10.0.0.2"], ["10.0.0.3"], True),
-    ],
-)
-def test_names_of_which_hosts_disagree(there, here, expected, monkeypatch):
-    """The name h2 has led to the host h3, whose address is 10.0.0.3."""
-    monkeypatch.setattr(host_names, "look_up", lambda name: here)
-    said = host_names.contradiction("h2", hellos("h3")[0], there)
-    assert bool(said) == expected
-    if expected:
-        words = "h2 leads to host h3, but on h3 it is the name of 10.0.0.2, and here of 10.0.0.3"
-        assert words in said
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(10, 8), (30, 25), (60, 55)])

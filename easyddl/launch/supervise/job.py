@@ -10,9 +10,10 @@ import socket
 import subprocess
 import time
 
+from easyddl.hosts import granted_hosts
 from easyddl.launch.output import error_text, standard_input
 from easyddl.launch.start import binding, environment
-from easyddl.launch.supervise import granted, host_names, missing, verdict
+from easyddl.launch.supervise import missing, verdict
 from easyddl.launch.supervise.inspection import Inspections
 from easyddl.launch.supervise.reports import Reports
 from easyddl.machine import process_tree, processes
@@ -152,7 +153,7 @@ class Job:
             stack.callback(inspections.end)
             self._wait_for_ranks(reports, inspections)
         hellos = {number: rank.hello for number, rank in self._ranks.items()}
-        problem = granted.problem(self._placement, hellos, version_of("easyddl"))
+        problem = granted_hosts.problem(self._placement, hellos, version_of("easyddl"))
         if problem:
             raise JobFailed(f"The job was not started. {problem}")
         self._compare_names(hellos)
@@ -160,14 +161,14 @@ class Job:
 
     def _compare_names(self, hellos):
         """Warns of host names that this host and the ranks' hosts resolve differently."""
-        names = host_names.aliases(self._placement, hellos)
+        names = granted_hosts.aliases(self._placement, hellos)
         for number, name in names.items():
             self._ranks[number].link.send(look_up=name)
         end = time.monotonic() + _NAMES
         while names.keys() - self._looked_up.keys() and time.monotonic() < end:
             self._select(0.05)
         for number, there in sorted(self._looked_up.items()):
-            found = host_names.contradiction(names[number], hellos[number], there)
+            found = granted_hosts.contradiction(names[number], hellos[number], there)
             if found:
                 self._screen.tell(f"warning: {found}")
         self._fail_if_ended()
