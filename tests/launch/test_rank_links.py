@@ -1,6 +1,5 @@
 """How a caller and its ranks find each other, and how the marks in output are found."""
 
-import socket
 import sys
 import threading
 import time
