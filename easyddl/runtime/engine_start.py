@@ -19,7 +19,7 @@ from easyddl.runtime import (
 )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Engine:
     """The engine after its start.
 
@@ -30,6 +30,8 @@ class Engine:
         reducer_group: `_core.ReducerGroup`. It owns the resources that all reducers share.
         process: Integer. The id of the process that started the engine. A forked child has
             another id.
+        activities: List of strings. The long activities of this rank, the innermost last.
+        ends_together: Boolean. Whether a bad exit status is an orderly end of the job.
     """
 
     core: Any
@@ -37,6 +39,8 @@ class Engine:
     communicator: Any
     reducer_group: Any
     process: int
+    activities: list[str] = dataclasses.field(default_factory=list)
+    ends_together: bool = False
 
 
 def start():
