@@ -1,7 +1,6 @@
 """The versions of a host's software: Python, easyddl, Keras and its backend, MPI, NCCL."""
 
 import hashlib
-import importlib.metadata
 import importlib.util
 import pathlib
 import platform
@@ -9,9 +8,10 @@ import re
 import subprocess
 import sys
 
-from easyddl.runtime import keras_backend
+from easyddl.machine.packages import version_of
+from easyddl.runtime import keras_backend, mpi_library
 
-_CHECK_MPI = [sys.executable, "-m", "easyddl.doctor.mpi_check"]
+_PRINT_MPI = [sys.executable, "-m", "easyddl.doctor.software"]
 _BACKENDS = {
     "tensorflow": ("tensorflow", "tensorflow-cpu"),
     "jax": ("jax",),
@@ -72,16 +72,6 @@ def end_programs():
         program.kill()
 
 
-def version_of(*packages):
-    """Returns the version of the first of these packages that is installed, or `None`."""
-    for package in packages:
-        try:
-            return importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return None
-
-
 def folder():
     """Returns the folder of the package easyddl that is in use."""
     spec = importlib.util.find_spec("easyddl.doctor")
@@ -102,7 +92,7 @@ def _mpi():
     Returns:
         Pair: the name and version of the MPI, and the error. One of them is `None`.
     """
-    output, problem = _ask(_CHECK_MPI)
+    output, problem = _ask(_PRINT_MPI)
     if problem:
         return None, problem
     first = next((line for line in output.splitlines() if line.strip("\0 ")), "")
@@ -144,3 +134,9 @@ def _ask(command):
         lines = [line.strip() for line in errors.splitlines() if line.strip()]
         return "", lines[-1] if lines else f"exit status {program.returncode}"
     return output, None
+
+
+if __name__ == "__main__":
+    mpi = mpi_library.load_mpi()
+    mpi_library.load_core(mpi)
+    print(mpi.Get_library_version())

@@ -67,6 +67,20 @@ def age():
     return time.clock_gettime(time.CLOCK_BOOTTIME) - start
 
 
+def end_of(status):
+    """Returns how a process ended, such as `was killed by SIGKILL`.
+
+    Args:
+        status: Integer. As `subprocess` gives it: negative for a process that a signal killed.
+    """
+    if status >= 0:
+        return f"ended with status {status}"
+    try:
+        return f"was killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was killed by signal {-status}"
+
+
 def host_id():
     """Returns an id of this host, or of this container: containers of a host share its boot id."""
     return f"{os.uname().nodename} {boot_id()}"

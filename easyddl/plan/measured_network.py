@@ -10,9 +10,9 @@ import dataclasses
 import itertools
 import statistics
 
+from easyddl.machine.units import bit_rate
 from easyddl.plan.cost import LATENCY_BYTES
 from easyddl.plan.graph import Graph, Link
-from easyddl.plan.partitions import rate_text
 
 CLEAR = 1.5  # rates that differ by less count as equal
 
@@ -55,8 +55,8 @@ class Group:
 
     def __str__(self):
         return (
-            f"{self.name}: {' '.join(self.hosts)}, {rate_text(self.within)} or more between them, "
-            f"{rate_text(self.across)} or less to other hosts, {rate_text(self.uplink)} for all "
+            f"{self.name}: {' '.join(self.hosts)}, {bit_rate(self.within)} or more between them, "
+            f"{bit_rate(self.across)} or less to other hosts, {bit_rate(self.uplink)} for all "
             "of them at the same time"
         )
 
@@ -97,12 +97,12 @@ def judge(survey):
         if rate * CLEAR < expected:
             reason = (
                 f"the rates between hosts differ, and no groups explain them: {a} and {b} reach "
-                f"{rate_text(rate)}, where other pairs of them reach {rate_text(expected)}"
+                f"{bit_rate(rate)}, where other pairs of them reach {bit_rate(expected)}"
             )
             return Judgement(None, [], reason)
     own, uplinks = _alike(own), _alike({group.name: group.uplink for group in groups})
     if not groups and len(set(own.values())) == 1:
-        rate = rate_text(next(iter(own.values())))
+        rate = bit_rate(next(iter(own.values())))
         return Judgement(None, [], f"the hosts are alike: {rate} between any two of them")
     return Judgement(_graph(hosts, own, groups, uplinks, survey.latencies), groups)
 

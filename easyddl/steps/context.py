@@ -197,4 +197,4 @@ def require_all_ranks(what):
         )
 
 
-world.set_guard(called, require_all_ranks, forget_calls, exchange)
+world.set_guard(world.Guard(called, require_all_ranks, forget_calls, exchange))
