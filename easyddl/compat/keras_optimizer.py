@@ -1,41 +1,29 @@
 """Optimizers."""
 
 from easyddl.compat import patches
-from easyddl.compat.names import Name
+from easyddl.compat.names import Name, several
+
+_OPTIMIZER = "keras.optimizers.Optimizer"
 
 NAMES = (
-    Name(
-        "keras.optimizers.Optimizer",
-        "_learning_rate",
-        "a schedule is not distinguished from a constant rate, so neither can be warmed up",
+    *several(
+        _OPTIMIZER,
+        {
+            "_learning_rate": "neither schedules nor constant rates can be warmed up",
+            "_iterations": "the steps of optimizers that accumulate gradients are not counted",
+            "_accumulated_gradients": "ranks with fewer batches lose accumulated gradients",
+            "_trainable_variables": "gradients applied without variables cannot be reduced",
+        },
         is_set=True,
     ),
     Name(
-        "keras.optimizers.Optimizer",
-        "_iterations",
-        "the steps of optimizers that accumulate gradients are not counted",
-        is_set=True,
-    ),
-    Name(
-        "keras.optimizers.Optimizer",
-        "_accumulated_gradients",
-        "ranks with fewer batches lose the gradients that they have accumulated",
-        is_set=True,
-    ),
-    Name(
-        "keras.optimizers.Optimizer",
-        "_trainable_variables",
-        "gradients that are applied without variables cannot be reduced",
-        is_set=True,
-    ),
-    Name(
-        "keras.optimizers.Optimizer",
+        _OPTIMIZER,
         "_clip_gradients",
         "optimizers with gradient_accumulation_steps cannot reduce gradients",
         takes=("grads",),
     ),
     Name(
-        "keras.optimizers.Optimizer",
+        _OPTIMIZER,
         "_backend_update_step",
         "LearningRateWarmup cannot correct the momentum",
         takes=("grads", "trainable_variables", "learning_rate"),
