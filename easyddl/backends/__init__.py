@@ -1,6 +1,8 @@
 """The Keras backends that easyddl supports. `base.py` defines their contract, `Backend`."""
 
+import contextlib
 import importlib
+import warnings
 
 import keras
 
@@ -55,7 +57,16 @@ def pin_gpu_of(world):
         world: `_core.World`.
     """
     if world.size > 1 and not launched_process.knows_local_rank():
-        require().pin_gpu(world.local_rank)
+        backend = require()
+        try:
+            backend.pin_gpu(world.local_rank)
+        except RuntimeError:
+            warnings.warn(
+                f"{backend.framework} ran operations before easyddl started, and no launcher set "
+                "this rank's number on its host, so this rank uses all GPUs of its host. Call "
+                f"`easyddl.init()` before any operation of {backend.framework}.",
+                stacklevel=2,
+            )
 
 
 def share_cores_of(world):
@@ -65,4 +76,5 @@ def share_cores_of(world):
         world: `_core.World`.
     """
     if world.size > 1 and launched_process.size() is not None and affinity.are_limited():
-        require().share_cores(affinity.compute_threads())
+        with contextlib.suppress(RuntimeError):  # it is too late, because it has run operations
+            require().share_cores(affinity.compute_threads())

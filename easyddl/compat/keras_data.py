@@ -133,6 +133,25 @@ def items_of_epoch(iterator, steps_per_execution):
             return
 
 
+def skip_execution(data, steps_per_execution, most):
+    """Drops the batches of one execution from the data that Keras passes to a train function.
+
+    Args:
+        data: Iterator of an epoch's items, or the list of the items of an execution.
+        steps_per_execution: Integer. The setting of the model.
+        most: Integer. How many steps to skip at most, if the data are an iterator.
+
+    Returns:
+        Integer. The number of steps that were skipped.
+    """
+    if isinstance(data, list | tuple):
+        return len(data)
+    skipped = 0
+    while skipped < min(most, steps_per_execution):
+        skipped += len(Item(next(data), steps_per_execution))
+    return skipped
+
+
 class OneBatch:
     """A substitute for the epoch iterator, from whose first batch Keras builds a model.
 

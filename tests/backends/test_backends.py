@@ -6,7 +6,7 @@ import pytest
 from easyddl import backends
 
 FOLDER = pathlib.Path(backends.__file__).parent
-NAMES = {"devices", "private", "random_states", "step", "submitter", "tensors", "trainer"}
+NAMES = {"devices", "private", "step", "submitter", "tensors", "trainer"}
 PRIVATE = re.compile(
     r"tensorflow\.(python|compiler)|jax\._src|torch\._|"
     r"\._(trace|rng|version|add_control_input|post_accumulate_grad_hooks|"

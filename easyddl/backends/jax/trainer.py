@@ -65,13 +65,6 @@ class JaxTrainer(Backend):
 
         model.train_function = first
 
-    def symbolic_batch(self, spec):
-        def symbol(each):
-            dtype = each and keras.backend.standardize_dtype(each.dtype)
-            return each and keras.KerasTensor(each.shape, dtype)
-
-        return keras.tree.map_structure(symbol, spec)
-
     def trace_step(self, model, spec, preserved):
         self.synced(model)
         # This also builds the metrics. Variables created while tracing would be unusable later.
@@ -99,22 +92,13 @@ class JaxTrainer(Backend):
         keras_jax_trainer.sync(model)
 
     def skip_steps(self, model, steps):
-        step = model.train_function
-        left = steps
+        super().skip_steps(model, steps)
+        model.train_function = _held(model, model.train_function)
 
-        def skip(state, data):
-            nonlocal left
-            is_list = isinstance(data, list | tuple)
-            rest = max(0, left - model.steps_per_execution)
-            while left > rest:
-                left -= 1 if is_list else _steps_of(model, next(data))
-            if left <= 0:
-                model.train_function = step
-            logs = {}
-            state = _changed(model, state, lambda: logs.update(model.get_metrics_result()))
-            return logs, state
-
-        model.train_function = _held(model, skip)
+    def result_without_step(self, model, state):
+        logs = {}
+        state = _changed(model, state, lambda: logs.update(model.get_metrics_result()))
+        return logs, state
 
     def step_meter(self):
         return JaxStepMeter()
@@ -189,10 +173,6 @@ def _first(data):
     return item, itertools.chain([item], data)
 
 
-def _steps_of(model, item):
-    return len(keras_data.Item(item, model.steps_per_execution))
-
-
 def _specs(model, item):
     """Returns the structures of the batches of an item of Keras's iterator."""
     return keras_data.Item(item, model.steps_per_execution).structures(jax.ShapeDtypeStruct)
@@ -206,31 +186,13 @@ class JaxStepMeter(HostStepMeter):
         fit.at_end.callback(_wrap_made(fit.model, "train_function", self._counted))
 
     def _counted(self, model, step):
-        def count(item):
+        def noted(item):
             for spec in _specs(model, item):
                 self.count(spec)
+            return item
 
         def counted(state, data):
-            if isinstance(data, list | tuple):
-                for batch in data:
-                    count(batch)
-                return step(state, data)
-            return step(state, _CountingIterator(data, count))
+            items = map(noted, data)
+            return step(state, list(items) if isinstance(data, list | tuple) else items)
 
         return counted
-
-
-class _CountingIterator:
-    """An iterator that counts its items."""
-
-    def __init__(self, items, count):
-        self._items = items
-        self._count = count
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        item = next(self._items)
-        self._count(item)
-        return item

@@ -50,11 +50,6 @@ class TensorFlowTrainer(Backend):
 
         model.train_function = first
 
-    def symbolic_batch(self, spec):
-        return tf.nest.map_structure(
-            lambda each: each and keras.KerasTensor(tuple(each.shape), each.dtype.name), spec
-        )
-
     def builds_in_step(self, model):
         # A step that XLA compiles cannot create variables.
         return _has_own_step(model) and not model.jit_compile
@@ -78,21 +73,6 @@ class TensorFlowTrainer(Backend):
     def unfinished(self, result):
         on_gpus = [x for x in tf.nest.flatten(result) if tf.is_tensor(x) and "GPU" in x.device]
         return (lambda: [x.numpy() for x in on_gpus]) if on_gpus else None
-
-    def skip_steps(self, model, steps):
-        train_function = model.train_function
-        left = steps
-
-        def skip(iterator):
-            nonlocal left
-            for _ in range(min(left, model.steps_per_execution)):
-                next(iterator)
-                left -= 1
-            if left == 0:
-                model.train_function = train_function
-            return model.get_metrics_result()
-
-        model.train_function = skip
 
     def step_meter(self):
         return TensorFlowStepMeter()

@@ -52,21 +52,6 @@ class TorchStep(Backend):
 
         return function
 
-    def changing(self, train_step, model, begin):
-        @functools.wraps(train_step)
-        def step(data):
-            changed, change = begin()
-            before = [variable.value.detach().clone() for variable in changed]
-            result = train_step(data)
-            if changed:
-                with torch.no_grad():
-                    after = [variable.value.detach() for variable in changed]
-                    for variable, value in zip(changed, change(before, after), strict=True):
-                        variable.assign(value)
-            return result
-
-        return step
-
 
 def _leaves_of(node):
     """Yields the tensors for which the graph behind a node accumulates gradients."""

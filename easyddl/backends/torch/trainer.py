@@ -47,11 +47,6 @@ class TorchTrainer(Backend):
 
         model.train_function = first
 
-    def symbolic_batch(self, spec):
-        return keras.tree.map_structure(
-            lambda each: None if each is None else keras.KerasTensor(each.shape, each.dtype), spec
-        )
-
     def trace_step(self, model, spec, preserved):
         """Does a dry run of the step with a batch of zeros.
 
@@ -75,19 +70,6 @@ class TorchTrainer(Backend):
     def finish(self, model):
         if _uses_gpu():
             torch.cuda.synchronize()
-
-    def skip_steps(self, model, steps):
-        step = model.train_function
-        left = steps
-
-        def skip(batches):
-            nonlocal left
-            left -= len(batches)
-            if left <= 0:
-                model.train_function = step
-            return model.get_metrics_result()
-
-        model.train_function = skip
 
     def step_meter(self):
         return TorchStepMeter()
