@@ -1,6 +1,7 @@
 """The Keras backends that easyddl supports. `base.py` defines their contract, `Backend`."""
 
 import contextlib
+import functools
 import importlib
 import warnings
 
@@ -11,8 +12,6 @@ from easyddl.runtime import affinity
 
 _CLASSES = {"tensorflow": "TensorFlowBackend", "jax": "JaxBackend", "torch": "TorchBackend"}
 
-_instances = {}  # by the backend's name
-
 
 def name():
     """Returns the name of the active Keras backend."""
@@ -22,11 +21,13 @@ def name():
 def find():
     """Returns the active Keras backend as a `Backend`, or `None` if easyddl does not support it."""
     active = name()
-    if active not in _instances and active in _CLASSES:
-        # Import only the active backend: each of these modules imports its framework.
-        module = importlib.import_module(f"easyddl.backends.{active}")
-        _instances[active] = getattr(module, _CLASSES[active])()
-    return _instances.get(active)
+    return _instance(active) if active in _CLASSES else None
+
+
+@functools.cache
+def _instance(backend):
+    # Import only the active backend: each of these modules imports its framework.
+    return getattr(importlib.import_module(f"easyddl.backends.{backend}"), _CLASSES[backend])()
 
 
 def require():

@@ -8,6 +8,7 @@ import warnings
 import keras
 import numpy as np
 
+from easyddl.backends.step_meter import StepMeter
 from easyddl.backends.submitter import Submitter
 from easyddl.backends.untracked_state import UntrackedState
 from easyddl.compat import keras_data, keras_trainer
@@ -25,10 +26,12 @@ class Backend(abc.ABC):
     Attributes:
         framework: String. The name of the framework, for messages.
         submitter: The class of its submitters.
+        step_meter: The class of its counters of training steps.
     """
 
     framework: str
     submitter: type[Submitter]
+    step_meter: type[StepMeter]
 
     # Devices.
 
@@ -394,15 +397,6 @@ class Backend(abc.ABC):
         On JAX it takes the state besides the model.
         """
         return model.get_metrics_result()
-
-    @abc.abstractmethod
-    def step_meter(self):
-        """Returns a new counter of training steps.
-
-        Returns:
-            Object with two counters, `samples` and `steps`, of the samples and of the steps so
-            far. Its method `watch(fit)` starts counting; call it in a callback's `set_model`.
-        """
 
     # Random numbers.
 

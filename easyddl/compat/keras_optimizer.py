@@ -1,6 +1,5 @@
 """Optimizers."""
 
-from easyddl.compat import patches
 from easyddl.compat.names import Name, several
 
 _OPTIMIZER = "keras.optimizers.Optimizer"
@@ -42,9 +41,11 @@ NAMES = (
     ),
 )
 
-CLIP = "_clip_gradients"
+CLIP = "_clip_gradients"  # a function of a list of gradients, called before the update
 
-_UPDATE = "_backend_update_step"
+# A function of the gradients, the variables and the learning rate. It updates the variables, after
+# accumulation and clipping.
+UPDATE = "_backend_update_step"
 
 
 def learning_rate_of(optimizer):
@@ -104,26 +105,3 @@ def momentums_of_rmsprop(optimizer):
 def clip_of(optimizer):
     """Returns the function of a list of gradients that clips them before the update."""
     return getattr(optimizer, CLIP)
-
-
-def has_own_update(optimizer):
-    """Returns whether `replace_update` has changed an optimizer."""
-    return _UPDATE in vars(optimizer)
-
-
-def update_of(optimizer):
-    """Returns the function that updates the variables, after accumulation and clipping.
-
-    Returns:
-        Function of the gradients, the variables and the learning rate.
-    """
-    return getattr(optimizer, _UPDATE)
-
-
-def replace_update(optimizer, function):
-    """Replaces the function by which an optimizer updates the variables.
-
-    Returns:
-        Function without arguments that undoes the replacement.
-    """
-    return patches.replace(optimizer, _UPDATE, function)

@@ -6,6 +6,8 @@ import pathlib
 import signal
 import time
 
+from easyddl.machine.kernel_file import read_text
+
 # By these a terminal, a scheduler or a session that ends asks a process to end.
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -74,7 +76,4 @@ def host_id():
 
 def boot_id():
     """Returns an id of this boot, equal in all containers of a host; empty if unknown."""
-    try:
-        return pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
+    return read_text(pathlib.Path("/proc/sys/kernel/random/boot_id"))

@@ -23,16 +23,6 @@ class Step(Protocol):
     weight: BatchWeight
 
 
-class Exchange(Protocol):
-    """The part of a `FitExchange` that the end of a call uses.
-
-    Attributes:
-        own: `_core.Communicator`, which breaks if this rank leaves the call by an error.
-    """
-
-    own: Any
-
-
 class Scope:
     """A context manager that is active on this rank while it is entered.
 
@@ -89,7 +79,7 @@ class Context(Scope):
     def __init__(self, model):
         self.model = model
         self.step: Step | None = None
-        self.exchange: Exchange | None = None
+        self.exchange: Any = None
         self.at_end = contextlib.ExitStack()
 
     def __exit__(self, kind, error, traceback):

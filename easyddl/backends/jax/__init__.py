@@ -4,7 +4,7 @@ from easyddl.backends.jax.devices import JaxDevices
 from easyddl.backends.jax.step import JaxStep
 from easyddl.backends.jax.submitter import JaxSubmitter
 from easyddl.backends.jax.tensors import JaxTensors
-from easyddl.backends.jax.trainer import JaxTrainer
+from easyddl.backends.jax.trainer import JaxStepMeter, JaxTrainer
 
 
 class JaxBackend(JaxDevices, JaxTensors, JaxStep, JaxTrainer):
@@ -12,3 +12,4 @@ class JaxBackend(JaxDevices, JaxTensors, JaxStep, JaxTrainer):
 
     framework = "JAX"
     submitter = JaxSubmitter
+    step_meter = JaxStepMeter

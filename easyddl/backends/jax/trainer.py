@@ -5,6 +5,7 @@ only that state has the values. `model.jax_state_sync()` assigns them to the var
 step then starts from the variables. A step may still be computing when the trainer continues.
 """
 
+import contextlib
 import functools
 import itertools
 
@@ -13,7 +14,7 @@ import keras
 
 from easyddl.backends import deferred_build
 from easyddl.backends.base import Backend
-from easyddl.backends.host_step_meter import HostStepMeter
+from easyddl.backends.step_meter import StepMeter
 from easyddl.compat import keras_data, keras_jax_trainer, patches
 from easyddl.runtime import world
 
@@ -42,14 +43,11 @@ class JaxTrainer(Backend):
         Returns:
             Function without arguments that undoes the change.
         """
-        undo = [deferred_build.defer_without_batch(model)]
-        undo += [_wrap_made(model, f"{kind}_function", _held) for kind in ("train", "test")]
-
-        def undo_all():
-            for each in reversed(undo):
-                each()
-
-        return undo_all
+        with contextlib.ExitStack() as undo:
+            undo.callback(deferred_build.defer_without_batch(model))
+            for kind in ("train", "test"):
+                undo.callback(_wrap_made(model, f"{kind}_function", _held))
+            return undo.pop_all().close
 
     def on_first_batch(self, model, act):
         step = model.train_function
@@ -99,9 +97,6 @@ class JaxTrainer(Backend):
         logs = {}
         state = _changed(model, state, lambda: logs.update(model.get_metrics_result()))
         return logs, state
-
-    def step_meter(self):
-        return JaxStepMeter()
 
 
 def _wrap_made(model, name, wrap):
@@ -178,7 +173,7 @@ def _specs(model, item):
     return keras_data.Item(item, model.steps_per_execution).structures(jax.ShapeDtypeStruct)
 
 
-class JaxStepMeter(HostStepMeter):
+class JaxStepMeter(StepMeter):
     """Counts the batches that the trainer passes to its steps."""
 
     def watch(self, fit):

@@ -5,7 +5,7 @@ from easyddl.backends.tensorflow.random_states import TensorFlowRandomStates
 from easyddl.backends.tensorflow.step import TensorFlowStep
 from easyddl.backends.tensorflow.submitter import TensorFlowSubmitter
 from easyddl.backends.tensorflow.tensors import TensorFlowTensors
-from easyddl.backends.tensorflow.trainer import TensorFlowTrainer
+from easyddl.backends.tensorflow.trainer import TensorFlowStepMeter, TensorFlowTrainer
 from easyddl.backends.tensorflow.untracked_state import TensorFlowUntrackedState
 
 
@@ -21,3 +21,4 @@ class TensorFlowBackend(
 
     framework = "TensorFlow"
     submitter = TensorFlowSubmitter
+    step_meter = TensorFlowStepMeter

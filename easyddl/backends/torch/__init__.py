@@ -5,7 +5,7 @@ from easyddl.backends.torch.random_states import TorchRandomStates
 from easyddl.backends.torch.step import TorchStep
 from easyddl.backends.torch.submitter import TorchSubmitter
 from easyddl.backends.torch.tensors import TorchTensors
-from easyddl.backends.torch.trainer import TorchTrainer
+from easyddl.backends.torch.trainer import TorchStepMeter, TorchTrainer
 from easyddl.backends.torch.untracked_state import TorchUntrackedState
 
 
@@ -21,3 +21,4 @@ class TorchBackend(
 
     framework = "PyTorch"
     submitter = TorchSubmitter
+    step_meter = TorchStepMeter
