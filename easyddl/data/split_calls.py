@@ -1,6 +1,6 @@
 """The calls of `split_data` on this rank: their arguments and results.
 
-The ranks compare the arguments at the begin of the next fit, which is a collective anyway, because
+The ranks compare the arguments at the start of the next fit, which is a collective anyway, because
 `split_data` of arrays is not a collective.
 """
 

@@ -36,7 +36,7 @@ class FitExchange:
         return not (self.own.failure or self.script.failure)
 
 
-@world.on_all_ranks("the begin of a fit", of_script=True)
+@world.on_all_ranks("the start of a fit", of_script=True)
 def begin(called):
     """Returns the exchange of a fit or an evaluation that begins.
 
@@ -48,6 +48,6 @@ def begin(called):
     depth = sum(each.exchange is not None for each in context.active())
     is_whole = depth < len(_by_depth) and _by_depth[depth].is_whole
     outer = world.communicator()
-    if not all(outer.gather_values(is_whole, world.fingerprint(f"{called} (in its begin)"))):
+    if not all(outer.gather_values(is_whole, world.fingerprint(f"{called} (at its start)"))):
         _by_depth[depth:] = [FitExchange(outer)]
     return _by_depth[depth]

@@ -1,4 +1,4 @@
-"""Compares easyddl with another version of it: allreduces, steps, and the begin of a fit.
+"""Compares easyddl with another version of it: allreduces, steps, and the start of a fit.
 
     git worktree add ../other COMMIT    # and build it in place, as ext/CMakeLists.txt says
     python tests/benchmarks/two_versions.py ../other
@@ -33,7 +33,7 @@ def parse():
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--jobs", type=int, default=5, help="of each version")
     parser.add_argument("--sizes", nargs="+", default=["4", "1Ki", "64Ki", "1Mi", "16Mi"])
-    parser.add_argument("--model", default="mlp", help="mlp or resnet50, of the begin of a fit")
+    parser.add_argument("--model", default="mlp", help="mlp or resnet50, of the start of a fit")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     return parser.parse_args()
 
