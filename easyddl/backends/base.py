@@ -368,10 +368,6 @@ class Backend(abc.ABC):
         """Waits for all steps that Keras's trainer has started."""
         return None
 
-    def synced(self, model):
-        """Assigns the values after the last step to the variables of a model."""
-        return None
-
     def skip_steps(self, model, steps):
         """Makes the first steps of a fit read their batches without training on them.
 
@@ -394,7 +390,7 @@ class Backend(abc.ABC):
     def result_without_step(self, model):
         """Returns what a train function returns, with the current results of the metrics.
 
-        On JAX it takes the state besides the model.
+        On JAX the state follows the model.
         """
         return model.get_metrics_result()
 

@@ -130,12 +130,12 @@ def validates_after(model, epoch, frequency):
 
 
 def initial_epoch(model):
-    """Returns the epoch with which a backup makes a fit begin; `None` without a backup."""
+    """Returns the epoch at which a fit starts because of a backup; `None` without a backup."""
     return model._initial_epoch
 
 
 def set_initial_epoch(model, epoch):
-    """Makes a model's fits begin with an epoch; `None` leaves it to their arguments.
+    """Makes a model's fits start at an epoch; `None` leaves it to their arguments.
 
     Returns:
         Function without arguments that undoes the change.

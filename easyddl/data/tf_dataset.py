@@ -40,7 +40,7 @@ def split(dataset, shard):
 
 
 def _with_attributes_of(dataset, result):
-    """Copies what somebody has set on a dataset to the result, and returns the result.
+    """Copies the attributes that Keras or the user set on a dataset to the result, and returns it.
 
     `keras.utils.image_dataset_from_directory` sets `class_names` and `file_paths`, for example.
     """

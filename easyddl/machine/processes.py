@@ -8,7 +8,7 @@ import time
 
 from easyddl.machine.kernel_file import read_text
 
-# By these a terminal, a scheduler or a session that ends asks a process to end.
+# The signals by which a terminal, a scheduler or an ending session asks a process to end.
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

@@ -71,8 +71,8 @@ class Context(Scope):
     Attributes:
         model: The Keras model.
         step: The `Step` of the training; `None` if it averages no gradients.
-        exchange: The `FitExchange` of the call; `None` if it has the one around it, or exchanges
-            nothing.
+        exchange: The `FitExchange` of the call; `None` if it uses that of an outer call, or
+            exchanges nothing.
         at_end: `contextlib.ExitStack`. It is closed when the call ends, with or without an error.
     """
 
@@ -97,7 +97,7 @@ class Context(Scope):
         """Ends the call on the other ranks, which may wait in it for this one."""
         if self.exchange is None:
             return
-        # The end of a script is announced when it comes. It does not come if the script catches it.
+        # The script may catch a SystemExit. Other ranks learn of it when the script ends.
         if isinstance(error, SystemExit):
             settled_errors.postpone(self._end_exchange, error)
             return

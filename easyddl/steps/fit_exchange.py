@@ -11,8 +11,8 @@ class FitExchange:
     """The communicators of a fit or an evaluation. They break if a rank leaves it by an error.
 
     Then the ranks that still wait in it get an error that names that rank and its error. The
-    communicators outside of it can still be used. Fits that end well have the same exchange, one
-    after the other.
+    communicators outside of it can still be used. Successive fits share one exchange if they end
+    without an error.
 
     Attributes:
         own: `_core.Communicator` of what easyddl exchanges by itself.
@@ -38,9 +38,10 @@ class FitExchange:
 
 @world.on_all_ranks("the start of a fit", of_script=True)
 def begin(called):
-    """Returns the exchange of a fit or an evaluation that begins.
+    """Returns the communicators of a fit or an evaluation, at its start.
 
-    The function is a collective. Only the ranks together know whether the last fit has ended well.
+    They are those of the last fit at the same depth, unless a rank left it by an error. This is a
+    collective, because only the ranks together know whether one did.
 
     Args:
         called: String. What the user called, for messages.

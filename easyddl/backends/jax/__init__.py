@@ -8,7 +8,7 @@ from easyddl.backends.jax.trainer import JaxStepMeter, JaxTrainer
 
 
 class JaxBackend(JaxDevices, JaxTensors, JaxStep, JaxTrainer):
-    """Keras on JAX, which has no random generators of its own: Keras's layers have theirs."""
+    """Keras on JAX, which has no random generators. Keras's layers have their own."""
 
     framework = "JAX"
     submitter = JaxSubmitter

@@ -64,7 +64,7 @@ class JaxTrainer(Backend):
         model.train_function = first
 
     def trace_step(self, model, spec, preserved):
-        self.synced(model)
+        keras_jax_trainer.sync(model)
         # This also builds the metrics. Variables created while tracing would be unusable later.
         self.build(model, spec)
         jax.eval_shape(model.train_step, keras_jax_trainer.copy_state(model), spec)
@@ -85,9 +85,6 @@ class JaxTrainer(Backend):
 
     def finish(self, model):
         jax.block_until_ready(keras_jax_trainer.arrays_of(model))
-
-    def synced(self, model):
-        keras_jax_trainer.sync(model)
 
     def skip_steps(self, model, steps):
         super().skip_steps(model, steps)
