@@ -2,7 +2,7 @@
 
 After `keras.utils.set_random_seed` all ranks would draw the same numbers, also for augmentations of
 their own samples. Therefore, while a fit trains on a dataset that `split_data` has split, each rank
-draws numbers of its own, as layers do. What determines the order of all ranks' data is drawn within
+draws its own numbers, as layers do. What determines the order of all ranks' data is drawn within
 `common()`, from numbers that are the same on all ranks.
 """
 

@@ -73,7 +73,7 @@ def split_data(
         batch_size: Integer. The number of samples that this rank takes in a step, for arrays with
             `shuffle="epoch"`; `fit` ignores its own `batch_size` for these. Defaults to 32, as in
             `fit`.
-        compare: Boolean. Whether the ranks compare their data at the begin of the next fit with a
+        compare: Boolean. Whether the ranks compare their data at the start of the next fit with a
             `DDLCallback`: the lengths of all data, and samples of the contents of arrays and
             lists. Different lengths, integers or texts raise an error on all ranks, and different
             floats cause a warning. Pass `False` if ranks pass different data on purpose. Defaults

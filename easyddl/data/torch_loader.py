@@ -108,7 +108,7 @@ class RankSampler(data.Sampler):
 
 
 def _generators_of(sampler):
-    """Returns the generators of all, and those in attributes of a sampler and of samplers in it."""
+    """Returns the global generators, and those in attributes of a sampler and its samplers."""
     found = [torch.default_generator, np.random, random]
     samplers = [sampler]
     for each in samplers:  # grows

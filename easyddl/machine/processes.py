@@ -6,7 +6,9 @@ import pathlib
 import signal
 import time
 
-# By these a terminal, a scheduler or a session that ends asks a process to end.
+from easyddl.machine.kernel_file import read_text
+
+# The signals by which a terminal, a scheduler or an ending session asks a process to end.
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -88,7 +90,4 @@ def host_id():
 
 def boot_id():
     """Returns an id of this boot, equal in all containers of a host; empty if unknown."""
-    try:
-        return pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
+    return read_text(pathlib.Path("/proc/sys/kernel/random/boot_id"))

@@ -119,7 +119,7 @@ def _of_pairs(rates):
 def _clear_groups(hosts, rates):
     """Returns the clear groups, each a tuple in the order of the hosts, the smallest first.
 
-    Of all groups only those can be clear that the fastest links, down to some rate, connect.
+    Only sets of hosts that the links above some rate connect can be clear groups.
     """
     group_of = {host: frozenset([host]) for host in hosts}
     found = set()
@@ -147,7 +147,7 @@ def _across(group, rates):
 
 
 def _groups_of_all(survey):
-    """Returns the groups that show while all hosts send, in each of several measurements alike."""
+    """Returns the groups that are clear while all hosts send, in every measurement."""
     found = []
     for rounds in survey.together:
         rates = _of_pairs({pair: rate for each in rounds for pair, rate in each.items()})
@@ -168,7 +168,7 @@ def _group(name, members, survey, rates):
                 rate for pair, rate in each.items() if pair[way] in inside and not inside >= {*pair}
             ]
             most[way] = max(most[way], sum(passing))
-    # A little more than one pair reaches alone is the unsteadiness of several connections.
+    # A sum slightly above the rate of one pair alone is noise of several simultaneous connections.
     uplink = min(most) if min(most) >= CLEAR * across else across
     return Group(name, members, _within(inside, rates), across, uplink)
 

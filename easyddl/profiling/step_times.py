@@ -46,9 +46,9 @@ class _Epoch:
 class StepRecorder:
     """Records the training steps of this rank.
 
-    The first step of an epoch is left out, because its begin is not the end of another step. The
+    The first step of an epoch is left out, because its start is not the end of another step. The
     first step with a smaller batch, such as the last one of an epoch, is left out too, because
-    frameworks may compile it again. The end of a step may be recorded after the begin of the next
+    frameworks may compile it again. The end of a step may be recorded after the start of the next
     step.
 
     Args:
@@ -60,7 +60,7 @@ class StepRecorder:
         self._epochs = []
 
     def begin_step(self, number, samples, batches):
-        """Records the begin of a step.
+        """Records the start of a step.
 
         Args:
             number: Integer. The number of the step in its epoch, from 0.

@@ -352,7 +352,7 @@ def add_step(begin, end, step):
     """Writes a training step to the timeline.
 
     Args:
-        begin: Integer. The begin of the step, a time of `time.monotonic_ns()`.
+        begin: Integer. The start of the step, a time of `time.monotonic_ns()`.
         end: Integer. The end of the step, a time of the same clock.
         step: Integer. The number of the step.
     """

@@ -1,4 +1,4 @@
-"""What the ranks compare at the begin of a fit: their data, and their configuration."""
+"""What the ranks compare at the start of a fit: their data, and their configuration."""
 
 import contextlib
 import importlib.util

@@ -1,7 +1,5 @@
 """A training step on PyTorch, whose operations run eagerly."""
 
-import functools
-
 import keras
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -35,18 +33,3 @@ class TorchStep(Backend):
             return forward(x), gradient
 
         return function
-
-    def changing(self, train_step, model, begin):
-        @functools.wraps(train_step)
-        def step(data):
-            changed, change = begin()
-            before = [variable.value.detach().clone() for variable in changed]
-            result = train_step(data)
-            if changed:
-                with torch.no_grad():
-                    after = [variable.value.detach() for variable in changed]
-                    for variable, value in zip(changed, change(before, after), strict=True):
-                        variable.assign(value)
-            return result
-
-        return step

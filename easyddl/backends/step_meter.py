@@ -1,10 +1,12 @@
-"""A counter of training steps, for backends whose steps get their batch on the host."""
+"""A counter of training steps and their samples."""
+
+import functools
 
 import keras
 
 
-class HostStepMeter:
-    """Counts training steps and their samples.
+class StepMeter:
+    """Counts training steps and their samples, on the host.
 
     Attributes:
         samples: Integer. The number of samples so far.
@@ -13,6 +15,18 @@ class HostStepMeter:
 
     def __init__(self):
         self.samples = self.steps = 0
+
+    def watch(self, fit):
+        """Starts counting the steps of a fit. Call it in a callback's `set_model`."""
+        fit.wrap_train_step(self._counted)
+
+    def _counted(self, train_step):
+        @functools.wraps(train_step)
+        def step(data):
+            self.count(data)
+            return train_step(data)
+
+        return step
 
     def count(self, batch):
         """Counts a step.
