@@ -4,7 +4,7 @@ from easyddl.runtime import world
 
 
 class PassedNumbers:
-    """Counts the numbers that the script passes to collectives outside of fits.
+    """Counts the numbers that the script passes to collectives.
 
     They may be gradients or weights, one by one or together, so only their number is compared with
     that of the gradients of an update.

@@ -159,8 +159,8 @@ def communicator(of_script=False):
 
 
 def is_in_call_of_script():
-    """Returns whether this thread is in a collective that the script has called outside of fits."""
-    return _call.is_of_script and _exchange() is None
+    """Returns whether this thread is in a collective that the script has called."""
+    return _call.is_of_script
 
 
 def in_call(text):
