@@ -24,6 +24,7 @@ from easyddl.optimizers import rescaling
 from easyddl.optimizers.scale_lr import factor_of
 from easyddl.runtime import console, world
 from easyddl.training.fit import fit_context
+from easyddl.training.fit.callback_order import FitEvents
 from easyddl.training.metrics import metric_starts, metrics
 from easyddl.training.state import layer_state, moving_statistics
 from easyddl.training.state.model_state import is_built, untracked_variables
@@ -32,7 +33,7 @@ _VARIABLES, _STATE = "variables.npz", "state.json"
 _UNREADABLE = (OSError, json.JSONDecodeError, zipfile.BadZipFile, KeyError)
 
 
-class BackupAndRestore(FreshCopy, keras.callbacks.Callback):
+class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
     """Backs up the state of training, and resumes from it when the script starts again.
 
     It replaces `keras.callbacks.BackupAndRestore`. After a job has been killed, start it again with
@@ -348,8 +349,12 @@ class BackupAndRestore(FreshCopy, keras.callbacks.Callback):
             backend.on_first_batch(self.model, self._begin_metrics)
         else:
             # All ranks do this together, because a trace of the step registers its collectives.
-            fit.on_first_batch(self._begin_metrics)
+            fit.exchange_first_batch()
             fit.at_end.callback(setattr, self.model, "train_function", None)
+
+    def before_first_batch(self, fit, spec):
+        if self._restored:
+            self._begin_metrics(spec)
 
     def _begin_metrics(self, spec):
         """Builds the metrics, which the skipped steps report, and restores them if possible."""

@@ -7,38 +7,20 @@ from typing import Any, Literal
 
 import keras
 
-from easyddl import backends
 from easyddl.callbacks import global_batch, hooks, instances, scaling_measurement, step_spans
 from easyddl.callbacks.fresh_copy import FreshCopy
 from easyddl.callbacks.global_variables_callback import DDLGlobalVariablesCallback
-from easyddl.callbacks.rank_zero import RankZero
-from easyddl.compat import patches
 from easyddl.optimizers import momentum_correction
 from easyddl.profiling import trace_file
 from easyddl.reducer import bucket_size
-from easyddl.runtime import notices, validators, world
-from easyddl.steps.batch_weight import BatchWeight
-from easyddl.training.agreement import epoch_logs, layer_arrays, replicas
-from easyddl.training.fit import callback_order, epoch_end, fit_context
-from easyddl.training.metrics import evaluation, metrics_hook
-from easyddl.training.state import adapted_layers, layer_state, model_state
-from easyddl.training.step import compiled_step, loss_weight, optimizer_classes, optimizer_hook
+from easyddl.runtime import validators, world
+from easyddl.training.agreement import replicas
+from easyddl.training.fit import callback_order, epoch_end, fit_context, shared_fit
+from easyddl.training.metrics import evaluation
+from easyddl.training.step import optimizer_hook
 from easyddl.training.step import scalar_losses as scalar
 
 _UNEVEN = ("join", "truncate", "error")
-
-_WRITERS = tuple(
-    getattr(keras.callbacks, name)
-    for name in (
-        "ModelCheckpoint",
-        "CSVLogger",
-        "TensorBoard",
-        "BackupAndRestore",
-        "RemoteMonitor",
-        "OrbaxCheckpoint",  # of Keras 3.13 and later
-    )
-    if hasattr(keras.callbacks, name)
-)
 
 
 class DDLCallback(FreshCopy, callback_order.First, keras.callbacks.Callback):
@@ -174,74 +156,13 @@ class DDLCallback(FreshCopy, callback_order.First, keras.callbacks.Callback):
         super().set_model(model)
         active, fit = evaluation.current(model), fit_context.current(model)
         if active is not None:
-            if fit is None and world.size() > 1 and self.check_replicas is not False:
-                replicas.check_predictions(model, "before evaluate()")
-            weight = BatchWeight(backends.require().is_current)  # not used in an evaluation
-            active.at_end.callback(loss_weight.hook(model, weight, self.scalar_losses))
-            active.at_end.callback(metrics_hook.hook(model))
-            if loss_weight.changes_test_function(model):
-                active.model.test_function = None
-                active.at_end.callback(setattr, model, "test_function", None)
+            shared_fit.begin_evaluation(active, self, fit is not None)
         elif fit is not None:
             instances.require_single(fit.callbacks, DDLCallback, DDLGlobalVariablesCallback)
-            self._hook(fit)
-            for callback in fit.callbacks:
-                if isinstance(callback, _WRITERS) and not hooks.runs_on_all_ranks(callback):
-                    change = hooks.announce if world.is_root() else hooks.mute
-                    fit.at_end.callback(change(callback))
-                    fit.root_callbacks.append((callback, hooks.plain_attributes(callback)))
-                elif _prints(callback) and not world.is_root():
-                    fit.at_end.callback(patches.replace(callback, "verbose", 0))
+            shared_fit.begin(fit, (momentum_correction.hook,))
+            hooks.act_on_root(fit)
             if scaling_measurement.is_wanted():
-                scaling_measurement.begin(fit, self, _writers(fit.callbacks))
-
-    def _hook(self, fit):
-        model = fit.model
-        backends.require().check_model(model)
-        roots = [c for c in fit.callbacks if isinstance(c, DDLGlobalVariablesCallback)]
-        if world.size() > 1 and roots and adapted_layers.sync_from_root(model, roots[0].root_rank):
-            compiled_step.drop_constants(model)
-        settings = compiled_step.Settings(
-            self.bucket_bytes, self.sparse_as_dense, self.scalar_losses
-        )
-        step = compiled_step.for_fit(model, settings, (momentum_correction.hook,))
-        fit.step = fit.at_end.enter_context(step)
-        fit.join.goes_on = self.uneven == "join"
-        optimizer_classes.watch()
-        for optimizer in model_state.optimizers(model):
-            fit.step.hook(optimizer)
-        if world.size() > 1:
-            compares = self.check_replicas is not False
-            arrays_before = layer_arrays.checksums_of(model) if compares else {}
-            fit.on_success(lambda: self._end_fit(fit, arrays_before))
-            fit.on_steps_end(lambda: epoch_end.end_steps(fit, self.uneven, self._epoch))
-            fit.at_end.callback(metrics_hook.hook(model, fit))
-            fit.wrap_train_step(fit.step.noting_variables)
-            fit.wrap_train_step(
-                lambda train_step: layer_state.merging_train_step(train_step, model)
-            )
-        fit.wrap_train_step(fit.join.announcing)
-        # Create the meter on all ranks, because the compiled steps must be the same.
-        _ = fit.meter
-        global_batch.watch(fit)
-
-    def _end_fit(self, fit, arrays_before):
-        """Checks the trained model. Called after all epochs if no rank has raised an error.
-
-        Args:
-            fit: `FitContext`.
-            arrays_before: Dict: see `replicas.compare_after_fit`.
-        """
-        model = fit.model
-        # Steps may train nothing: without trainable weights, or in a `train_step` of one's own.
-        if fit.has_steps and not fit.join.has_gradients and fit.has_moved_weights():
-            notices.tell(
-                "warning: no Keras optimizer applied gradients in the steps of model.fit(). "
-                "Therefore no gradients were averaged, and every rank trained alone. Apply the "
-                "gradients with a Keras optimizer within `train_step`."
-            )
-        if self.check_replicas is not False:
-            replicas.compare_after_fit(model, arrays_before, fit.step.used_variables)
+                scaling_measurement.begin(fit, self)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         fit = fit_context.current(self.model)
@@ -251,19 +172,20 @@ class DDLCallback(FreshCopy, callback_order.First, keras.callbacks.Callback):
                 "easyddl hooks the optimizer. Call it there, or wrap the optimizer in "
                 "`ddl.DistributedOptimizer` and leave DDLCallback out."
             )
-        fit.step.save_train_function()
-        fit.step_ends.begin_fit(self.model)
+        shared_fit.begin_steps(fit)
+
+    def after_first_step(self, fit):
+        global_batch.warn(fit)
+
+    def after_steps(self, fit):
+        epoch_end.end_steps(fit, self.uneven)
+
+    def after_fit(self, fit):
         if world.size() > 1:
-            fit.watch_steps()
-        broadcasts = any(isinstance(c, DDLGlobalVariablesCallback) for c in fit.callbacks)
-        if not broadcasts and world.size() > 1:
-            notices.tell(
-                "warning: there is no DDLGlobalVariablesCallback, so each rank starts from its own "
-                "weights. Pass ddl.DDLGlobalVariablesCallback() as the last callback."
-            )
+            shared_fit.end(fit)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self._epoch, self._has_validated = epoch, False
+        self._has_validated = False
         fit = fit_context.current(self.model)
         if fit is not None:
             fit.begin_epoch(epoch)
@@ -272,9 +194,9 @@ class DDLCallback(FreshCopy, callback_order.First, keras.callbacks.Callback):
         if not self.check_replicas or world.size() == 1:
             return
         model = self.model  # this access makes Keras copy JAX's state into the variables
-        steps = fit_context.current(model).steps
-        if steps % self.check_replicas == 0 and fit_context.all_ranks_have_batches(model):
-            replicas.check(model, f"after step {steps} of epoch {self._epoch + 1} of fit()")
+        fit = fit_context.current(model)
+        if fit.steps % self.check_replicas == 0 and fit_context.all_ranks_have_batches(model):
+            replicas.check(model, f"after step {fit.steps} of epoch {fit.epoch + 1} of fit()")
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         active, fit = evaluation.current(self.model), fit_context.current(self.model)
@@ -297,30 +219,4 @@ class DDLCallback(FreshCopy, callback_order.First, keras.callbacks.Callback):
             fit.step_ends.finish()
         if world.size() == 1 or fit is None:
             return
-        logs = {} if logs is None else logs
-        own = fit.own_logs(logs)
-        # Ranks without validation data receive the results of the others. The model's own
-        # `evaluate` may not call Keras's.
-        has_own_results = any(key.startswith("val_") for key in own)
-        if not self._has_validated and not has_own_results and fit.any_rank_validates(epoch):
-            self.model.reset_metrics()  # as the evaluation of the other ranks does
-            nothing = evaluation.EvaluationContext(self.model, validation=self.validation)
-            found = evaluation.shared_logs(nothing, {})
-            logs.update({f"val_{key}": value for key, value in found.items()})
-            fit.noted_logs(found, "val_")
-        epoch_logs.share(logs, own)
-
-
-def _prints(callback):
-    """Returns whether a callback is one of Keras's that print what they decide, on all ranks."""
-    return type(callback).__module__.startswith("keras.") and bool(vars(callback).get("verbose"))
-
-
-def _writers(callbacks):
-    """Returns the callbacks that write files: those of Keras, and those that run on all ranks."""
-
-    def writes(callback):
-        inner = callback.callback if isinstance(callback, RankZero) else callback
-        return isinstance(inner, _WRITERS) or hooks.runs_on_all_ranks(callback)
-
-    return [callback for callback in callbacks if writes(callback)]
+        epoch_end.end_epoch(fit, {} if logs is None else logs, self._has_validated)

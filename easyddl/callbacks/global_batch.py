@@ -6,7 +6,7 @@ from easyddl.runtime import notices, world
 LIMIT = 8192  # samples per update, up to which the rule held for Goyal et al., 2017
 
 
-def watch(fit):
+def warn(fit):
     """Warns once on the root, after the first step of a fit, if an update exceeds the limit.
 
     Args:
@@ -14,14 +14,9 @@ def watch(fit):
     """
     if world.size() == 1 or not world.is_root():
         return
-    meter = fit.meter
-    fit.after_first_step(
-        lambda: _warn(-(-meter.samples // max(1, meter.steps)), fit.model.optimizer)
-    )
-
-
-def _warn(batch, optimizer):
+    batch = -(-fit.meter.samples // max(1, fit.meter.steps))
     # A model with a custom train_step may be compiled without an optimizer.
+    optimizer = fit.model.optimizer
     inner = optimizer and momentum_correction.innermost(optimizer)
     times = getattr(inner, "gradient_accumulation_steps", None) or 1
     total = batch * world.size() * times
@@ -29,7 +24,7 @@ def _warn(batch, optimizer):
         return
     steps = f" in each of the {times} steps that an update accumulates" if times > 1 else ""
     notices.tell_once(
-        watch,
+        warn,
         f"warning: an update takes {total} samples ({batch} on each of the {world.size()} ranks"
         f"{steps}). With a learning rate scaled by the number of ranks, larger batches reach the "
         f"accuracy of small ones up to about {LIMIT} samples (Goyal et al., 2017). Let the rate "

@@ -55,6 +55,7 @@ class DDLGlobalVariablesCallback(FreshCopy, callback_order.Last, keras.callbacks
     def __init__(self, root_rank: int = 0) -> None:
         super().__init__()
         self.root_rank = root_rank
+        self._builds_late = self._broadcasts_late = False  # once there is a batch, or a step
 
     def set_model(self, model: keras.Model | None = None) -> None:
         instances.require_instance(self, "DDLGlobalVariablesCallback")
@@ -71,11 +72,12 @@ class DDLGlobalVariablesCallback(FreshCopy, callback_order.Last, keras.callbacks
             fit.step.root_rank = self.root_rank
         # Keras may have built the model only on the ranks that have batches.
         if not all(objects.allgather_object(_is_built(self.model))):
-            _require(fit, self.model).on_first_batch(self._build_and_broadcast)
+            self._builds_late = True
+            _require(fit, self.model).exchange_first_batch()
             return
         self._broadcast_variables()
         if fit is not None and world.size() > 1:
-            fit.on_first_batch(lambda spec: None)
+            fit.exchange_first_batch()
 
     def _broadcast_initial_epoch(self):
         # Keras's BackupAndRestore, which acts on the root only, may have set the initial epoch.
@@ -83,16 +85,21 @@ class DDLGlobalVariablesCallback(FreshCopy, callback_order.Last, keras.callbacks
         epoch = objects.broadcast_object(mine, self.root_rank)
         keras_trainer.set_initial_epoch(self.model, epoch)
 
-    def _build_and_broadcast(self, spec):
+    def before_first_batch(self, fit, spec):
+        if not self._builds_late:
+            return
+        self._builds_late = False
         if backends.require().build(self.model, spec):
             self._broadcast_variables()
         else:
-            fit = fit_context.current(self.model)
             _require_batches_on_all_ranks(fit)
-            fit.after_first_step(self._broadcast_after_first_step)
+            self._broadcasts_late = True
 
-    def _broadcast_after_first_step(self):
+    def after_first_step(self, fit):
         """Broadcasts the variables that only the first step could create."""
+        if not self._broadcasts_late:
+            return
+        self._broadcasts_late = False
         if not replicas.are_equal(self.model):
             notices.tell(
                 "warning: each rank took the first step from its own initial weights, because the "
@@ -132,7 +139,10 @@ class DDLGlobalVariablesCallback(FreshCopy, callback_order.Last, keras.callbacks
         states = saved_random_states.PerRankStates(self.root_rank)
         if fit is not None:
             fit.random_states = states
-            fit.on_success(states.sync_from_root)
+
+    def after_fit(self, fit):
+        if fit.random_states is not None:
+            fit.random_states.sync_from_root()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         # `self.model` would make Keras copy JAX's state into all variables.

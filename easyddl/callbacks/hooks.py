@@ -16,6 +16,19 @@ def _names():
 
 NAMES = _names()
 
+_WRITERS = tuple(
+    getattr(keras.callbacks, name)
+    for name in (
+        "ModelCheckpoint",
+        "CSVLogger",
+        "TensorBoard",
+        "BackupAndRestore",
+        "RemoteMonitor",
+        "OrbaxCheckpoint",  # of Keras 3.13 and later
+    )
+    if hasattr(keras.callbacks, name)
+)
+
 
 def do_nothing(*args, **kwargs):
     """Replaces a hook on the ranks on which a callback is muted."""
@@ -84,3 +97,30 @@ def announced(callback, name):
             return hook(*args, **kwargs)
 
     return wrapped
+
+
+def act_on_root(fit):
+    """Makes the callbacks of a fit that write files or print act on the root only."""
+    for callback in fit.callbacks:
+        if isinstance(callback, _WRITERS) and not runs_on_all_ranks(callback):
+            change = announce if world.is_root() else mute
+            fit.at_end.callback(change(callback))
+            fit.root_callbacks.append((callback, plain_attributes(callback)))
+        elif _prints(callback) and not world.is_root():
+            fit.at_end.callback(patches.replace(callback, "verbose", 0))
+
+
+def _prints(callback):
+    """Returns whether a callback is one of Keras's that print what they decide, on all ranks."""
+    return type(callback).__module__.startswith("keras.") and bool(vars(callback).get("verbose"))
+
+
+def mute_writers(fit):
+    """Mutes the callbacks that write files: those of Keras, and those that run on all ranks.
+
+    They may be within a `RankZero`.
+    """
+    for callback in fit.callbacks:
+        inner = getattr(callback, "callback", callback)
+        if isinstance(inner, _WRITERS) or runs_on_all_ranks(callback):
+            fit.at_end.callback(mute(callback))

@@ -5,9 +5,10 @@ import signal
 from easyddl.collectives import objects
 from easyddl.runtime import console, job_exit, termination, world
 from easyddl.training.fit import fit_context
+from easyddl.training.fit.callback_order import FitEvents
 
 
-class Preemption:
+class Preemption(FitEvents):
     """Ends a training with backups after a signal on any rank.
 
     A rank that has received a signal asks all ranks to stop, with the control word of the next
@@ -41,7 +42,7 @@ class Preemption:
         self._signals.watch()
         fit.at_end.callback(self._signals.stop_watching)
         if fit.join is not None and world.size() > 1:
-            fit.on_steps_end(lambda: self._end_steps(model))
+            fit.listeners.append(self)
 
     def after_step(self, model):
         """Asks all ranks to stop if this rank has received a signal. Called after each step."""
@@ -55,9 +56,9 @@ class Preemption:
         if fit is not None and fit.join is not None and not fit.join.state.uneven:
             fit.join.ask_to_stop()
 
-    def _end_steps(self, model):
-        """Ends the job if a signal has stopped the steps. Called on all ranks together."""
-        if not model.stop_training:
+    def after_steps(self, fit):
+        """Ends the job if a signal has stopped the steps."""
+        if not fit.model.stop_training:
             return
         steps = self._steps()
         received, all_steps = zip(*objects.allgather_object((self.received, steps)), strict=True)

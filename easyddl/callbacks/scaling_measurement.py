@@ -12,6 +12,7 @@ from easyddl.machine import hardware
 from easyddl.profiling import measurement_request
 from easyddl.profiling.step_times import StepRecorder, are_enough, combine
 from easyddl.runtime import affinity, world
+from easyddl.training.fit.callback_order import FitEvents
 
 # In very short epochs few steps can be measured. The measurement ends after this multiple of the
 # requested number of batches.
@@ -25,7 +26,7 @@ def is_wanted():
     return measurement_request.VARIABLE in os.environ
 
 
-def begin(fit, callback, writers):
+def begin(fit, callback):
     """Measures the steps of a fit, together with earlier fits that had the same compiled step.
 
     Call it in a callback's `set_model`, on all ranks.
@@ -33,18 +34,16 @@ def begin(fit, callback, writers):
     Args:
         fit: `FitContext`.
         callback: The first Keras callback of the fit. Its hook receives the begins of steps.
-        writers: List of the callbacks that write checkpoints, backups and logs. They are muted,
-            because a measurement must not replace the files of a training.
     """
     global _latest
     if _latest is None or _latest.step is not fit.step:
         _latest = ScalingMeasurement(fit.step, measurement_request.from_environment())
     _latest.watch(fit, callback)
-    for writer in writers:
-        fit.at_end.callback(hooks.mute(writer))
+    # A measurement must not replace the files of a training.
+    hooks.mute_writers(fit)
 
 
-class ScalingMeasurement:
+class ScalingMeasurement(FitEvents):
     """The measurement of a model's training steps.
 
     Args:
@@ -77,9 +76,7 @@ class ScalingMeasurement:
 
         fit.at_end.callback(patches.replace(callback, "on_train_batch_begin", begin_step))
         fit.step_ends.watch(lambda: functools.partial(self._end_step, fit, self._number))
-        fit.on_success(lambda: self._end_fit(fit))
-        if world.size() > 1:
-            fit.on_steps_end(lambda: self._end_steps(fit))
+        fit.listeners.append(self)
 
     def _begin_step(self, fit, number):
         self._number = number
@@ -118,13 +115,13 @@ class ScalingMeasurement:
         ranks, enough = zip(*objects.allgather_object((steps, is_enough)), strict=True)
         return list(ranks), any(enough)
 
-    def _end_steps(self, fit):
+    def after_steps(self, fit):
         """Ends the job after an epoch's steps, if they are enough. Called on all ranks together."""
         ranks, is_enough = self._gather()
         if is_enough:
             self._finish(fit, ranks)
 
-    def _end_fit(self, fit):
+    def after_fit(self, fit):
         """Reports the steps of a fit that has ended by itself. Called on all ranks together."""
         ranks, is_enough = self._gather()
         if is_enough:

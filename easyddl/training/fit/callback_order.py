@@ -9,11 +9,35 @@ import keras
 from easyddl.runtime import notices
 
 
-class First:
+class FitEvents:
+    """What a fit tells easyddl's callbacks, beside what Keras tells all callbacks.
+
+    A fit calls each method on all ranks together, in the order of its `listeners`.
+    """
+
+    def before_first_batch(self, fit, spec):
+        """Called before the first step, if `fit.exchange_first_batch()` has been called.
+
+        Args:
+            fit: `FitContext`.
+            spec: The structure of the batches, in the backend's form.
+        """
+
+    def after_first_step(self, fit):
+        """Called as soon as the first step has run, or has started."""
+
+    def after_steps(self, fit):
+        """Called in each epoch after its last step and before its validation."""
+
+    def after_fit(self, fit):
+        """Called after Keras's `fit` has returned, if no rank has raised an error."""
+
+
+class First(FitEvents):
     """The base of `DDLCallback`, which is in a layer above this one."""
 
 
-class Last:
+class Last(FitEvents):
     """The base of `DDLGlobalVariablesCallback`."""
 
 
@@ -35,7 +59,16 @@ def has_first(callbacks):
 
 def first_of(callbacks):
     """Returns the `DDLCallback` in a list of callbacks; `None` if there is none."""
-    return next((each for each in callbacks if isinstance(each, First)), None)
+    return _find(First, callbacks)
+
+
+def last_of(callbacks):
+    """Returns the `DDLGlobalVariablesCallback` in a list of callbacks; `None` if there is none."""
+    return _find(Last, callbacks)
+
+
+def _find(kind, callbacks):
+    return next((each for each in callbacks if isinstance(each, kind)), None)
 
 
 def put_in_order(callbacks):

@@ -1,18 +1,19 @@
-"""The end of an epoch's steps on all ranks, some of which may have had fewer batches."""
+"""The end of an epoch and of its steps on all ranks, some of which may have had fewer batches."""
 
 from easyddl import backends
 from easyddl.collectives import objects
 from easyddl.runtime import world
+from easyddl.training.agreement import epoch_logs
+from easyddl.training.metrics import evaluation
 from easyddl.training.state import layer_state, model_state, moving_statistics
 
 
-def end_steps(fit, uneven, epoch):
+def end_steps(fit, uneven):
     """Ends the steps of an epoch on all ranks, before the validation. Collective.
 
     Args:
         fit: `FitContext`.
         uneven: The argument of `DDLCallback`.
-        epoch: Integer, from 0.
 
     Raises:
         RuntimeError: If `uneven` is "error" and ranks took different numbers of steps. On all
@@ -30,7 +31,7 @@ def end_steps(fit, uneven, epoch):
     accumulated = model_state.accumulated_steps(model)
     if state.uneven or accumulated is not None:
         mine = -state.missed if accumulated is None else accumulated
-        _sync_unequal_ranks(model, objects.allgather_object(mine), uneven, epoch)
+        _sync_unequal_ranks(model, objects.allgather_object(mine), uneven, fit.epoch)
     moving_statistics.average_moving_statistics(model, weight=fit.batches)
     layer_state.sync_from_root(model, fit.step.root_rank or 0)
     model.stop_training = state.stop
@@ -56,3 +57,24 @@ def _sync_unequal_ranks(model, steps, uneven, epoch):
         )
     if short:
         model_state.sync_from_rank(model, root_rank=steps.index(most))
+
+
+def end_epoch(fit, logs, has_validated):
+    """Gives all ranks the same results at the end of an epoch. Collective.
+
+    Args:
+        fit: `FitContext`.
+        logs: Dict of the epoch's logs, which is changed.
+        has_validated: Boolean. Whether this rank has evaluated the model after the steps.
+    """
+    own = fit.own_logs(logs)
+    # Ranks without validation data receive the results of the others. The model's own `evaluate`
+    # may not call Keras's.
+    has_own_results = any(key.startswith("val_") for key in own)
+    if not has_validated and not has_own_results and fit.any_rank_validates(fit.epoch):
+        fit.model.reset_metrics()  # as the evaluation of the other ranks does
+        nothing = evaluation.EvaluationContext(fit.model, validation=fit.first.validation)
+        found = evaluation.shared_logs(nothing, {})
+        logs.update({f"val_{key}": value for key, value in found.items()})
+        fit.noted_logs(found, "val_")
+    epoch_logs.share(logs, own)

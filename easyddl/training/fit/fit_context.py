@@ -38,10 +38,14 @@ class FitContext(context.Context):
         arguments: Dict of the arguments of `fit`, by name.
         callbacks: List of the user's callbacks, in the order in which Keras calls them.
         first: The `DDLCallback` among them; `None` if there is none.
+        last: The `DDLGlobalVariablesCallback` among them; `None` if there is none.
+        listeners: List of the `FitEvents` that the fit calls: first those callbacks among its own.
+        epoch: Integer. The current epoch, from 0.
         root_callbacks: List of those that act on the root only, each with its plain attributes
             before the fit, as a dict.
         random_states: The `PerRankStates` of this fit, if each rank draws its own random numbers
             until the fit ends; otherwise `None`.
+        arrays_before: Dict. The checksums of the arrays of layers when the fit started.
         has_batches: Boolean. Whether this rank has a batch for the first step.
         steps: Integer. The number of calls of the train function on this rank in this epoch.
         has_restored_metrics: Boolean. Whether this epoch continues with the metrics of a backup.
@@ -60,8 +64,12 @@ class FitContext(context.Context):
         self.arguments = arguments
         self.callbacks = callback_order.callbacks_of(arguments.get("callbacks"))
         self.first = callback_order.first_of(self.callbacks)
+        self.last = callback_order.last_of(self.callbacks)
+        self.listeners = [c for c in self.callbacks if isinstance(c, callback_order.FitEvents)]
+        self.epoch = 0
         self.root_callbacks = []
         self.random_states = None
+        self.arrays_before = {}
         self._equal_logs = {}  # of this epoch
         self._equal_states = None  # the number of the latest epoch whose states were equal
         self.steps = 0
@@ -71,11 +79,8 @@ class FitContext(context.Context):
         self.has_batches = False
         self._thread = threading.get_ident()
         self._wait = lambda: None  # for the step in progress
-        self._first_batch_hooks = []
-        self._first_step_hooks = []
-        self._steps_end_hooks = []
-        self._success_hooks = []
-        self._has_first_batch = False
+        self._exchanges_first_batch = self._has_first_batch = False
+        self._has_stepped = False
         self._first_spec = None
         self._validation_freq = None  # that of the ranks that have validation data
         self.has_lost_variables = lost_variables.are_there(model)
@@ -137,26 +142,15 @@ class FitContext(context.Context):
         frequency = self._validation_freq
         return frequency is not None and keras_trainer.validates_after(self.model, epoch, frequency)
 
-    def on_success(self, act):
-        """Calls `act` after Keras's `fit` has returned, on all ranks together."""
-        self._success_hooks.append(act)
-
     def succeed(self):
-        """Runs the hooks of `on_success`. Called after Keras's `fit` has returned."""
-        while self._success_hooks:
-            self._success_hooks.pop(0)()
-
-    def on_steps_end(self, act):
-        """Calls `act` in each epoch after its last step and before its validation.
-
-        All ranks call `act` together.
-        """
-        self._steps_end_hooks.append(act)
+        """Tells the listeners that Keras's `fit` has returned."""
+        for each in self.listeners:
+            each.after_fit(self)
 
     def end_steps(self):
-        """Runs the hooks of `on_steps_end`. Called after the last step of an epoch."""
-        for act in self._steps_end_hooks:
-            act()
+        """Tells the listeners that the last step of an epoch has ended."""
+        for each in self.listeners:
+            each.after_steps(self)
 
     def noted_logs(self, logs, prefix=""):
         """Notes logs that are equal on all ranks, and returns them.
@@ -196,25 +190,21 @@ class FitContext(context.Context):
         """Whether this rank's metrics contain samples of this epoch."""
         return self.batches > 0 or self.has_restored_metrics
 
-    def on_first_batch(self, act):
-        """Calls `act` before the first step, on all ranks together.
-
-        Args:
-            act: Function of the structure of the batches, in the backend's form.
-        """
-        if not self._first_batch_hooks:
+    def exchange_first_batch(self):
+        """Makes all ranks exchange the structures of their batches before the first step."""
+        if not self._exchanges_first_batch:
+            self._exchanges_first_batch = True
             backends.require().on_first_batch(self.model, self._begin_first_batch)
-        self._first_batch_hooks.append(act)
 
     def join_first_batch(self):
-        """Runs the hooks of `on_first_batch` on a rank that has no batch, if other ranks have one.
+        """Exchanges the structures on a rank that has no batch, if other ranks have one.
 
         The other ranks register the step's collectives when they trace their first step. Therefore
         this rank traces the step too, with the structure of the other ranks' batches. So does a
         rank whose batches were all skipped, as a resumed training skips some. Called after the
         steps of an epoch.
         """
-        if not self._first_batch_hooks:
+        if not self._exchanges_first_batch:
             return
         if self._has_first_batch:
             spec = self._first_spec if self.join.steps == 0 else None
@@ -225,7 +215,7 @@ class FitContext(context.Context):
             backends.require().trace_step(self.model, spec, preserved)
 
     def _begin_first_batch(self, spec):
-        """Exchanges the structures of the first batches, and runs the hooks. Collective.
+        """Exchanges the structures of the first batches, and tells the listeners. Collective.
 
         Args:
             spec: The structure of this rank's first batch; `None` if this rank has no batch.
@@ -243,8 +233,8 @@ class FitContext(context.Context):
             spec = structures.rebuild(specs[0])
         self._first_spec = spec
         if spec is not None:
-            for act in self._first_batch_hooks:
-                act(spec)
+            for each in self.listeners:
+                each.before_first_batch(self, spec)
             self._first_weights = _sampled_weights(self.model)  # they may have been built only now
             if self.step is not None:
                 self.step.is_traced = True
@@ -272,6 +262,7 @@ class FitContext(context.Context):
 
     def begin_epoch(self, epoch):
         """Resets the counts of an epoch, and sets the order of its data."""
+        self.epoch = epoch
         set_epoch.begin(self.arguments.get("x"), epoch)
         if self.array_order is not None:
             self.array_order.change(epoch=epoch)
@@ -279,15 +270,11 @@ class FitContext(context.Context):
         self._batches_before_epoch = self.meter.steps
         if self._batches_before_fit is None:
             self._batches_before_fit = self.meter.steps
-            if world.size() > 1 and not self._first_batch_hooks:
+            if world.size() > 1 and not self._exchanges_first_batch:
                 self._first_weights = _sampled_weights(self.model)
         self._equal_logs.clear()
         self.has_restored_metrics = False
         self._wait = lambda: None
-
-    def after_first_step(self, act):
-        """Calls `act` as soon as the first step has run, or has begun."""
-        self._first_step_hooks.append(act)
 
     def watch_steps(self):
         """Counts the steps of each epoch, and makes all ranks end the epoch after the same step.
@@ -310,8 +297,10 @@ class FitContext(context.Context):
                 self._wait = wait
             done = (self.steps + (wait is None)) * model.steps_per_execution
             self.steps += 1
-            while self._first_step_hooks:
-                self._first_step_hooks.pop()()
+            if not self._has_stepped:
+                self._has_stepped = True
+                for each in self.listeners:
+                    each.after_first_step(self)
             model.stop_training = self.join.ends_by_step(done, model.stop_training)
             return result
 
