@@ -7,10 +7,9 @@ import time
 from easyddl import backends
 from easyddl.callbacks import hooks
 from easyddl.collectives import objects
-from easyddl.compat import patches
 from easyddl.machine import hardware
 from easyddl.profiling import measurement_request
-from easyddl.profiling.step_times import StepRecorder, are_enough, combine
+from easyddl.profiling.step_times import StepEnd, StepRecorder, are_enough, combine
 from easyddl.runtime import affinity, world
 
 # In very short epochs few steps can be measured. The measurement ends after this multiple of the
@@ -25,21 +24,20 @@ def is_wanted():
     return measurement_request.VARIABLE in os.environ
 
 
-def begin(fit, callback, writers):
+def begin(fit, writers):
     """Measures the steps of a fit, together with earlier fits that had the same compiled step.
 
     Call it in a callback's `set_model`, on all ranks.
 
     Args:
         fit: `FitContext`.
-        callback: The first Keras callback of the fit. Its hook receives the begins of steps.
         writers: List of the callbacks that write checkpoints, backups and logs. They are muted,
             because a measurement must not replace the files of a training.
     """
     global _latest
     if _latest is None or _latest.step is not fit.step:
         _latest = ScalingMeasurement(fit.step, measurement_request.from_environment())
-    _latest.watch(fit, callback)
+    _latest.watch(fit)
     for writer in writers:
         fit.at_end.callback(hooks.mute(writer))
 
@@ -58,78 +56,49 @@ class ScalingMeasurement:
     def __init__(self, step, request):
         self.step = step
         self._request = request
-        self._recorder = StepRecorder(request.warmup)
         self._first_batch = step.meter.steps
-        self._number = 0  # the number in its epoch of the step that began last
+        self._recorder = StepRecorder(request.warmup, step.meter.samples, self._first_batch)
 
-    def watch(self, fit, callback):
-        """Measures the steps of a fit.
+    def watch(self, fit):
+        """Measures the steps of a fit."""
 
-        Args:
-            fit: `FitContext`.
-            callback: The first Keras callback of the fit.
-        """
-        inherited = callback.on_train_batch_begin
+        def begin_step():
+            return functools.partial(
+                self._end_step, fit, fit.batches, self.step.meter.samples, self.step.meter.steps
+            )
 
-        def begin_step(batch, logs=None):
-            self._begin_step(fit, batch // fit.model.steps_per_execution)
-            inherited(batch, logs)
-
-        fit.at_end.callback(patches.replace(callback, "on_train_batch_begin", begin_step))
-        fit.step_ends.watch(lambda: functools.partial(self._end_step, fit, self._number))
-        fit.on_success(lambda: self._end_fit(fit))
+        fit.step_ends.watch(begin_step)
+        fit.on_success(lambda: self._report(self._gather()[0], None))
         if world.size() > 1:
-            fit.on_steps_end(lambda: self._end_steps(fit))
+            fit.on_steps_end(lambda: self._end_epoch(fit))
 
-    def _begin_step(self, fit, number):
-        self._number = number
-        samples, batches = self.step.meter.samples, self.step.meter.steps
-        self._recorder.begin_step(number, samples, batches)
-        if batches - self._first_batch < self._request.steps:
-            return
-        steps = self._recorder.steps(samples, batches)
-        if not self._is_enough(steps, batches):
+    def _end_step(self, fit, place, samples, batches):
+        end = StepEnd(place, time.perf_counter(), fit.join.waited, samples, batches)
+        self._recorder.end_step(end, fit.join.all_had_batches(place))
+        if not self._is_enough():
             return
         if world.size() == 1:
-            self._finish(fit, [steps])
+            self._finish(fit, [self._recorder.steps])
         # The control word of the next step carries this request, so all ranks end after that step.
         fit.join.ask_to_stop()
 
-    def _end_step(self, fit, number):
-        now = time.perf_counter()
-        if fit.join.all_had_batches((number + 1) * fit.model.steps_per_execution):
-            self._recorder.end_step(number, now, fit.join.waited)
-
-    def _is_enough(self, steps, batches):
-        """Returns whether the job can end.
-
-        Args:
-            steps: List of the `Step` that have been measured.
-            batches: Integer. The number of all batches so far.
-        """
+    def _is_enough(self):
+        """Returns whether the job can end."""
+        batches = self.step.meter.steps - self._first_batch
         most = _PATIENCE * (self._request.steps + self._request.warmup)
-        return are_enough(steps, self._request.steps) or batches - self._first_batch >= most
+        return are_enough(self._recorder.steps, self._request.steps) or batches >= most
 
     def _gather(self):
         """Gathers the steps of all ranks so far, and whether they are enough. Collective."""
-        samples, batches = self.step.meter.samples, self.step.meter.steps
-        steps = self._recorder.steps(samples, batches)
-        is_enough = self._is_enough(steps, batches)
-        ranks, enough = zip(*objects.allgather_object((steps, is_enough)), strict=True)
+        own = self._recorder.steps, self._is_enough()
+        ranks, enough = zip(*objects.allgather_object(own), strict=True)
         return list(ranks), any(enough)
 
-    def _end_steps(self, fit):
+    def _end_epoch(self, fit):
         """Ends the job after an epoch's steps, if they are enough. Called on all ranks together."""
         ranks, is_enough = self._gather()
         if is_enough:
             self._finish(fit, ranks)
-
-    def _end_fit(self, fit):
-        """Reports the steps of a fit that has ended by itself. Called on all ranks together."""
-        ranks, is_enough = self._gather()
-        if is_enough:
-            self._finish(fit, ranks)
-        self._report(ranks, None)
 
     def _finish(self, fit, ranks):
         with world.activity("reading batches for easyddl scaling"):

@@ -1,8 +1,14 @@
 """Notices when the steps of a fit are done."""
 
 import functools
+import itertools
+import time
 
 from easyddl import backends
+from easyddl.profiling import trace_file
+from easyddl.runtime import world
+
+_numbers = itertools.count()  # the numbers of the steps in the trace file, over all fits
 
 
 class StepEnds:
@@ -13,11 +19,16 @@ class StepEnds:
 
     A step may still be running when the train function returns. The thread waits for it after the
     next step has begun, so that it prepares that step meanwhile, and in `finish`.
+
+    If the job writes trace files, each step becomes a span there.
     """
 
     def __init__(self):
         self._begin_hooks = []
         self._last = None  # the wait for the step that may still run, and what to call at its end
+        self._begun = self._ended = 0  # of the last step, in nanoseconds of the monotonic clock
+        if trace_file.is_wanted():
+            self.watch(lambda: functools.partial(self._record, self._begun))
 
     def watch(self, begin):
         """Adds a function. Call it in a callback's `set_model`.
@@ -36,6 +47,7 @@ class StepEnds:
 
         @functools.wraps(step)
         def watched(*arguments):
+            self._begun = time.monotonic_ns()
             result = step(*arguments)
             wait = backends.require().unfinished(result)
             ends = [begin() for begin in self._begin_hooks]
@@ -56,3 +68,8 @@ class StepEnds:
             wait()
         for end in ends:
             end()
+
+    def _record(self, begun):
+        """Writes a step to the trace file, from its begin or the end of the step before it."""
+        before, self._ended = self._ended, time.monotonic_ns()
+        world.add_step(max(begun, before), self._ended, next(_numbers))

@@ -106,15 +106,12 @@ def plot(report, path):
         report: Dictionary with the content of the file that `easyddl bench --json` writes.
         path: String. The name of the file, ending in `.png`.
     """
-    # Not pyplot, which would look for a display.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure  # not pyplot, which would look for a display
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     results = sorted(report["results"], key=lambda result: result["bytes"])
     sizes = [result["bytes"] for result in results]
     figure = Figure(figsize=(9, 5.5), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     lines = [("seconds", name) for name in report["algorithms"]]
     lines += [("bounds", name) for name in report["bounds"]]
