@@ -3,12 +3,14 @@
 import hashlib
 import importlib.metadata
 import importlib.util
+import os
 import pathlib
 import platform
 import re
 import subprocess
 import sys
 
+from easyddl.machine import process_tree
 from easyddl.runtime import keras_backend
 
 _CHECK_MPI = [sys.executable, "-m", "easyddl.doctor.mpi_check"]
@@ -20,8 +22,6 @@ _BACKENDS = {
 _NCCL = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")
 _DRIVER = pathlib.Path("/proc/driver/nvidia/version")
 _TIMEOUT = 40
-
-_running = set()
 
 
 def facts():
@@ -66,12 +66,6 @@ def backends():
     return {name: version_of(*packages) for name, packages in _BACKENDS.items()}
 
 
-def end_programs():
-    """Kills the programs that are still running."""
-    for program in list(_running):
-        program.kill()
-
-
 def version_of(*packages):
     """Returns the version of the first of these packages that is installed, or `None`."""
     for package in packages:
@@ -102,10 +96,18 @@ def _mpi():
     Returns:
         Pair: the name and version of the MPI, and the error. One of them is `None`.
     """
-    output, problem = _ask(_CHECK_MPI)
-    if problem:
-        return None, problem
-    first = next((line for line in output.splitlines() if line.strip("\0 ")), "")
+    own = os.getpid()
+    try:
+        done = subprocess.run(
+            _CHECK_MPI, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            timeout=_TIMEOUT, preexec_fn=lambda: process_tree.die_with_parent(own),
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return None, f"it did not load within {_TIMEOUT} seconds"
+    if done.returncode != 0:
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        return None, lines[-1] if lines else f"exit status {done.returncode}"
+    first = next((line for line in done.stdout.splitlines() if line.strip("\0 ")), "")
     return " ".join(first.strip("\0 ").split(",")[0].replace("Version:", "").split()), None
 
 
@@ -115,32 +117,3 @@ def _driver():
     except OSError:
         return None
     return found[1] if found else None
-
-
-def _ask(command):
-    """Runs a program, and returns its output.
-
-    Returns:
-        Pair: the output, and the error or `None`.
-    """
-    program = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-    )
-    _running.add(program)
-    try:
-        output, errors = program.communicate(timeout=_TIMEOUT)
-    except subprocess.TimeoutExpired:
-        program.kill()
-        program.communicate()
-        return "", f"it did not load within {_TIMEOUT} seconds"
-    finally:
-        _running.discard(program)
-    if program.returncode != 0:
-        lines = [line.strip() for line in errors.splitlines() if line.strip()]
-        return "", lines[-1] if lines else f"exit status {program.returncode}"
-    return output, None
