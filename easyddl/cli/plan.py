@@ -12,7 +12,7 @@ import pathlib
 import shlex
 import sys
 
-from easyddl.cli import _agents, _output_files
+from easyddl.cli import _agents, _hosts, _output_files
 from easyddl.hosts.topology_tree import counted
 
 SUMMARY = "plan the order and the groups of hosts for a network"
@@ -98,10 +98,11 @@ def run(options):
             return 2
         files[name] = path
     try:
-        listed = _listed(options)
-        graph, groups, reason = (_measured if options.topology is None else _described)(
-            options, listed
-        )
+        listed, source = _hosts.listed(options)
+        if options.topology is None:
+            graph, groups, reason = _measured(options, listed)
+        else:
+            graph, groups, reason = _described(options, listed, source), [], ""
     except (ValueError, RuntimeError) as error:
         sys.stderr.write(f"easyddl plan: {error}\n")
         return 2
@@ -132,30 +133,20 @@ def run(options):
     return 0
 
 
-def _listed(options):
-    """Returns the `HostSlots` of the job, in the order of the user; `None` if none are named."""
-    from easyddl.hosts import host_list, hostfile
-
-    if options.hosts is not None:
-        return host_list.parse(options.hosts)
-    return None if options.hostfile is None else hostfile.read(options.hostfile)
-
-
-def _described(options, listed):
-    """Returns the `Graph` that a file describes. See `_measured`."""
+def _described(options, listed, source):
+    """Returns the `Graph` that a file describes."""
     from easyddl.plan import network_file
 
     graph = network_file.read(
         options.topology, options.rate, options.uplink or options.rate, "--topology"
     )
-    source = "-H" if options.hosts is not None else f"--hostfile {options.hostfile}"
     for host in listed or ():
         if host.name not in graph.hosts:
             raise ValueError(
                 f"`{source}`: the host {host.name} is not in {options.topology}. Add it there "
                 f"with its link. Received: {','.join(map(str, listed))}"
             )
-    return graph, [], ""
+    return graph
 
 
 def _measured(options, listed):
