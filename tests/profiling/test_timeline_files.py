@@ -163,34 +163,31 @@ def test_files_of_a_larger_job_before_this_one(folder, capsys):
     assert status == 0
 
 
-def test_no_directory(tmp_path, capsys):
-    status, printed = merge(capsys, tmp_path / "no")
-    assert status == 1
-    assert printed.err == f"easyddl timeline: error: There is no directory {tmp_path / 'no'}.\n"
-
-
-def test_an_empty_directory(tmp_path, capsys):
-    status, printed = merge(capsys, tmp_path)
-    assert status == 1
-    assert f"no timeline in {tmp_path}: no file rank-0.jsonl" in printed.err
-    assert f"Run the job with EASYDDL_TIMELINE={tmp_path}" in printed.err
-
-
-def test_a_rank_is_missing(folder, capsys):
-    (folder / "rank-0.jsonl").unlink()
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda folder: folder.rename(folder.parent / "elsewhere"), "There is no directory {}."),
+        (
+            lambda folder: [path.unlink() for path in folder.iterdir()],
+            "There is no timeline in {}: no file rank-0.jsonl. Run the job with EASYDDL_TIMELINE={}",
+        ),
+        (
+            lambda folder: (folder / "rank-0.jsonl").unlink(),
+            "The job had 2 ranks, but {} has no file of rank 0. Copy",
+        ),
+        # The files are counted, not the ranks.
+        (
+            lambda folder: write(folder, 0, first(0, 10**18)),
+            f"The job had {10**18} ranks, but {{}} has no file of rank 2, 3, 4, 5, 6, 7, 8, 9, "
+            f"10, 11 and of {10**18 - 12} more. Copy",
+        ),
+    ],
+)
+def test_files_that_are_missing(folder, capsys, change, message):
+    change(folder)
     status, printed = merge(capsys, folder)
     assert status == 1
-    assert f"The job had 2 ranks, but {folder} has no file of rank 0." in printed.err
-
-
-def test_ranks_are_counted_by_the_files_that_are_there(folder, capsys):
-    write(folder, 0, first(0, 10**18))
-    status, printed = merge(capsys, folder)
-    assert status == 1
-    assert (
-        f"The job had {10**18} ranks, but {folder} has no file of rank 2, 3, 4, 5, 6, 7, 8, 9, "
-        f"10, 11 and of {10**18 - 12} more. Copy"
-    ) in printed.err
+    assert printed.err.startswith(f"easyddl timeline: error: {message.format(folder, folder)}")
 
 
 @pytest.mark.parametrize(
