@@ -14,6 +14,7 @@ import sys
 
 from easyddl.cli import _agents, _hosts, _output_files
 from easyddl.hosts.topology_tree import counted
+from easyddl.launch.output import text_table
 
 SUMMARY = "plan the order and the groups of hosts for a network"
 
@@ -215,17 +216,18 @@ def _report(graph, listed, planned, names, options):
     hosts, size = [host.name for host in listed], options.size
     planned_cost = cost.allreduce(graph, planned.nest, size, planned.algorithms(size))
     bound = partitions.lower_bound(graph, hosts, size)
-    alternatives = [
-        ("hosts as listed, ring", cost.allreduce(graph, tuple(hosts), size, ["ring"])),
-        ("hosts as listed, without a plan", cost.allreduce(graph, tuple(hosts), size)),
-        ("planned", planned_cost),
-    ]
+    alternatives = {
+        "hosts as listed, ring": cost.allreduce(graph, tuple(hosts), size, ["ring"]),
+        "hosts as listed, without a plan": cost.allreduce(graph, tuple(hosts), size),
+        "planned": planned_cost,
+    }
     yield f"An allreduce of {_bytes(size)} between {counted(len(hosts), 'host')}:"
     yield ""
-    yield f"{'':32} {'time':>10}  algorithm of each level"
-    for name, each in alternatives:
-        yield f"{name:32} {_time(each.seconds):>10}  {_algorithms(each.algorithms)}"
-    yield f"{'lower bound':32} {_time(bound.seconds):>10}  {bound.reason}"
+    rows = [["", "time", "algorithm of each level"]]
+    for name, each in alternatives.items():
+        rows.append([name, _time(each.seconds), _algorithms(each.algorithms)])
+    rows.append(["lower bound", _time(bound.seconds), bound.reason])
+    yield from text_table.lines(rows, left=(0, 2))
     yield ""
     yield f"The plan ({planned.method}):"
     carried = planned_cost.link_bytes if options.explain else None

@@ -1,5 +1,7 @@
 """The table and the picture of `easyddl bench`."""
 
+from easyddl.launch.output import text_table
+
 LABELS = {
     "easyddl": "easyddl",
     "mpi": "MPI_Allreduce",
@@ -65,7 +67,7 @@ class Table:
 
     def _of_rounds(self, which, seconds):
         cells = [format_seconds(seconds.get(name)) for name in (*self._algorithms, *_BOUNDS)]
-        return self._line(which, [*cells, *[""] * (len(self._columns) - len(cells))]).rstrip()
+        return self._line(which, cells)
 
     def _medians(self, result):
         seconds, bounds = result["seconds"], result["bounds"]
@@ -81,8 +83,8 @@ class Table:
         return self._line(format_bytes(result["bytes"]), cells)
 
     def _line(self, name, cells):
-        padded = (cell.rjust(width) for cell, width in zip(cells, self._widths, strict=True))
-        return "  ".join([name.rjust(12), *padded])
+        cells = [*cells, *[""] * (len(self._columns) - len(cells))]
+        return text_table.line([name, *cells], [12, *self._widths])
 
 
 _COLORS = {

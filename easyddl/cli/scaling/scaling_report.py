@@ -5,6 +5,7 @@ import shlex
 
 from easyddl.cli.scaling import scaling_verdict
 from easyddl.hosts.topology_tree import counted
+from easyddl.launch.output import text_table
 
 _COLUMNS = ("ranks", "samples/s", "speed-up", "efficiency", "step (ms)", "exposed", "lag", "input")
 _WIDTHS = (5, 10, 8, 10, 9, 7, 5, 5)
@@ -13,7 +14,7 @@ _MEASURED, _IDEAL = "#0072b2", "#777777"
 
 def header():
     """Returns the line with the names of the columns."""
-    return _line(_COLUMNS)
+    return text_table.line(_COLUMNS, _WIDTHS)
 
 
 def row(measurement, first):
@@ -24,11 +25,8 @@ def row(measurement, first):
     percents = ["-" if share is None else f"{100 * share:.0f} %" for share in shares]
     rates = [f"{rate:.{0 if rate >= 1000 else 1}f}", f"{measurement.speed_up(first):.2f}"]
     step_time = f"{step:.{1 if step >= 10 else 2}f}"
-    return _line([str(measurement.ranks), *rates, percents[0], step_time, *percents[1:]])
-
-
-def _line(cells):
-    return "  ".join(cell.rjust(width) for cell, width in zip(cells, _WIDTHS, strict=True))
+    cells = [str(measurement.ranks), *rates, percents[0], step_time, *percents[1:]]
+    return text_table.line(cells, _WIDTHS)
 
 
 def too_few(measurements, steps):
