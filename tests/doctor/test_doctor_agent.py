@@ -27,24 +27,21 @@ TIMEOUT = 60
 
 def test_a_link_to_this_host_is_measured():
     link_ports = LinkPorts("secret")
-    try:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            closed = server.getsockname()[1]
-        addresses = ["127.0.0.1"]
-        reached = probe.reach({"a": (addresses, link_ports.ports), "b": (addresses, [closed])})
-        ports = dict.fromkeys(map(str, link_ports.ports))
-        assert reached["a"] == {"address": "127.0.0.1", "ports": ports}
-        assert reached["b"]["address"] is None
-        assert "refused" in reached["b"]["ports"][str(closed)]
-        arguments = ["secret", "127.0.0.1", link_ports.ports[0]]
-        found = probe.measure(*arguments, packets=80, seconds=0.2)
-        assert 0 < found["min_rtt"] < 1
-        assert 80 <= found["sent"] < 200
-        assert found["rate"] > 1e6
-        with pytest.raises(OSError):
-            probe.measure("wrong", "127.0.0.1", link_ports.ports[0], packets=8, seconds=0)
-    finally:
-        link_ports.close()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        closed = server.getsockname()[1]
+    addresses = ["127.0.0.1"]
+    reached = probe.reach({"a": (addresses, link_ports.ports), "b": (addresses, [closed])})
+    ports = dict.fromkeys(map(str, link_ports.ports))
+    assert reached["a"] == {"address": "127.0.0.1", "ports": ports}
+    assert reached["b"]["address"] is None
+    assert "refused" in reached["b"]["ports"][str(closed)]
+    arguments = ["secret", "127.0.0.1", link_ports.ports[0]]
+    found = probe.measure(*arguments, packets=80, seconds=0.2)
+    assert 0 < found["min_rtt"] < 1
+    assert 80 <= found["sent"] < 200
+    assert found["rate"] > 1e6
+    with pytest.raises(OSError):
+        probe.measure("wrong", "127.0.0.1", link_ports.ports[0], packets=8, seconds=0)
 
 
 def started(coordinator, host):
