@@ -9,7 +9,7 @@ from easyddl.callbacks import hooks
 from easyddl.collectives import objects
 from easyddl.machine import hardware
 from easyddl.profiling import measurement_request
-from easyddl.profiling.step_times import StepEnd, StepRecorder, are_enough, combine
+from easyddl.profiling.step_times import StepRecorder, are_enough, combine
 from easyddl.runtime import affinity, world
 
 # In very short epochs few steps can be measured. The measurement ends after this multiple of the
@@ -21,7 +21,7 @@ _latest = None  # the `ScalingMeasurement` of the last fit
 
 def is_wanted():
     """Returns whether `easyddl scaling` started this job."""
-    return measurement_request.VARIABLE in os.environ
+    return measurement_request.requested() is not None
 
 
 def begin(fit, writers):
@@ -36,7 +36,7 @@ def begin(fit, writers):
     """
     global _latest
     if _latest is None or _latest.step is not fit.step:
-        _latest = ScalingMeasurement(fit.step, measurement_request.from_environment())
+        _latest = ScalingMeasurement(fit.step, *measurement_request.requested())
     _latest.watch(fit)
     for writer in writers:
         fit.at_end.callback(hooks.mute(writer))
@@ -47,17 +47,18 @@ class ScalingMeasurement:
 
     Args:
         step: `CompiledStep`.
-        request: `MeasurementRequest`.
+        batches: Integer. The number of batches of a rank to measure.
+        warmup: Integer. The number of batches of a rank to leave out before.
 
     Attributes:
         step: `CompiledStep`.
     """
 
-    def __init__(self, step, request):
+    def __init__(self, step, batches, warmup):
         self.step = step
-        self._request = request
-        self._first_batch = step.meter.steps
-        self._recorder = StepRecorder(request.warmup, step.meter.samples, self._first_batch)
+        self._batches = batches
+        self._most = step.meter.steps + _PATIENCE * (batches + warmup)
+        self._recorder = StepRecorder(warmup, step.meter.samples, step.meter.steps)
 
     def watch(self, fit):
         """Measures the steps of a fit."""
@@ -73,8 +74,9 @@ class ScalingMeasurement:
             fit.on_steps_end(lambda: self._end_epoch(fit))
 
     def _end_step(self, fit, place, samples, batches):
-        end = StepEnd(place, time.perf_counter(), fit.join.waited, samples, batches)
-        self._recorder.end_step(end, fit.join.all_had_batches(place))
+        counts = fit.join.all_had_batches(place)
+        now, waited = time.perf_counter(), fit.join.waited
+        self._recorder.end_step(place, now, waited, samples, batches, counts)
         if not self._is_enough():
             return
         if world.size() == 1:
@@ -84,9 +86,8 @@ class ScalingMeasurement:
 
     def _is_enough(self):
         """Returns whether the job can end."""
-        batches = self.step.meter.steps - self._first_batch
-        most = _PATIENCE * (self._request.steps + self._request.warmup)
-        return are_enough(self._recorder.steps, self._request.steps) or batches >= most
+        is_late = self.step.meter.steps >= self._most
+        return is_late or are_enough(self._recorder.steps, self._batches)
 
     def _gather(self):
         """Gathers the steps of all ranks so far, and whether they are enough. Collective."""
@@ -103,7 +104,7 @@ class ScalingMeasurement:
     def _finish(self, fit, ranks):
         with world.activity("reading batches for easyddl scaling"):
             reading = fit.data.seconds_per_batch(
-                fit.model, self._request.steps, sum(step.seconds for step in ranks[world.rank()])
+                fit.model, self._batches, sum(step.seconds for step in ranks[world.rank()])
             )
         self._report(ranks, reading)
         raise SystemExit(0)
@@ -112,7 +113,7 @@ class ScalingMeasurement:
         """Prints the measurement on the root. Collective."""
         readings = objects.allgather_object(reading)
         measured = {
-            **combine(ranks, self._request.steps),
+            **combine(ranks, self._batches),
             "reading_seconds": None if None in readings else sum(readings) / len(readings),
             "threads": min(objects.allgather_object(_threads())),
             "hosts": _hosts(),

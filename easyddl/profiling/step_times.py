@@ -7,25 +7,6 @@ LEAST = 3  # the smallest number of steps of which a median is meaningful
 _SIZES = 3  # a step of a new size counts as compiled for up to this many sizes
 
 
-class StepEnd(typing.NamedTuple):
-    """The end of a step of one rank.
-
-    Attributes:
-        place: Integer. The number of batches of this rank in the epoch up to this end.
-        time: Float, in seconds.
-        waited: Float. The seconds that all steps so far have waited for averaged gradients; `None`
-            if they are not measured.
-        samples: Integer. The number of samples of all steps so far.
-        batches: Integer. The number of batches of all steps so far.
-    """
-
-    place: int
-    time: float
-    waited: float | None
-    samples: int
-    batches: int
-
-
 class Step(typing.NamedTuple):
     """A step of one rank. With `steps_per_execution`, Keras takes several batches in one step.
 
@@ -67,25 +48,31 @@ class StepRecorder:
         self.steps = []
         self._counts_from = batches + warmup
         self._epoch = -1
-        self._last = StepEnd(-1, 0.0, None, samples, batches)
+        self._last = (-1, 0.0, None, samples, batches)  # what `end_step` got
         self._sizes = set()  # pairs of samples and batches
 
-    def end_step(self, end, counts=True):
+    def end_step(self, place, time, waited, samples, batches, counts=True):
         """Records the end of a step.
 
         Args:
-            end: `StepEnd`.
+            place: Integer. The number of batches of this rank in the epoch so far.
+            time: Float, in seconds.
+            waited: Float. The seconds that all steps so far have waited for averaged gradients;
+                `None` if they are not measured.
+            samples: Integer. The number of samples of all steps so far.
+            batches: Integer. The number of batches of all steps so far.
             counts: Boolean. Whether all ranks had a batch in the step.
         """
-        last, self._last = self._last, end
-        size = end.samples - last.samples, end.batches - last.batches
-        is_first = end.place - size[1] != last.place
+        last_place, last_time, last_waited, last_samples, last_batches = self._last
+        self._last = (place, time, waited, samples, batches)
+        size = samples - last_samples, batches - last_batches
+        is_first = place - size[1] != last_place
         self._epoch += is_first
         compiles = size not in self._sizes and len(self._sizes) < _SIZES
         self._sizes.add(size)
-        if counts and not is_first and not compiles and last.batches >= self._counts_from:
-            wait = None if None in (end.waited, last.waited) else end.waited - last.waited
-            self.steps.append(Step(self._epoch, end.place, end.time - last.time, wait, *size))
+        if counts and not is_first and not compiles and last_batches >= self._counts_from:
+            wait = None if None in (waited, last_waited) else waited - last_waited
+            self.steps.append(Step(self._epoch, place, time - last_time, wait, *size))
 
 
 def are_enough(steps, batches):

@@ -8,7 +8,7 @@ from easyddl.cli import scaling
 from easyddl.cli.scaling import scaling_job, scaling_report, scaling_verdict
 from easyddl.cli.scaling.scaling_job import Measurement
 from easyddl.profiling import measurement_request
-from easyddl.profiling.step_times import Step, StepEnd, StepRecorder, are_enough, combine
+from easyddl.profiling.step_times import Step, StepRecorder, are_enough, combine
 
 
 def recorded(warmup, *epochs, batches=1):
@@ -17,8 +17,8 @@ def recorded(warmup, *epochs, batches=1):
     for epoch in epochs:
         for place, (size, end) in enumerate(epoch, 1):
             samples, number = samples + (size or 0), number + batches
-            ended = StepEnd(place * batches, end, end / 4, samples, number)
-            recorder.end_step(ended, counts=size is not None)
+            totals = end / 4, samples, number
+            recorder.end_step(place * batches, end, *totals, counts=size is not None)
     return recorder.steps
 
 
@@ -98,10 +98,9 @@ def test_a_wait_that_is_not_measured():
 
 
 def test_the_request_and_the_answer(monkeypatch):
-    assert measurement_request.from_environment() is None
-    request = measurement_request.MeasurementRequest(steps=30, warmup=5)
-    monkeypatch.setenv(measurement_request.VARIABLE, request.as_text())
-    assert measurement_request.from_environment() == request
+    assert measurement_request.requested() is None
+    monkeypatch.setenv(*measurement_request.assignment(30, 5).split("="))
+    assert measurement_request.requested() == (30, 5)
     first, last = {"steps": 1}, {"steps": 2}
     output = f"a\nb{measurement_request.answer(first)}c{measurement_request.answer(last)}d\n"
     assert measurement_request.split(output) == (last, ["a", "b", "c", "d"])
@@ -320,8 +319,7 @@ def test_the_jobs(monkeypatch, capsys):
     for line in lines:
         assert line[:4] == [sys.executable, "-m", "easyddl", "run"]
         assert line[line.index("--") + 1 :] == program
-        variable = '_EASYDDL_SCALING={"steps": 20, "warmup": 3}'
-        assert line[line.index("--env") + 1] == variable
+        assert line[line.index("--env") + 1] == "_EASYDDL_SCALING=20,3"
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == (
         "20 steps, after 3 for the warm-up, on 1, 2, 4 ranks: python train.py --its --steps 9"

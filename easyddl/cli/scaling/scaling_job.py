@@ -98,9 +98,8 @@ def command(ranks, program, options):
         program: List of strings. The program and its arguments.
         options: Namespace. `steps`, `warmup`, `hosts` and `hostfile`.
     """
-    request = measurement_request.MeasurementRequest(options.steps, options.warmup)
     line = [sys.executable, "-m", "easyddl", "run", "-np", str(ranks), "--no-prefix", "--quiet"]
-    line += ["--env", f"{measurement_request.VARIABLE}={request.as_text()}"]
+    line += ["--env", measurement_request.assignment(options.steps, options.warmup)]
     for name in ("hosts", "hostfile"):
         value = getattr(options, name)
         line += [f"--{name}", value] if value is not None else []

@@ -25,7 +25,7 @@ def sentence(measurements):
             f"{counted(first.ranks, 'rank')}."
         )
     found = losses(first, last)
-    return _too_many(last) or _OF_CAUSE[max(found, key=found.get)](first, last)
+    return _too_many(last) or _explained(max(found, key=found.get), first, last)
 
 
 def _too_many(last):
@@ -81,27 +81,22 @@ def _parts(measurement):
     return [measurement.step * share for share in (exposed - lag, lag, 1 - exposed)]
 
 
-def _of_communication(first, last):
-    advice = "larger batches or a faster network" if len(last.hosts) > 1 else "larger batches"
-    share = _percent(last.exposed - last.lag)
-    return f"{share} of a step is communication that no computation hides: use {advice}."
-
-
-def _of_lag(first, last):
-    return (
-        f"The ranks wait for the slowest one for {_percent(last.lag)} of a step: give all ranks "
-        "equally fast cores and batches of equal cost."
-    )
-
-
-def _of_reading(first, last):
-    return (
-        f"The input pipeline takes {_percent(min(1.0, last.input))} of a step: cache the data, "
-        "read them in parallel or prefetch them."
-    )
-
-
-def _of_computing(first, last):
+def _explained(cause, first, last):
+    """Returns the sentence on the cause of the largest loss."""
+    if cause == "communication":
+        advice = "larger batches or a faster network" if len(last.hosts) > 1 else "larger batches"
+        share = _percent(last.exposed - last.lag)
+        return f"{share} of a step is communication that no computation hides: use {advice}."
+    if cause == "lag":
+        return (
+            f"The ranks wait for the slowest one for {_percent(last.lag)} of a step: give all "
+            "ranks equally fast cores and batches of equal cost."
+        )
+    if cause == "reading":
+        return (
+            f"The input pipeline takes {_percent(min(1.0, last.input))} of a step: cache the data, "
+            "read them in parallel or prefetch them."
+        )
     ratio = last.batch / first.batch
     factor = _parts(last)[-1] / (ratio * _parts(first)[-1])
     before = counted(first.ranks, "rank")
@@ -125,14 +120,6 @@ def _of_computing(first, last):
         f"A rank computes {times} as with {before}, and its share of the cores does not explain "
         "it: ranks share caches and memory bandwidth, or other programs use the cores."
     )
-
-
-_OF_CAUSE = {
-    "communication": _of_communication,
-    "lag": _of_lag,
-    "reading": _of_reading,
-    "computing": _of_computing,
-}
 
 
 def _percent(share):
