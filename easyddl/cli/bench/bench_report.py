@@ -109,7 +109,7 @@ def plot(report, path):
         path: String. The name of the file, ending in `.png`.
     """
     from matplotlib.figure import Figure  # not pyplot, which would look for a display
-    from matplotlib.ticker import FuncFormatter, NullFormatter
+    from matplotlib.ticker import EngFormatter, NullFormatter
 
     results = sorted(report["results"], key=lambda result: result["bytes"])
     sizes = [result["bytes"] for result in results]
@@ -139,16 +139,15 @@ def plot(report, path):
         for name in report["algorithms"]
     ]
     times += [result["bounds"][name] for result in results[-1:] for name in report["bounds"]]
-    for axis, scale, limits, values, tick in (
-        (axes.xaxis, axes.set_xscale, axes.set_xlim, sizes, _tick),
+    for axis, scale, limits, values, unit in (
+        (axes.xaxis, axes.set_xscale, axes.set_xlim, sizes, "B"),
         # The bounds of the smallest sizes are far below all other times.
-        (axes.yaxis, axes.set_yscale, axes.set_ylim, times, _tick_seconds),
+        (axes.yaxis, axes.set_yscale, axes.set_ylim, times, "s"),
     ):
         scale("log")
-        limits(
-            min(values) / 3.5, max(values) * 3.5
-        )  # more than a decade, so that a tick is visible
-        axis.set_major_formatter(FuncFormatter(lambda value, _, tick=tick: tick(value)))
+        # More than a decade, so that a tick is visible.
+        limits(min(values) / 3.5, max(values) * 3.5)
+        axis.set_major_formatter(EngFormatter(unit))
         axis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("data on each rank")
     axes.set_ylabel("time of a call (median, best to worst round)")
@@ -167,17 +166,3 @@ def title(report):
         f"host{'s' * (hosts > 1)}, {report['cores']} cores{' (busy)' * report['busy']}, "
         f"{report['mpi']}"
     )
-
-
-def _tick(size):
-    for power, unit in ((9, "GB"), (6, "MB"), (3, "kB")):
-        if size >= 10**power:
-            return f"{size / 10**power:g} {unit}"
-    return f"{size:g} B"
-
-
-def _tick_seconds(seconds):
-    for factor, unit in ((1, "s"), (1e3, "ms")):
-        if seconds * factor >= 0.999:
-            return f"{seconds * factor:g} {unit}"
-    return f"{seconds * 1e6:g} us"
