@@ -11,9 +11,9 @@ import subprocess
 import sys
 
 from easyddl.machine import process_tree
-from easyddl.runtime import keras_backend
+from easyddl.runtime import keras_backend, mpi_library
 
-_CHECK_MPI = [sys.executable, "-m", "easyddl.doctor.mpi_check"]
+_CHECK_MPI = [sys.executable, "-m", "easyddl.doctor.software"]
 _BACKENDS = {
     "tensorflow": ("tensorflow", "tensorflow-cpu"),
     "jax": ("jax",),
@@ -117,3 +117,9 @@ def _driver():
     except OSError:
         return None
     return found[1] if found else None
+
+
+if __name__ == "__main__":  # in the separate process of `_mpi`
+    mpi = mpi_library.load_mpi()
+    mpi_library.load_core(mpi)
+    print(mpi.Get_library_version())
