@@ -4,7 +4,6 @@ import sys
 import pytest
 
 from easyddl import cli
-from easyddl.cli import scaling
 from easyddl.cli.scaling import scaling_job, scaling_report, scaling_verdict
 from easyddl.cli.scaling.scaling_job import Measurement
 from easyddl.profiling import measurement_request
@@ -122,13 +121,6 @@ def measured(ranks, step, **changes):
         "hosts": [{"host": "h1", "ranks": ranks, "cores": 64, "gpus": 0}],
     }
     return Measurement(ranks, **{**values, **changes})
-
-
-def test_speed_up_and_efficiency():
-    first, last = measured(2, 1.0), measured(8, 1.6)
-    assert (first.rate, last.rate, last.batch) == (64.0, 160.0, 32.0)
-    assert (last.speed_up(first), last.efficiency(first)) == (2.5, 0.625)
-    assert (first.speed_up(first), first.efficiency(first)) == (1.0, 1.0)
 
 
 def words(line):
@@ -290,14 +282,6 @@ def test_a_picture(numbers, tmp_path):
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize(
-    ("largest", "expected"),
-    [(1, [1]), (2, [1, 2]), (4, [1, 2, 4]), (6, [1, 2, 4, 6]), (64, [1, 2, 4, 8, 16, 32, 64])],
-)
-def test_default_numbers_of_ranks(largest, expected):
-    assert scaling._doubled_to(largest) == expected
-
-
 def started(monkeypatch, *arguments):
     """The command lines of the jobs that `easyddl scaling` starts."""
     lines = []
@@ -331,6 +315,7 @@ def test_the_jobs(monkeypatch, capsys):
 
 def test_the_hosts_are_passed_on(monkeypatch, tmp_path, capsys):
     lines = started(monkeypatch, "-H", "h1:2,h2:4", "python", "train.py")
+    # The powers of two, and the number of slots.
     assert [line[line.index("-np") + 1] for line in lines] == ["1", "2", "4", "6"]
     assert all(line[line.index("--hosts") + 1] == "h1:2,h2:4" for line in lines)
     (tmp_path / "hosts").write_text("h1:2\n")
