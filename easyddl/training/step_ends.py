@@ -20,15 +20,17 @@ class StepEnds:
     A step may still be running when the train function returns. The thread waits for it after the
     next step has begun, so that it prepares that step meanwhile, and in `finish`.
 
-    If the job writes trace files, each step becomes a span there.
+    If the job writes trace files, each step becomes a span there, and the thread waits for each
+    step at once, so that the span ends with the step.
     """
 
     def __init__(self):
         self._begin_hooks = []
         self._last = None  # the wait for the step that may still run, and what to call at its end
-        self._begun = self._ended = 0  # of the last step, in nanoseconds of the monotonic clock
-        if trace_file.is_wanted():
-            self.watch(lambda: functools.partial(self._record, self._begun))
+        self._begun = 0  # of the last step, in nanoseconds of the monotonic clock
+        self._is_traced = trace_file.is_wanted()
+        if self._is_traced:
+            self.watch(lambda: self._record)
 
     def watch(self, begin):
         """Adds a function. Call it in a callback's `set_model`.
@@ -53,7 +55,7 @@ class StepEnds:
             ends = [begin() for begin in self._begin_hooks]
             self.finish()
             self._last = wait, ends
-            if wait is None:
+            if wait is None or self._is_traced:
                 self.finish()
             return result
 
@@ -69,7 +71,6 @@ class StepEnds:
         for end in ends:
             end()
 
-    def _record(self, begun):
-        """Writes a step to the trace file, from its begin or the end of the step before it."""
-        before, self._ended = self._ended, time.monotonic_ns()
-        world.add_step(max(begun, before), self._ended, next(_numbers))
+    def _record(self):
+        """Writes a step to the trace file."""
+        world.add_step(self._begun, time.monotonic_ns(), next(_numbers))
