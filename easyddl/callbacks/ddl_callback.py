@@ -8,13 +8,12 @@ from typing import Any, Literal
 import keras
 
 from easyddl import backends
-from easyddl.callbacks import global_batch, hooks, instances, scaling_measurement, step_spans
+from easyddl.callbacks import global_batch, hooks, instances, scaling_measurement
 from easyddl.callbacks.fresh_copy import FreshCopy
 from easyddl.callbacks.global_variables_callback import DDLGlobalVariablesCallback
 from easyddl.callbacks.rank_zero import RankZero
 from easyddl.compat import patches
 from easyddl.optimizers import momentum_correction
-from easyddl.profiling import trace_file
 from easyddl.reducer import bucket_size
 from easyddl.runtime import notices, validators, world
 from easyddl.steps.batch_weight import BatchWeight
@@ -172,9 +171,7 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
         self.sparse_as_dense = optimizer_hook.checked_sparse_as_dense(sparse_as_dense)
         self._validation = contextlib.ExitStack()
         self._has_validated = False
-        if trace_file.is_wanted():
-            step_spans.record(self)
-        if trace_file.is_wanted() or self.check_replicas:
+        if self.check_replicas:
             self.async_safe = False
 
     def set_params(self, params: dict[str, Any] | None) -> None:
@@ -207,7 +204,7 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
                 elif _prints(callback) and not world.is_root():
                     fit.at_end.callback(patches.replace(callback, "verbose", 0))
             if scaling_measurement.is_wanted():
-                scaling_measurement.begin(fit, self, _writers(fit.callbacks))
+                scaling_measurement.begin(fit, _writers(fit.callbacks))
 
     def _hook(self, fit):
         model = fit.model
