@@ -7,11 +7,10 @@ from typing import Any, Literal
 
 import keras
 
-from easyddl.callbacks import global_batch, hooks, instances, scaling_measurement, step_spans
+from easyddl.callbacks import global_batch, hooks, instances, scaling_measurement
 from easyddl.callbacks.fresh_copy import FreshCopy
 from easyddl.callbacks.global_variables_callback import DDLGlobalVariablesCallback
 from easyddl.optimizers import momentum_correction
-from easyddl.profiling import trace_file
 from easyddl.reducer import bucket_size
 from easyddl.runtime import validators, world
 from easyddl.training.agreement import replicas
@@ -140,9 +139,7 @@ class DDLCallback(FreshCopy, callback_order.First, keras.callbacks.Callback):
         self.sparse_as_dense = optimizer_hook.checked_sparse_as_dense(sparse_as_dense)
         self._validation = contextlib.ExitStack()
         self._has_validated = False
-        if trace_file.is_wanted():
-            step_spans.record(self)
-        if trace_file.is_wanted() or self.check_replicas:
+        if self.check_replicas:
             self.async_safe = False
 
     def set_params(self, params: dict[str, Any] | None) -> None:
@@ -162,7 +159,7 @@ class DDLCallback(FreshCopy, callback_order.First, keras.callbacks.Callback):
             shared_fit.begin(fit, (momentum_correction.hook,))
             hooks.act_on_root(fit)
             if scaling_measurement.is_wanted():
-                scaling_measurement.begin(fit, self)
+                scaling_measurement.begin(fit)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         fit = fit_context.current(self.model)

@@ -7,7 +7,6 @@ import time
 from easyddl import backends
 from easyddl.callbacks import hooks
 from easyddl.collectives import objects
-from easyddl.compat import patches
 from easyddl.machine import hardware
 from easyddl.profiling import measurement_request
 from easyddl.profiling.step_times import StepRecorder, are_enough, combine
@@ -23,22 +22,21 @@ _latest = None  # the `ScalingMeasurement` of the last fit
 
 def is_wanted():
     """Returns whether `easyddl scaling` started this job."""
-    return measurement_request.VARIABLE in os.environ
+    return measurement_request.requested() is not None
 
 
-def begin(fit, callback):
+def begin(fit):
     """Measures the steps of a fit, together with earlier fits that had the same compiled step.
 
     Call it in a callback's `set_model`, on all ranks.
 
     Args:
         fit: `FitContext`.
-        callback: The first Keras callback of the fit. Its hook receives the begins of steps.
     """
     global _latest
     if _latest is None or _latest.step is not fit.step:
-        _latest = ScalingMeasurement(fit.step, measurement_request.from_environment())
-    _latest.watch(fit, callback)
+        _latest = ScalingMeasurement(fit.step, *measurement_request.requested())
+    _latest.watch(fit)
     # A measurement must not replace the files of a training.
     hooks.mute_writers(fit)
 
@@ -48,90 +46,66 @@ class ScalingMeasurement(FitEvents):
 
     Args:
         step: `CompiledStep`.
-        request: `MeasurementRequest`.
+        batches: Integer. The number of batches of a rank to measure.
+        warmup: Integer. The number of batches of a rank to leave out before.
 
     Attributes:
         step: `CompiledStep`.
     """
 
-    def __init__(self, step, request):
+    def __init__(self, step, batches, warmup):
         self.step = step
-        self._request = request
-        self._recorder = StepRecorder(request.warmup)
-        self._first_batch = step.meter.steps
-        self._number = 0  # the number in its epoch of the step that began last
+        self._batches = batches
+        self._most = step.meter.steps + _PATIENCE * (batches + warmup)
+        self._recorder = StepRecorder(warmup, step.meter.samples, step.meter.steps)
 
-    def watch(self, fit, callback):
-        """Measures the steps of a fit.
+    def watch(self, fit):
+        """Measures the steps of a fit."""
 
-        Args:
-            fit: `FitContext`.
-            callback: The first Keras callback of the fit.
-        """
-        inherited = callback.on_train_batch_begin
+        def begin_step():
+            return functools.partial(
+                self._end_step, fit, fit.batches, self.step.meter.samples, self.step.meter.steps
+            )
 
-        def begin_step(batch, logs=None):
-            self._begin_step(fit, batch // fit.model.steps_per_execution)
-            inherited(batch, logs)
-
-        fit.at_end.callback(patches.replace(callback, "on_train_batch_begin", begin_step))
-        fit.step_ends.watch(lambda: functools.partial(self._end_step, fit, self._number))
+        fit.step_ends.watch(begin_step)
         fit.listeners.append(self)
 
-    def _begin_step(self, fit, number):
-        self._number = number
-        samples, batches = self.step.meter.samples, self.step.meter.steps
-        self._recorder.begin_step(number, samples, batches)
-        if batches - self._first_batch < self._request.steps:
-            return
-        steps = self._recorder.steps(samples, batches)
-        if not self._is_enough(steps, batches):
+    def _end_step(self, fit, place, samples, batches):
+        counts = fit.join.all_had_batches(place)
+        now, waited = time.perf_counter(), fit.join.waited
+        self._recorder.end_step(place, now, waited, samples, batches, counts)
+        if not self._is_enough():
             return
         if world.size() == 1:
-            self._finish(fit, [steps])
+            self._finish(fit, [self._recorder.steps])
         # The control word of the next step carries this request, so all ranks end after that step.
         fit.join.ask_to_stop()
 
-    def _end_step(self, fit, number):
-        now = time.perf_counter()
-        if fit.join.all_had_batches((number + 1) * fit.model.steps_per_execution):
-            self._recorder.end_step(number, now, fit.join.waited)
-
-    def _is_enough(self, steps, batches):
-        """Returns whether the job can end.
-
-        Args:
-            steps: List of the `Step` that have been measured.
-            batches: Integer. The number of all batches so far.
-        """
-        most = _PATIENCE * (self._request.steps + self._request.warmup)
-        return are_enough(steps, self._request.steps) or batches - self._first_batch >= most
+    def _is_enough(self):
+        """Returns whether the job can end."""
+        is_late = self.step.meter.steps >= self._most
+        return is_late or are_enough(self._recorder.steps, self._batches)
 
     def _gather(self):
         """Gathers the steps of all ranks so far, and whether they are enough. Collective."""
-        samples, batches = self.step.meter.samples, self.step.meter.steps
-        steps = self._recorder.steps(samples, batches)
-        is_enough = self._is_enough(steps, batches)
-        ranks, enough = zip(*objects.allgather_object((steps, is_enough)), strict=True)
+        own = self._recorder.steps, self._is_enough()
+        ranks, enough = zip(*objects.allgather_object(own), strict=True)
         return list(ranks), any(enough)
 
     def after_steps(self, fit):
-        """Ends the job after an epoch's steps, if they are enough. Called on all ranks together."""
+        """Ends the job after an epoch's steps, if they are enough."""
         ranks, is_enough = self._gather()
         if is_enough:
             self._finish(fit, ranks)
 
     def after_fit(self, fit):
-        """Reports the steps of a fit that has ended by itself. Called on all ranks together."""
-        ranks, is_enough = self._gather()
-        if is_enough:
-            self._finish(fit, ranks)
-        self._report(ranks, None)
+        """Reports the steps of a fit that has ended by itself."""
+        self._report(self._gather()[0], None)
 
     def _finish(self, fit, ranks):
         with world.activity("reading batches for easyddl scaling"):
             reading = fit.data.seconds_per_batch(
-                fit.model, self._request.steps, sum(step.seconds for step in ranks[world.rank()])
+                fit.model, self._batches, sum(step.seconds for step in ranks[world.rank()])
             )
         self._report(ranks, reading)
         raise SystemExit(0)
@@ -140,7 +114,7 @@ class ScalingMeasurement(FitEvents):
         """Prints the measurement on the root. Collective."""
         readings = objects.allgather_object(reading)
         measured = {
-            **combine(ranks, self._request.steps),
+            **combine(ranks, self._batches),
             "reading_seconds": None if None in readings else sum(readings) / len(readings),
             "threads": min(objects.allgather_object(_threads())),
             "hosts": _hosts(),

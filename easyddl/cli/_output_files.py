@@ -1,11 +1,34 @@
 """The files to which a command writes its results, such as `--json FILE` and `--plot FILE.png`."""
 
 import argparse
+import json
 import pathlib
+import sys
 import tempfile
 
 
-def picture(text):
+def add_arguments(parser):
+    """Adds `--json` and `--plot`."""
+    parser.add_argument(
+        "--json", metavar="FILE",
+        help="write the measurements to FILE; - writes to standard output, without the table",
+    )  # fmt: skip
+    parser.add_argument(
+        "--plot", type=_picture, metavar="FILE.png",
+        help="draw a picture (needs matplotlib: pip install easyddl[plot])",
+    )  # fmt: skip
+
+
+def write_json(content, path):
+    """Writes JSON data to a file, or to standard output if the path is `-`."""
+    text = json.dumps(content, indent=1) + "\n"
+    if path == "-":
+        sys.stdout.write(text)
+    else:
+        pathlib.Path(path).write_text(text)
+
+
+def _picture(text):
     """Checks the file name of a picture, and returns it."""
     if not text.lower().endswith(".png"):
         raise argparse.ArgumentTypeError(f"must end in .png. Received: {text!r}")

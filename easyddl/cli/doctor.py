@@ -8,7 +8,7 @@ exit status is 0 if training can start, and 1 if it cannot.
 import json
 import sys
 
-from easyddl.cli import _agents
+from easyddl.cli import _agents, _hosts
 
 SUMMARY = "examine hosts and the links between them, and report problems"
 
@@ -39,7 +39,7 @@ def run(options):
     from easyddl.doctor import examination, report, topology
 
     try:
-        hosts = _hosts(options)
+        hosts = _named_hosts(options)
     except ValueError as error:
         options.fail(str(error))
     racks = _racks(options, hosts)
@@ -60,20 +60,12 @@ def run(options):
     return 0 if results.can_start else 1
 
 
-def _hosts(options):
+def _named_hosts(options):
     """Returns the `HostSlots` to examine; `None` for this host alone."""
-    from easyddl.hosts import host_list, hostfile, launchers
+    from easyddl.hosts import launchers
 
-    if options.hosts is not None:
-        found = host_list.parse(options.hosts)
-    elif options.hostfile is not None:
-        found = hostfile.read(options.hostfile)
-    else:
-        allocation = launchers.allocated()
-        if allocation is None:
-            return None
-        found = allocation[1]
-    return found
+    listed, _ = _hosts.listed(options)
+    return listed or (launchers.allocated() or (None, None))[1]
 
 
 def _racks(options, hosts):

@@ -26,6 +26,7 @@ def run(options):
     """
     # Import it here, because the list of subcommands does not need it.
     from easyddl.doctor import software
+    from easyddl.launch.output import text_table
 
     facts = software.installed()
     mpi, core = _load()
@@ -41,9 +42,7 @@ def run(options):
         ("processor", _processor(core)),
         ("kernel", f"{facts['kernel']}, {platform.libc_ver()[0]} {platform.libc_ver()[1]}"),
     ]
-    width = max(len(name) for name, _ in lines) + 2
-    for name, text in lines:
-        print(f"{name:{width}}{text}")
+    print("\n".join(text_table.lines(lines, left=(0, 1))))
     return 1 if isinstance(core, Exception) else 0
 
 

@@ -12,8 +12,9 @@ import pathlib
 import shlex
 import sys
 
-from easyddl.cli import _agents, _output_files
+from easyddl.cli import _agents, _hosts, _output_files
 from easyddl.hosts.topology_tree import counted
+from easyddl.launch.output import text_table
 from easyddl.machine.units import decimal_size, seconds
 
 SUMMARY = "plan the order and the groups of hosts for a network"
@@ -99,10 +100,11 @@ def run(options):
             return 2
         files[name] = path
     try:
-        listed = _listed(options)
-        graph, groups, reason = (_measured if options.topology is None else _described)(
-            options, listed
-        )
+        listed, source = _hosts.listed(options)
+        if options.topology is None:
+            graph, groups, reason = _measured(options, listed)
+        else:
+            graph, groups, reason = _described(options, listed, source), [], ""
     except (ValueError, RuntimeError) as error:
         sys.stderr.write(f"easyddl plan: {error}\n")
         return 2
@@ -133,30 +135,20 @@ def run(options):
     return 0
 
 
-def _listed(options):
-    """Returns the `HostSlots` of the job, in the order of the user; `None` if none are named."""
-    from easyddl.hosts import host_list, hostfile
-
-    if options.hosts is not None:
-        return host_list.parse(options.hosts)
-    return None if options.hostfile is None else hostfile.read(options.hostfile)
-
-
-def _described(options, listed):
-    """Returns the `Graph` that a file describes. See `_measured`."""
+def _described(options, listed, source):
+    """Returns the `Graph` that a file describes."""
     from easyddl.plan import network_file
 
     graph = network_file.read(
         options.topology, options.rate, options.uplink or options.rate, "--topology"
     )
-    source = "-H" if options.hosts is not None else f"--hostfile {options.hostfile}"
     for host in listed or ():
         if host.name not in graph.hosts:
             raise ValueError(
                 f"`{source}`: the host {host.name} is not in {options.topology}. Add it there "
                 f"with its link. Received: {','.join(map(str, listed))}"
             )
-    return graph, [], ""
+    return graph
 
 
 def _measured(options, listed):
@@ -225,17 +217,18 @@ def _report(graph, listed, planned, names, options):
     hosts, size = [host.name for host in listed], options.size
     planned_cost = cost.allreduce(graph, planned.nest, size, planned.algorithms(size))
     bound = partitions.lower_bound(graph, hosts, size)
-    alternatives = [
-        ("hosts as listed, ring", cost.allreduce(graph, tuple(hosts), size, ["ring"])),
-        ("hosts as listed, without a plan", cost.allreduce(graph, tuple(hosts), size)),
-        ("planned", planned_cost),
-    ]
+    alternatives = {
+        "hosts as listed, ring": cost.allreduce(graph, tuple(hosts), size, ["ring"]),
+        "hosts as listed, without a plan": cost.allreduce(graph, tuple(hosts), size),
+        "planned": planned_cost,
+    }
     yield f"An allreduce of {decimal_size(size)} between {counted(len(hosts), 'host')}:"
     yield ""
-    yield f"{'':32} {'time':>10}  algorithm of each level"
-    for name, each in alternatives:
-        yield f"{name:32} {seconds(each.seconds):>10}  {_algorithms(each.algorithms)}"
-    yield f"{'lower bound':32} {seconds(bound.seconds):>10}  {bound.reason}"
+    rows = [["", "time", "algorithm of each level"]]
+    for name, each in alternatives.items():
+        rows.append([name, seconds(each.seconds), _algorithms(each.algorithms)])
+    rows.append(["lower bound", seconds(bound.seconds), bound.reason])
+    yield from text_table.lines(rows, left=(0, 2))
     yield ""
     yield f"The plan ({planned.method}):"
     carried = planned_cost.link_bytes if options.explain else None

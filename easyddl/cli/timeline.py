@@ -7,6 +7,8 @@ at https://ui.perfetto.dev.
 import pathlib
 import sys
 
+from easyddl.launch.output import text_table
+
 SUMMARY = "merge the trace files of a job's ranks and print a summary"
 _FILE = "timeline.json"
 
@@ -71,27 +73,25 @@ def _summary(ranks, analyses, lags):
         return
     yield "Gradients, in milliseconds per step, without the first step:"
     yield ""
-    yield (
-        f"{'rank':>4} {'steps':>6} {'step':>9} {'communication':>13} {'exposed':>9} {'hidden':>9} "
-        f"{'hidden %':>8} {'lag':>9} {'last in':>8}  host"
-    )
-    for rank, analysis, lag in zip(ranks, analyses, lags, strict=True):
-        yield _row(rank, analysis, lag)
+    rows = [["rank", "steps", "step", "communication", "exposed", "hidden", "hidden %", "lag",
+             "last in", "host"]]  # fmt: skip
+    rows += map(_row, ranks, analyses, lags)
+    yield from text_table.lines(rows, left=[len(rows[0]) - 1])
     yield ""
     yield _slowest(ranks, lags)
 
 
 def _row(rank, analysis, lag):
     if not analysis.steps:
-        return f"{rank.rank:>4} {0:>6} {'':>73}  {rank.host}"
+        return [str(rank.rank), "0", *[""] * 7, rank.host]
     step = "-" if analysis.step_time is None else f"{analysis.step_time / 1e6:.3f}"
     times = (analysis.communication, analysis.exposed, analysis.hidden)
-    communication, exposed, hidden = (time / analysis.steps / 1e6 for time in times)
     share = 100 * analysis.hidden / analysis.communication if analysis.communication else 0
-    return (
-        f"{rank.rank:>4} {analysis.steps:>6} {step:>9} {communication:>13.3f} {exposed:>9.3f} "
-        f"{hidden:>9.3f} {share:>8.1f} {lag.mean / 1e6:>9.3f} {lag.last:>8}  {rank.host}"
-    )
+    return [
+        *(str(rank.rank), str(analysis.steps), step),
+        *(f"{time / analysis.steps / 1e6:.3f}" for time in times),
+        *(f"{share:.1f}", f"{lag.mean / 1e6:.3f}", str(lag.last), rank.host),
+    ]
 
 
 def _slowest(ranks, lags):

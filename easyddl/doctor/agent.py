@@ -1,28 +1,28 @@
 """The agent: a process on each examined host that answers the coordinator's questions.
 
-An agent connects to the coordinator, and exits when that connection ends or is silent. Both sides
-prove that they know the token of the examination before they send anything else.
+An agent connects to the coordinator, and ends when that connection ends. Both sides prove that they
+know the token of the examination before they send anything else.
 """
 
 import argparse
+import contextlib
+import functools
 import os
 import socket
 import sys
-import threading
 import time
 
 from easyddl.doctor import hardware_facts, limits, memory, network, probe, software
 from easyddl.doctor.link_ports import LinkPorts
 from easyddl.transport import handshake, protocol
-from easyddl.transport.connection import ENDED, Connection, ConnectionLost
+from easyddl.transport.connection import Connection, ConnectionLost, end_if_unanswered
 
 TOKEN = "EASYDDL_DOCTOR_TOKEN"  # the environment variable
-HEARTBEAT = 2  # seconds between two messages of the coordinator
-SILENCE = 15  # seconds without a message after which the other side counts as lost
+SILENCE = 15  # seconds after which a host that does not answer is lost
 
 
 class Agent:
-    """Answers questions, each in a thread of its own.
+    """Answers questions, one after another.
 
     Args:
         connection: `Connection` to the coordinator.
@@ -31,41 +31,32 @@ class Agent:
 
     def __init__(self, connection, token):
         self._connection = connection
-        self._token = token
         self._ports = LinkPorts(token)
         self._questions = {
+            "time": time.time,
             "facts": self._facts,
             "names": network.look_up,
             "memory": memory.measure,
             "reach": probe.reach,
-            "link": self._link,
+            "link": functools.partial(probe.measure, token),
         }
 
     def serve(self):
         """Answers until the connection ends.
 
         Raises:
-            ConnectionLost, TimeoutError: When it ends.
+            ConnectionLost: When it ends.
         """
         while True:
-            question, _ = self._connection.wait(SILENCE)
-            if question["ask"] == "time":
-                self._send(id=question["id"], result=time.time())
-            else:
-                threading.Thread(target=self._answer, args=[question], daemon=True).start()
+            question, _ = self._connection.wait()
+            self._connection.send(**self._answer(**question))
+            self._connection.flush(None)
 
-    def _answer(self, question):
-        answer = {"id": question["id"]}
+    def _answer(self, ask, arguments):
         try:
-            ask = self._questions[question["ask"]]
-            answer["result"] = ask(**question.get("arguments", {}))
+            return {"result": self._questions[ask](**arguments)}
         except Exception as error:  # the coordinator reports every error
-            answer["error"] = f"{type(error).__name__}: {error}"
-        self._send(**answer)
-
-    def _send(self, **message):
-        self._connection.send(**message)
-        self._connection.flush(SILENCE)
+            return {"error": f"{type(error).__name__}: {error}"}
 
     def _facts(self):
         return {
@@ -76,9 +67,6 @@ class Agent:
             "interfaces": network.interfaces(),
             "ports": self._ports.ports,
         }
-
-    def _link(self, **arguments):
-        return probe.measure(self._token, **arguments)
 
 
 def main(arguments=None):
@@ -110,17 +98,11 @@ def main(arguments=None):
             file=sys.stderr,
         )
         return 1
-    try:
-        connection.send(host=options.host)
+    end_if_unanswered(connection.socket, SILENCE)
+    connection.send(host=options.host)
+    with contextlib.suppress(ConnectionLost):
         Agent(connection, token).serve()
-    except (ConnectionLost, OSError) as error:
-        if str(error) != ENDED:
-            why = error.__cause__ or error
-            print(f"the connection to the coordinator broke: {why}", file=sys.stderr)
-    # Do not wait for threads: they may still measure, or wait for a program.
-    sys.stderr.flush()
-    software.end_programs()
-    os._exit(0)
+    return 0
 
 
 if __name__ == "__main__":

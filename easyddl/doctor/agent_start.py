@@ -60,33 +60,20 @@ class Program(BackgroundProgram):
         ending = "printed nothing" if status is None else processes.end_of(status)
         return " | ".join(lines[-_LAST_LINES:]) or f"it {ending}"
 
-    def end(self, deadline):
-        """Waits for the program's end, and kills it and its descendants at the deadline.
-
-        Args:
-            deadline: Number. A time of `time.monotonic()`.
-        """
-        if not self.wait(max(0.0, deadline - time.monotonic())):
-            self.kill()
-        self.close()
-
 
 def end_all(programs):
-    """Ends programs: waits shortly, asks the remaining ones to end, and then kills them.
+    """Ends programs. Call it when the connections to the agents are closed, which ends these.
 
     Args:
-        programs: Iterable of `Program`. The connections to the agents are already closed, so most
-            agents have ended or will end soon.
+        programs: Iterable of `Program`.
     """
     programs = list(programs)
-    soon = time.monotonic() + 2
-    while time.monotonic() < soon and not all(program.has_ended() for program in programs):
-        time.sleep(0.02)
     for program in programs:
         program.ask_to_end()
     deadline = time.monotonic() + _GRACE
     for program in programs:
-        program.end(deadline)
+        program.end_within(max(0.0, deadline - time.monotonic()))
+        program.close()
 
 
 def agent_command(host, coordinator):

@@ -3,7 +3,7 @@
 import collections
 import statistics
 
-from easyddl.doctor.finding import error, fine, warning
+from easyddl.doctor.finding import Finding, Level, error, fine, warning
 from easyddl.machine.units import bit_rate, byte_rate, seconds, size
 
 _OPEN_FILES = 1024
@@ -13,6 +13,31 @@ _CLOCK = 0.1  # seconds
 _LOOK_UP = 1.0  # seconds
 _SLOW_COPY, _SLOW_ACCESS = 0.5, 4.0  # times the median of the other hosts
 _SURE = 200e-9  # seconds; a smaller difference of latencies may be chance
+
+
+def _is_low(value, least):
+    return value is not None and value < least
+
+
+# For each limit: the level, whether it is too low (by the limits and the hardware), the message and
+# the advice.
+_LIMITS = (
+    (Level.ERROR, lambda limits, _: limits["memfd_error"],
+     "the ranks of {host} cannot share memory: {memfd_error}",
+     "allow memfd_create in the container's seccomp profile, and mount /proc"),
+    (Level.WARNING, lambda limits, _: _is_low(limits["shared_memory"], _SHARED_MEMORY),
+     "/dev/shm on {host} has only {shared_memory}, which MPI may exceed",
+     "start the container with --shm-size=1g (Kubernetes: an emptyDir of medium Memory)"),
+    (Level.FINE, lambda limits, hardware: _is_low(limits["cpu_quota"], hardware["usable_cpus"]),
+     "the container on {host} may use the time of {cpu_quota:g} CPUs, but sees {usable_cpus}", ""),
+    (Level.WARNING, lambda limits, _: _is_low(limits["nofile"], _OPEN_FILES),
+     "a process on {host} may open only {nofile} files",
+     f"raise the limit: `ulimit -n {_OPEN_FILES * 64}`, or /etc/security/limits.conf"),
+    (Level.WARNING,
+     lambda limits, hardware: _is_low(limits["memlock"], _LOCKED_MEMORY) and hardware["gpus"],
+     "a process on {host} may lock only {memlock} of memory; InfiniBand needs more",
+     "raise the limit: `ulimit -l unlimited`, or /etc/security/limits.conf"),
+)  # fmt: skip
 
 
 def limits(facts):
@@ -26,55 +51,17 @@ def limits(facts):
     """
     findings = []
     for host, found in facts.items():
-        findings += _limits_of(host, found["limits"], found["hardware"])
+        values, hardware = found["limits"], found["hardware"]
+        sizes = {key: size(values[key] or 0) for key in ("shared_memory", "memlock")}
+        shown = {**values, **sizes, "host": host, "usable_cpus": hardware["usable_cpus"]}
+        findings += [
+            Finding(level, "limits", message.format_map(shown), (host,), advice)
+            for level, is_low, message, advice in _LIMITS
+            if is_low(values, hardware)
+        ]
     if facts and not findings:
         findings.append(fine("limits", "shared memory, open files and locked memory suffice"))
     return findings
-
-
-def _limits_of(host, limits, hardware):
-    if limits["memfd_error"]:
-        yield error(
-            "limits",
-            f"the ranks of {host} cannot share memory: {limits['memfd_error']}",
-            "allow memfd_create in the container's seccomp profile, and mount /proc",
-            [host],
-        )
-    shared = limits["shared_memory"]
-    if shared is not None and shared < _SHARED_MEMORY:
-        yield warning(
-            "limits",
-            f"/dev/shm on {host} has only {size(shared)}, which MPI may exceed",
-            "start the container with --shm-size=1g (Kubernetes: an emptyDir of medium Memory)",
-            [host],
-        )
-    quota = limits["cpu_quota"]
-    if quota is not None and quota < hardware["usable_cpus"]:
-        yield fine(
-            "limits",
-            f"the container on {host} may use the time of {quota:g} CPUs, but sees "
-            f"{hardware['usable_cpus']}",
-            [host],
-        )
-    yield from _limits_of_process(host, limits, hardware)
-
-
-def _limits_of_process(host, limits, hardware):
-    files, locked = limits["nofile"], limits["memlock"]
-    if files is not None and files < _OPEN_FILES:
-        yield warning(
-            "limits",
-            f"a process on {host} may open only {files} files",
-            f"raise the limit: `ulimit -n {_OPEN_FILES * 64}`, or /etc/security/limits.conf",
-            [host],
-        )
-    if locked is not None and locked < _LOCKED_MEMORY and hardware["gpus"]:
-        yield warning(
-            "limits",
-            f"a process on {host} may lock only {size(locked)} of memory; InfiniBand needs more",
-            "raise the limit: `ulimit -l unlimited`, or /etc/security/limits.conf",
-            [host],
-        )
 
 
 def mpi_job(status, output, took):

@@ -97,17 +97,14 @@ def _fine(measured, good):
 
 
 def _link_finding(a, b, measured, bad, good):
-    kinds = bad.get((a, b), set()) | bad.get((b, a), set())
     told = [
         _told(kind, pair, measured[pair], good)
         for kind in Fault
         for pair in ((a, b), (b, a))
         if kind in bad.get(pair, ())
     ]
-    worst = next(kind for kind in Fault if kind in kinds)
-    make = error if worst is Fault.BROKEN else warning
-    message = f"the link between {a} and {b} is bad: {'; '.join(told)}"
-    return make("links", message, _ADVICE[worst], (a, b))
+    kinds = bad.get((a, b), set()) | bad.get((b, a), set())
+    return _finding(kinds, f"the link between {a} and {b} is bad: {'; '.join(told)}", (a, b))
 
 
 def _host_finding(host, measured, bad, good):
@@ -115,17 +112,23 @@ def _host_finding(host, measured, bad, good):
     count = len({frozenset(pair) for pair in own})
     total = len({frozenset(pair) for pair in measured if host in pair})
     kinds = set().union(*own.values())
-    worst = next(kind for kind in Fault if kind in kinds)
-    example = next(pair for pair, found in own.items() if worst in found)
-    told = _told(worst, example, measured[example], good)
-    make = error if worst is Fault.BROKEN else warning
-    return make(
-        "links",
+    example = next(pair for pair, found in own.items() if _worst(kinds) in found)
+    told = _told(_worst(kinds), example, measured[example], good)
+    message = (
         f"the network connection of {host} is bad: {count} of its {total} links are bad, for "
-        f"example {told}",
-        _ADVICE[worst],
-        [host],
+        f"example {told}"
     )
+    return _finding(kinds, message, [host])
+
+
+def _worst(kinds):
+    return next(kind for kind in Fault if kind in kinds)
+
+
+def _finding(kinds, message, hosts):
+    """Returns a finding about links with some kinds of faults."""
+    make = error if Fault.BROKEN in kinds else warning
+    return make("links", message, _ADVICE[_worst(kinds)], hosts)
 
 
 def _told(kind, pair, link, good):

@@ -29,26 +29,16 @@ class LinkPorts:
         kinds = [protocol.PROBE]
         self._listeners = [Listener(self._selector, each, token, kinds) for each in servers]
         self.ports = [listener.port for listener in self._listeners]
-        self._has_ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def close(self):
-        """Closes the ports. Open connections are not affected."""
-        self._has_ended.set()
-        self._thread.join()
+        threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self):
-        while not self._has_ended.is_set():
+        while True:
             for key, _ in self._selector.select(_ROUND):
                 key.data()
             for listener in self._listeners:
                 for arrival in listener.take():
                     arguments = [arrival.socket, arrival.number]
                     threading.Thread(target=_serve, args=arguments, daemon=True).start()
-        for listener in self._listeners:
-            listener.close()
-        self._selector.close()
 
 
 def _serve(sock, every):

@@ -9,7 +9,6 @@ from easyddl.doctor.remote_agent import gather
 
 _PACKETS, _MORE_PACKETS, _FEW_PACKETS = 400, 1000, 64
 _SECONDS = 0.25  # duration of sending at full rate, for each direction
-_TIMEOUT = 20  # seconds for one measurement
 _AGREE = 4  # a link is slow if this many measurements find the same low rate,
 _TRIES = 8  # or if it is slow in this many repeated measurements
 _QUIET = 0.85  # if a good link has less than this part of its own rate, the hosts are busy
@@ -132,4 +131,4 @@ def measure(agents, ends, pairs, packets, seconds):
             address, port = ends[a, b]
             arguments = {"address": address, "port": port, "packets": packets}
             futures[a, b] = agents[a].ask("link", seconds=seconds, **arguments)
-    return gather(futures, _TIMEOUT)
+    return gather(futures)

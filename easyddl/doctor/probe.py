@@ -20,6 +20,8 @@ _BATCH = 8
 _CHUNK = bytes(1 << 18)
 _WINDOW = 0.08  # seconds; the bandwidth is measured in the best window
 _SILENCE = 8
+_REACH = 3.2  # seconds, in which the kernel repeats a lost first packet after 1 and 3 seconds
+_ATTEMPTS = 256  # at once
 
 
 def connect_to_first(addresses, connect):
@@ -44,39 +46,43 @@ def connect_to_first(addresses, connect):
     raise first or OSError("the host has no address")
 
 
-def reach(addresses, ports, timeout=3.2):
-    """Tries the ports of another host.
-
-    The default timeout lets the kernel repeat a lost first packet, which it does after 1 and
-    3 seconds.
+def reach(targets):
+    """Tries the ports of other hosts.
 
     Args:
-        addresses: List of strings.
-        ports: List of integers.
-        timeout: Number. The seconds to wait for each port.
+        targets: Dictionary by host of pairs: the list of its addresses, and that of its ports.
 
     Returns:
-        Dictionary: `address`, the first address that answers, or `None`; `ports`, a dictionary
-        that has for each port the reason why it cannot be reached, or `None` if it can.
+        Dictionary by host of dictionaries: `address`, the first address that answers, or `None`;
+        `ports`, a dictionary that has for each port the reason why it cannot be reached, or `None`
+        if it can.
     """
-
-    def attempt(port):
-        def connect(address):
-            return socket.create_connection((address, port), timeout)
-
-        try:
-            with connect_to_first(addresses, connect) as connection:
-                return connection.getpeername()[0], None
-        except OSError as error:
-            return None, str(error.strerror or error)
-
     # Try all ports at once, because each port that a firewall closes takes the whole timeout.
-    with concurrent.futures.ThreadPoolExecutor(len(ports)) as pool:
-        answers = dict(zip(ports, pool.map(attempt, ports), strict=True))
-    return {
-        "address": next((address for address, _ in answers.values() if address), None),
-        "ports": {str(port): reason for port, (_, reason) in answers.items()},
-    }
+    with concurrent.futures.ThreadPoolExecutor(_ATTEMPTS) as pool:
+        attempts = {
+            host: {port: pool.submit(_attempt, addresses, port) for port in ports}
+            for host, (addresses, ports) in targets.items()
+        }
+    found = {}
+    for host, of_host in attempts.items():
+        answers = {str(port): attempt.result() for port, attempt in of_host.items()}
+        address = next((address for address, _ in answers.values() if address), None)
+        reasons = {port: reason for port, (_, reason) in answers.items()}
+        found[host] = {"address": address, "ports": reasons}
+    return found
+
+
+def _attempt(addresses, port):
+    """Returns the address at which a port can be reached, and the reason why it cannot."""
+
+    def connect(address):
+        return socket.create_connection((address, port), _REACH)
+
+    try:
+        with connect_to_first(addresses, connect) as connection:
+            return connection.getpeername()[0], None
+    except OSError as error:
+        return None, str(error.strerror or error)
 
 
 def measure(token, address, port, packets, seconds):

@@ -5,6 +5,7 @@ import textwrap
 from easyddl.doctor import link_faults
 from easyddl.doctor.finding import Level
 from easyddl.hosts.topology_tree import counted
+from easyddl.launch.output import text_table
 from easyddl.machine.units import seconds, size
 
 _VERSION = 1  # of the JSON format
@@ -112,7 +113,7 @@ def _hosts(results):
                 hardware["model"] or "-",
             ]
         )
-    return _table(rows)
+    return text_table.lines(rows, range(len(rows[0])))
 
 
 def _matrix(results, title, value):
@@ -121,7 +122,7 @@ def _matrix(results, title, value):
     for a in hosts:
         links = [results.links.get((a, b)) for b in hosts]
         rows.append([f"from {a}", *(value(link) if link else "" for link in links)])
-    return _table(rows)
+    return text_table.lines(rows, range(len(rows[0])))
 
 
 def _rate(link):
@@ -130,14 +131,6 @@ def _rate(link):
 
 def _rtt(link):
     return "-" if link.min_rtt is None else f"{1e3 * link.min_rtt:.3g}"
-
-
-def _table(rows):
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
 
 
 def _verdict(results):

@@ -2,16 +2,18 @@
 
 import hashlib
 import importlib.util
+import os
 import pathlib
 import platform
 import re
 import subprocess
 import sys
 
+from easyddl.machine import process_tree
 from easyddl.machine.packages import version_of
 from easyddl.runtime import keras_backend, mpi_library
 
-_PRINT_MPI = [sys.executable, "-m", "easyddl.doctor.software"]
+_CHECK_MPI = [sys.executable, "-m", "easyddl.doctor.software"]
 _BACKENDS = {
     "tensorflow": ("tensorflow", "tensorflow-cpu"),
     "jax": ("jax",),
@@ -20,8 +22,6 @@ _BACKENDS = {
 _NCCL = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")
 _DRIVER = pathlib.Path("/proc/driver/nvidia/version")
 _TIMEOUT = 40
-
-_running = set()
 
 
 def facts():
@@ -66,12 +66,6 @@ def backends():
     return {name: version_of(*packages) for name, packages in _BACKENDS.items()}
 
 
-def end_programs():
-    """Kills the programs that are still running."""
-    for program in list(_running):
-        program.kill()
-
-
 def folder():
     """Returns the folder of the package easyddl that is in use."""
     spec = importlib.util.find_spec("easyddl.doctor")
@@ -92,10 +86,18 @@ def _mpi():
     Returns:
         Pair: the name and version of the MPI, and the error. One of them is `None`.
     """
-    output, problem = _ask(_PRINT_MPI)
-    if problem:
-        return None, problem
-    first = next((line for line in output.splitlines() if line.strip("\0 ")), "")
+    own = os.getpid()
+    try:
+        done = subprocess.run(
+            _CHECK_MPI, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            timeout=_TIMEOUT, preexec_fn=lambda: process_tree.die_with_parent(own),
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return None, f"it did not load within {_TIMEOUT} seconds"
+    if done.returncode != 0:
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        return None, lines[-1] if lines else f"exit status {done.returncode}"
+    first = next((line for line in done.stdout.splitlines() if line.strip("\0 ")), "")
     return " ".join(first.strip("\0 ").split(",")[0].replace("Version:", "").split()), None
 
 
@@ -107,36 +109,7 @@ def _driver():
     return found[1] if found else None
 
 
-def _ask(command):
-    """Runs a program, and returns its output.
-
-    Returns:
-        Pair: the output, and the error or `None`.
-    """
-    program = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-    )
-    _running.add(program)
-    try:
-        output, errors = program.communicate(timeout=_TIMEOUT)
-    except subprocess.TimeoutExpired:
-        program.kill()
-        program.communicate()
-        return "", f"it did not load within {_TIMEOUT} seconds"
-    finally:
-        _running.discard(program)
-    if program.returncode != 0:
-        lines = [line.strip() for line in errors.splitlines() if line.strip()]
-        return "", lines[-1] if lines else f"exit status {program.returncode}"
-    return output, None
-
-
-if __name__ == "__main__":
+if __name__ == "__main__":  # in the separate process of `_mpi`
     mpi = mpi_library.load_mpi()
     mpi_library.load_core(mpi)
     print(mpi.Get_library_version())

@@ -49,16 +49,17 @@ class BackgroundProgram:
         """Returns whether the program has ended."""
         return self.status is not None
 
-    def output(self, most):
+    def output(self, most=None):
         """Returns the end of what the program has printed, as a string.
 
         Args:
-            most: Integer. The number of bytes that are read.
+            most: Integer. The number of bytes that are read. Defaults to `None`, all.
         """
         # `pread` does not change the position in the file, at which the program writes.
         descriptor = self._output.fileno()
-        start = max(0, os.fstat(descriptor).st_size - most)
-        return os.pread(descriptor, most, start).decode(errors="replace")
+        size = os.fstat(descriptor).st_size
+        most = size if most is None else most
+        return os.pread(descriptor, most, max(0, size - most)).decode(errors="replace")
 
     def ask_to_end(self):
         """Sends SIGTERM, which `easyddl run` passes on to its ranks."""
@@ -66,7 +67,7 @@ class BackgroundProgram:
             self._process.send_signal(signal.SIGTERM)
 
     def wait(self, seconds):
-        """Returns whether the program ends within some seconds."""
+        """Returns whether the program ends within some seconds; `None` waits for its end."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
         return self.has_ended()
@@ -76,6 +77,12 @@ class BackgroundProgram:
         if not self.has_ended():
             process_tree.kill_with_descendants(self._process.pid)
         self.wait(_KILL)
+
+    def end_within(self, seconds):
+        """Asks the program to end, and kills it if it still runs after some seconds."""
+        self.ask_to_end()
+        if not self.wait(seconds):
+            self.kill()
 
     def close(self):
         """Closes the file of the output."""

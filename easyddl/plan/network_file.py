@@ -180,16 +180,6 @@ def _of_slurm(text, place, rate, uplink):
                     f"Received: Switches of {switch}: {','.join(below)}"
                 )
             links.append(Link((name, switch), uplink, 0.0))
-    for switch in children:
-        at, seen = switch, []
-        while at in parents:
-            if at in seen:
-                raise ValueError(
-                    f"`{lines[switch]}`: the switches {', '.join(seen)} are a loop, and a tree has "
-                    f"none. Received: {at} below {parents[at]}"
-                )
-            seen.append(at)
-            at = parents[at]
     if not hosts:
         raise ValueError(
             f"`{place}` names no host. It needs a line such as `SwitchName=s1 Nodes=h1`."

@@ -118,10 +118,7 @@ def read(path, argument="--plan"):
     if "order" not in file.table:
         raise file.error("order", None, "the key 'order' must name the outermost groups")
     order = _strings(file, "order", file.table["order"])
-    nest, names, placed = _nest(file, order, members, hosts)
-    for host in hosts:
-        if host not in placed:
-            raise file.error("hosts", file.table["hosts"], f"the host {host} is in no group")
+    nest, names = _nest(file, order, members, hosts)
     return nest, names, _rules(file, cost.depth(nest))
 
 
@@ -150,8 +147,8 @@ def _rules(file, levels):
 
 
 def _members(file, tables, hosts):
-    """Returns the members of each group by its name, and their place in the file."""
-    members, group_of = {}, {}
+    """Returns the members of each group by its name, with its place in the file."""
+    members = {}
     for index, table in enumerate(tables):
         place = {"table": "groups", "index": index}
         name = table["name"]
@@ -164,48 +161,43 @@ def _members(file, tables, hosts):
         inside = _strings(file, "members", table["members"], **place)
         if not inside:
             raise file.error("members", inside, f"the group {name} has no member", **place)
-        for each in inside:
-            if each in group_of:
-                problem = f"{each} is in the group {group_of[each]} already"
-                raise file.error("members", inside, problem, **place)
-            group_of[each] = name
         members[name] = (inside, place)
     return members
 
 
 def _nest(file, order, members, hosts):
-    names, placed, known = {}, [], set(hosts)
+    """Returns the nest of the groups, and a dict of their names."""
+    nests = {host: host for host in hosts}
 
-    def build(name, key, value, place, above):
-        if name in above:
-            loop = " > ".join((*above, name))
-            raise file.error(key, value, f"the group {name} contains itself: {loop}", **place)
-        if name in known:
-            placed.append(name)
-            return name
-        if name not in members:
-            problem = f"{name} is none of the hosts and none of the groups"
-            raise file.error(key, value, problem, **place)
-        inside, own = members[name]
-        children = [build(each, "members", inside, own, (*above, name)) for each in inside]
-        return join(children, "members", inside, own, name)
-
-    def join(children, key, value, place, name=None):
-        group = tuple(children)
-        if len({cost.depth(child) for child in group}) > 1:
+    def join(inside, key, place):
+        """Returns the nest of some members; `None` if the nest of one is not known yet."""
+        for each in inside:
+            if each not in nests and each not in members:
+                problem = f"{each} is none of the hosts and none of the groups"
+                raise file.error(key, inside, problem, **place)
+        if any(each not in nests for each in inside):
+            return None
+        nest = tuple(nests[each] for each in inside)
+        if len(set(map(cost.depth, nest))) > 1:
             problem = "the members of a group must have the same number of levels below them"
-            raise file.error(key, value, problem, **place)
-        if name is not None:
-            names[group] = name
-        return group
+            raise file.error(key, inside, problem, **place)
+        return nest
 
-    children = [build(name, "order", order, {}, ()) for name in order]
-    nest = join(children, "order", order, {})
-    for name, (inside, place) in members.items():
-        if name not in names.values():
-            problem = f"the group {name} is in no other group and not in the order, or in a loop"
-            raise file.error("members", inside, problem, **place)
-    return nest, names, set(placed)
+    waiting = list(members)
+    while waiting:
+        found = {name: join(members[name][0], "members", members[name][1]) for name in waiting}
+        nests.update({name: nest for name, nest in found.items() if nest is not None})
+        if not any(found.values()):
+            inside, place = members[waiting[0]]
+            raise file.error("members", inside, f"the group {waiting[0]} contains itself", **place)
+        waiting = [name for name in waiting if name not in nests]
+    nest = join(order, "order", {})
+    placed = cost.hosts_of(nest)
+    for host in hosts:
+        if placed.count(host) != 1:
+            problem = f"the host {host} is in {placed.count(host)} of the groups and their groups"
+            raise file.error("order", order, problem)
+    return nest, {nests[name]: name for name in members}
 
 
 def _strings(file, key, value, **place):

@@ -10,6 +10,7 @@ partitions are then ordered. In a group of up to 8, the order of a ring is solve
 
 import dataclasses
 import functools
+import importlib.util
 import itertools
 import math
 
@@ -64,17 +65,14 @@ def plan(graph, hosts, size):
     nests = [tuple(walk), *_nests(graph, walk, is_small)]
     seconds = functools.cache(lambda nest: _seconds(graph, nest, size))
     by_cost = sorted(nests, key=seconds)
-    solver = _Solver()
-    ordered = [
-        _ordered(graph, nest, size, seconds, solver) for nest in by_cost[: _KEPT_NESTS[is_small]]
-    ]
+    ordered = [_ordered(graph, nest, size, seconds) for nest in by_cost[: _KEPT_NESTS[is_small]]]
     best = tuple(hosts)
     for nest in sorted(ordered, key=cost.depth):
         if seconds(nest) < seconds(best) * (1 - _TOLERANCE):
             best = nest
     if not is_small:
         method = "clusters by rate, then 2-opt"
-    elif solver.is_missing:
+    elif not _has_scipy():
         method = "all groups, then 2-opt, because SciPy is not installed"
     else:
         method = "all groups, exact rings"
@@ -230,22 +228,11 @@ def _kind(graph, host):
 # ---- order
 
 
-class _Solver:
-    """Solves the order of rings, if SciPy is installed."""
-
-    def __init__(self):
-        self.is_missing = False
-
-    def solve(self, arcs, rates):
-        """Returns the members in their order; `None` without SciPy."""
-        try:
-            return ring_order.solve(arcs, rates)
-        except ImportError:
-            self.is_missing = True
-            return None
+def _has_scipy():
+    return importlib.util.find_spec("scipy") is not None
 
 
-def _ordered(graph, nest, size, seconds, solver):
+def _ordered(graph, nest, size, seconds):
     """Returns a nest with the best orders of the members of its groups that were found.
 
     Args:
@@ -253,12 +240,11 @@ def _ordered(graph, nest, size, seconds, solver):
         nest: A nest of hosts.
         size: Number. The bytes to reduce.
         seconds: Function of a nest that returns its time.
-        solver: `_Solver`.
     """
     best = nest
     for level in range(cost.depth(nest)):
         for algorithm in ("ring", "halving"):
-            reorder = functools.partial(_reordered, graph, best, level, size, algorithm, solver)
+            reorder = functools.partial(_reordered, graph, best, level, size, algorithm)
             changed = _map_groups(best, level, reorder)
             if seconds(changed) < seconds(best) * (1 - _TOLERANCE):
                 best = changed
@@ -271,7 +257,7 @@ def _map_groups(nest, level, function):
     return tuple(_map_groups(child, level, function) for child in nest)
 
 
-def _reordered(graph, nest, level, size, algorithm, solver, group):
+def _reordered(graph, nest, level, size, algorithm, group):
     """Returns a group of a nest with its members in the best order for an algorithm."""
     owners, is_last = cost.owners_of(nest), level + 1 == cost.depth(nest)
     n, kept = len(group), owners[level]
@@ -288,7 +274,10 @@ def _reordered(graph, nest, level, size, algorithm, solver, group):
                 (i, j): _arc(graph, lanes[i], lanes[j], shard / kept)
                 for i, j in itertools.permutations(range(n), 2)
             }
-            order = list(range(n)) if _is_least(graph, arcs) else solver.solve(arcs, graph.rates)
+            if _is_least(graph, arcs):
+                order = list(range(n))
+            elif _has_scipy():
+                order = ring_order.solve(arcs, graph.rates)
         if order is None:
             order = _two_opt(graph, lanes, shard / kept)
     return tuple(group[index] for index in order)

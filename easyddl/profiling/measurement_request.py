@@ -4,7 +4,6 @@ The request is an environment variable of all ranks. The answer is a line in the
 because rank 0 may run on a host that shares no files with `easyddl scaling`.
 """
 
-import dataclasses
 import json
 import os
 
@@ -13,27 +12,20 @@ VARIABLE = "_EASYDDL_SCALING"
 _MARK = "_easyddl_scaling "  # the beginning of the answer's line
 
 
-@dataclasses.dataclass(frozen=True)
-class MeasurementRequest:
-    """A request to measure steps of a training, and then to end the job.
+def assignment(steps, warmup):
+    """Returns the assignment of the environment variable.
 
-    Attributes:
+    Args:
         steps: Integer. The number of batches of a rank to measure.
         warmup: Integer. The number of batches of a rank to leave out before the measurement.
     """
-
-    steps: int
-    warmup: int
-
-    def as_text(self):
-        """Returns the value of the environment variable."""
-        return json.dumps(dataclasses.asdict(self))
+    return f"{VARIABLE}={steps},{warmup}"
 
 
-def from_environment():
-    """Returns the `MeasurementRequest`; `None` unless `easyddl scaling` started this process."""
+def requested():
+    """Returns the numbers of `assignment`; `None` unless `easyddl scaling` started this process."""
     text = os.environ.get(VARIABLE)
-    return MeasurementRequest(**json.loads(text)) if text else None
+    return tuple(map(int, text.split(","))) if text else None
 
 
 def answer(measured):

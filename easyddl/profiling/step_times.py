@@ -1,6 +1,5 @@
 """The durations of a job's training steps: recorded on each rank, and combined over all ranks."""
 
-import itertools
 import typing
 
 LEAST = 3  # the smallest number of steps of which a median is meaningful
@@ -13,7 +12,7 @@ class Step(typing.NamedTuple):
 
     Attributes:
         epoch: Integer. The number of the epoch since the recording began.
-        number: Integer. The number of the step in its epoch.
+        place: Integer. The number of batches of this rank in the epoch up to the end of the step.
         seconds: Float. The time from the end of the step before it to its own end.
         waited: Float. The part of these seconds in which the rank waited for averaged gradients,
             with its own gradients all submitted. `None` if it is not measured.
@@ -22,25 +21,11 @@ class Step(typing.NamedTuple):
     """
 
     epoch: int
-    number: int
+    place: int
     seconds: float
     waited: float | None
     samples: int
     batches: int
-
-
-class _Epoch:
-    """The records of an epoch.
-
-    Attributes:
-        taken: List with a pair for each step that has begun: the numbers of samples and of batches
-            of all earlier steps.
-        ended: Dict from the number of each step that has ended to its end and the time waited.
-    """
-
-    def __init__(self):
-        self.taken = []
-        self.ended = {}
 
 
 class StepRecorder:
@@ -48,76 +33,50 @@ class StepRecorder:
 
     The first step of an epoch is left out, because its start is not the end of another step. The
     first step with a smaller batch, such as the last one of an epoch, is left out too, because
-    frameworks may compile it again. The end of a step may be recorded after the start of the next
-    step.
+    frameworks may compile it again.
 
     Args:
         warmup: Integer. The number of batches, from the first one on, that are left out.
+        samples: Integer. The number of samples before the first step.
+        batches: Integer. The number of batches before the first step.
+
+    Attributes:
+        steps: List of `Step`.
     """
 
-    def __init__(self, warmup):
-        self._warmup = warmup
-        self._epochs = []
+    def __init__(self, warmup, samples=0, batches=0):
+        self.steps = []
+        self._counts_from = batches + warmup
+        self._epoch = -1
+        self._last = (-1, 0.0, None, samples, batches)  # what `end_step` got
+        self._sizes = set()  # pairs of samples and batches
 
-    def begin_step(self, number, samples, batches):
-        """Records the start of a step.
-
-        Args:
-            number: Integer. The number of the step in its epoch, from 0.
-            samples: Integer. The number of samples of all earlier steps.
-            batches: Integer. The number of batches of all earlier steps.
-        """
-        if number == 0 or not self._epochs:
-            self._epochs.append(_Epoch())
-        self._epochs[-1].taken.append((samples, batches))
-
-    def end_step(self, number, time, waited):
+    def end_step(self, place, time, waited, samples, batches, counts=True):
         """Records the end of a step.
 
         Args:
-            number: Integer. The number of the step in its epoch, from 0.
+            place: Integer. The number of batches of this rank in the epoch so far.
             time: Float, in seconds.
-            waited: Float. The seconds that all steps so far have waited; `None` if not measured.
+            waited: Float. The seconds that all steps so far have waited for averaged gradients;
+                `None` if they are not measured.
+            samples: Integer. The number of samples of all steps so far.
+            batches: Integer. The number of batches of all steps so far.
+            counts: Boolean. Whether all ranks had a batch in the step.
         """
-        self._epochs[-1].ended[number] = (time, waited)
-
-    def steps(self, samples, batches):
-        """Returns the list of `Step` so far.
-
-        Args:
-            samples: Integer. The number of samples of all steps.
-            batches: Integer. The number of batches of all steps.
-        """
-        ends = [epoch.taken[0] for epoch in self._epochs[1:]]
-        found, sizes = [], set()
-        for number, end in enumerate([*ends, (samples, batches)][: len(self._epochs)]):
-            found += self._steps_of(number, end, sizes)
-        return found
-
-    def _steps_of(self, number, end, sizes):
-        """Yields the steps of an epoch.
-
-        Args:
-            number: Integer. The number of the epoch.
-            end: Pair. The samples and batches of all steps up to the end of the epoch.
-            sizes: Set of pairs: the numbers of samples and batches of earlier steps. The sizes of
-                this epoch's steps are added.
-        """
-        epoch, first = self._epochs[number], self._epochs[0].taken[0][1]
-        for step, (before, after) in enumerate(itertools.pairwise([*epoch.taken, end])):
-            size = after[0] - before[0], after[1] - before[1]
-            compiles = size not in sizes and len(sizes) < _SIZES
-            sizes.add(size)
-            is_measured = {step - 1, step} <= epoch.ended.keys()
-            if compiles or not is_measured or before[1] - first < self._warmup:
-                continue
-            (begin, waited_before), (ended, waited) = epoch.ended[step - 1], epoch.ended[step]
-            wait = None if None in (waited, waited_before) else waited - waited_before
-            yield Step(number, step, ended - begin, wait, *size)
+        last_place, last_time, last_waited, last_samples, last_batches = self._last
+        self._last = (place, time, waited, samples, batches)
+        size = samples - last_samples, batches - last_batches
+        is_first = place - size[1] != last_place
+        self._epoch += is_first
+        compiles = size not in self._sizes and len(self._sizes) < _SIZES
+        self._sizes.add(size)
+        if counts and not is_first and not compiles and last_batches >= self._counts_from:
+            wait = None if None in (waited, last_waited) else waited - last_waited
+            self.steps.append(Step(self._epoch, place, time - last_time, wait, *size))
 
 
 def are_enough(steps, batches):
-    """Returns whether a rank has at least `LEAST` steps with at least `batches` batches."""
+    """Returns whether a rank has at least `LEAST` steps, with at least `batches` batches."""
     return len(steps) >= LEAST and sum(step.batches for step in steps) >= batches
 
 
@@ -161,7 +120,7 @@ def combine(ranks, batches):
 
 def _common(ranks, batches):
     """Returns the steps that all ranks have measured, each as a list of `Step` by rank."""
-    by_place = [{(step.epoch, step.number): step for step in steps} for steps in ranks]
+    by_place = [{(step.epoch, step.place): step for step in steps} for steps in ranks]
     places = sorted(set.intersection(*(set(steps) for steps in by_place)))
     together = []
     for place in places:

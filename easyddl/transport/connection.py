@@ -352,6 +352,17 @@ def keep_alive(sock, seconds):
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, probes)
 
 
+def end_if_unanswered(sock, seconds):
+    """Makes the kernel end a connection, idle or not, if the other host does not answer.
+
+    Args:
+        sock: Connected socket.
+        seconds: Integer. The time without an answer after which the connection ends.
+    """
+    keep_alive(sock, seconds)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * seconds)
+
+
 def _is_ready(sock, event, seconds):
     poll = select.poll()
     poll.register(sock, event)

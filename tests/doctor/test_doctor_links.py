@@ -67,14 +67,6 @@ def test_one_bad_link_is_named(bad, fault, word, count):
     assert findings[0].advice
 
 
-def test_a_link_that_is_bad_both_ways_is_one_finding():
-    names = hosts(5)
-    bad = [(("h2", "h4"), link(rtt=20e-3)), (("h4", "h2"), link(rtt=20e-3, lost=30))]
-    findings = judge_links.links(names, network_of(names, bad))
-    assert warned(findings) == [("h2", "h4")]
-    assert "from h4 to h2 are lost" in findings[0].message
-
-
 @pytest.mark.parametrize("count", [3, 4, 8])
 def test_a_host_is_named_if_most_of_its_links_are_bad(count):
     names = hosts(count)
@@ -83,18 +75,34 @@ def test_a_host_is_named_if_most_of_its_links_are_bad(count):
     assert warned(findings) == [("h3",)]
 
 
-def test_a_bad_host_and_a_bad_link_elsewhere_are_both_named():
-    names = hosts(8)
-    bad = [((other, "h3"), link(lost=50)) for other in names if other != "h3"]
-    bad += [(("h1", "h8"), link(rate=GIGABIT / 3))]
-    assert warned(judge_links.links(names, network_of(names, bad))) == [("h3",), ("h1", "h8")]
+SLOW, LATE, LOSSY = link(rate=GIGABIT / 3), link(rtt=20e-3), link(rtt=20e-3, lost=30)
 
 
-def test_two_bad_links_of_one_host_among_many_are_links():
-    names = hosts(8)
-    bad = [(("h1", "h2"), link(rtt=20e-3)), (("h1", "h3"), link(rtt=20e-3))]
-    findings = judge_links.links(names, network_of(names, bad))
-    assert warned(findings) == [("h1", "h2"), ("h1", "h3")]
+@pytest.mark.parametrize(
+    ("bad", "expected", "word"),
+    [
+        # A link that is bad both ways is one finding.
+        ({("h2", "h4"): LATE, ("h4", "h2"): LOSSY}, [("h2", "h4")], "from h4 to h2 are lost"),
+        # A bad host and a bad link elsewhere are both named.
+        (
+            {**{(f"h{i}", "h3"): link(lost=50) for i in (1, 2, 4, 5, 6, 7, 8)}, ("h1", "h8"): SLOW},
+            [("h3",), ("h1", "h8")],
+            "the network connection of h3 is bad",
+        ),
+        # Two bad links of one host among many are links.
+        ({("h1", "h2"): LATE, ("h1", "h3"): LATE}, [("h1", "h2"), ("h1", "h3")], "20 ms"),
+        # A link is accused only if it was bad again.
+        ({("h1", "h2"): link(rtt=20e-3, confirmed=False)}, [], "alike"),
+        # Nothing could be measured.
+        ({("h1", "h2"): Link(problems=["x", "timed out"], confirmed=True)}, [("h1", "h2")],
+         "timed out"),
+    ],
+)  # fmt: skip
+def test_the_bad_links_of_eight_hosts(bad, expected, word):
+    findings = judge_links.links(hosts(8), network_of(hosts(8), bad.items()))
+    assert warned(findings) == expected
+    assert word in findings[0].message
+    assert (findings[0].level is Level.ERROR) == (word == "timed out")
 
 
 def test_chance_is_no_fault():
@@ -106,21 +114,6 @@ def test_chance_is_no_fault():
     }
     assert link_faults.confirmed(measured) == {}
     assert warned(judge_links.links(names, measured)) == []
-
-
-def test_a_link_is_accused_only_if_it_was_bad_again():
-    names = hosts(4)
-    measured = network_of(names, [(("h1", "h2"), link(rtt=20e-3, confirmed=False))])
-    assert warned(judge_links.links(names, measured)) == []
-
-
-def test_a_link_without_any_measurement_is_an_error():
-    names = hosts(4)
-    broken = Link(problems=["timed out", "timed out"], confirmed=True)
-    findings = judge_links.links(names, network_of(names, [(("h1", "h2"), broken)]))
-    assert warned(findings) == [("h1", "h2")]
-    assert findings[0].level is Level.ERROR
-    assert "timed out" in findings[0].message
 
 
 def test_two_hosts_far_apart_are_warned_about():

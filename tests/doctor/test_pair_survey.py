@@ -51,9 +51,9 @@ def agents(monkeypatch):
     found = Agents()
     wait = concurrent.futures.wait
 
-    def answer_and_wait(futures, timeout):
+    def answer_and_wait(futures):
         found.answer()
-        return wait(futures, timeout)
+        return wait(futures)
 
     monkeypatch.setattr(concurrent.futures, "wait", answer_and_wait)
     return found

@@ -12,7 +12,7 @@ WIRE = str(pathlib.Path(__file__).with_name("slow_wire.py"))
 FAULTS = ("rate", "delay", "loss")
 
 
-def doctor(net, *options, env=None, hosts=None, timeout=120):
+def doctor(net, *options, hosts=None, timeout=120):
     """Runs `easyddl doctor` on the first host.
 
     Returns:
@@ -21,7 +21,7 @@ def doctor(net, *options, env=None, hosts=None, timeout=120):
     names = ",".join(hosts or net.hosts)
     line = ["-m", "easyddl", "doctor", "-H", names, "--rsh", net.rsh, "--json", *options]
     command = net.on(net.hosts[0], [sys.executable, *line])
-    done = mpi.run_command(command, net.environment(env), timeout)
+    done = mpi.run_command(command, net.environment(), timeout)
     start = done.stdout.find("{\n")
     assert start >= 0, done.stdout
     return done.returncode, json.loads(done.stdout[start:])

@@ -173,12 +173,6 @@ def test_the_verdict_counts_the_ranks_with_the_same_error():
     assert "The error, also of 19 other ranks:" in verdict.text_of(many[0], many)
 
 
-def test_errors_that_differ_in_an_address_are_the_same():
-    same = (printed(TypeError(f"<A object at 0x7f65c2a418{n}0> is no number")) for n in range(3))
-    ranks = [failed_rank(n, text, 1.0 + n, told(n, text)) for n, text in enumerate(same)]
-    assert "The error, also of ranks 1, 2:\n" in verdict.text_of(ranks[0], ranks)
-
-
 def test_the_first_rank_of_those_with_the_same_error_is_named():
     text = printed(an_error())
     ranks = [failed_rank(number, text, 3.0 - number) for number in range(3)]

@@ -1,9 +1,6 @@
 """Ranks of a real Jupyter kernel."""
 
-import os
-import pathlib
 import re
-import time
 
 import mpi
 import pytest
@@ -81,15 +78,6 @@ def kernel(folders):
     kernel.end()
 
 
-def ended(pids):
-    limit = time.monotonic() + 20
-    while time.monotonic() < limit:
-        if not any(pathlib.Path(f"/proc/{pid}").exists() for pid in pids):
-            return True
-        time.sleep(0.05)
-    return False
-
-
 TRAIN = """
 import easyddl as ddl
 ranks = ddl.Ranks(2)
@@ -130,39 +118,3 @@ def test_an_exception_shows_the_line_of_the_cell(kernel):
     assert (reply["status"], reply["ename"]) == ("error", "RankError")
     assert re.search(r"Rank 0 on host .*ZeroDivisionError", reply["evalue"])
     assert "return 1 / x" in reply["evalue"]
-
-
-def test_an_interrupt_of_the_cell_ends_the_ranks(kernel):
-    pids = kernel.value("ranks.run(os.getpid)")
-    code = """
-def rest():
-    import time
-    print("resting", flush=True)
-    time.sleep(600)
-
-ranks.run(rest)
-"""
-    seen = []
-
-    def interrupt(content):
-        if "resting" in content.get("text", "") and not seen:
-            seen.append(True)
-            kernel.manager.interrupt_kernel()
-
-    reply = kernel.run(code, interrupt)
-    assert seen and (reply["status"], reply["ename"]) == ("error", "KeyboardInterrupt")
-    assert ended(pids)
-    reply = kernel.run("ranks.run(os.getpid)")
-    assert "These ranks have ended: KeyboardInterrupt" in reply["evalue"]
-
-
-def test_ranks_end_with_the_kernel(folders):
-    kernel = Kernel(folders)
-    try:
-        pids = kernel.value(
-            "import easyddl as ddl; ranks = ddl.Ranks(2); [w.pid for w in ranks._group.ranks]"
-        )
-        assert len(pids) == 2 and all(os.path.exists(f"/proc/{pid}") for pid in pids)
-    finally:
-        kernel.end()
-    assert ended(pids)

@@ -43,27 +43,17 @@ def all_nests(hosts):
                 yield from itertools.product(*order)
 
 
-def check_exact(hosts, links, size, nests):
+@pytest.mark.parametrize("size", [2000, 1e5, 1e7])
+@pytest.mark.parametrize(
+    "name", [*names(4), *[pytest.param(name, marks=pytest.mark.full) for name in names(5)]]
+)
+def test_exact_search_finds_the_best_of_all_plans(name, size):
+    hosts, links = topologies.SMALL[name]
     graph = graph_of(hosts, links)
     found = planner.plan(graph, topologies.worst_order(hosts), size)
     assert found.method == "all groups, exact rings"
-    least = min(seconds(graph, nest, size) for nest in nests)
+    least = min(seconds(graph, nest, size) for nest in all_nests(hosts))
     assert seconds(graph, found.nest, size) == pytest.approx(least, rel=1e-6), found
-
-
-@pytest.mark.parametrize("size", [2000, 1e5, 1e7])
-@pytest.mark.parametrize("name", names(4))
-def test_exact_search_finds_the_best_of_all_plans(name, size):
-    hosts, links = topologies.SMALL[name]
-    check_exact(hosts, links, size, all_nests(hosts))
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("size", [1e5, 1e7])
-@pytest.mark.parametrize("name", names(5))
-def test_exact_search_finds_the_best_of_all_plans_of_five(name, size):
-    hosts, links = topologies.SMALL[name]
-    check_exact(hosts, links, size, all_nests(hosts))
 
 
 @pytest.mark.parametrize("name", names(5, 6))

@@ -139,12 +139,6 @@ def test_while_a_rank_is_out_of_batches(fault, expected, backend, ranks):
         assert "ValueError: on purpose" in output
 
 
-@pytest.mark.gate
-def test_on_several_hosts():
-    output = run_faulty(3, "kill", 1, backend="jax", env={"EASYDDL_HOSTS": "a,b,b"})
-    assert re.search(rf"rank 1 on host b .*{DIED}", output), output
-
-
 @pytest.mark.parametrize(
     "racks",
     [

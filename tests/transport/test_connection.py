@@ -167,15 +167,6 @@ def test_what_is_no_message_is_an_error(data):
         Incoming().add(data)
 
 
-def test_a_connection_that_brings_no_message_is_lost():
-    near, far = linked(protocol.LARGEST)
-    near.socket.sendall(with_header(b"no JSON"))
-    with pytest.raises(ConnectionLost, match="not a valid message"):
-        far.wait(TIMEOUT)
-    near.close()
-    far.close()
-
-
 @pytest.mark.parametrize("size", [1 << 62, (1 << 64) - 1])
 def test_what_no_memory_can_hold_is_an_error(size):
     with pytest.raises(ValueError, match="not a valid message"):

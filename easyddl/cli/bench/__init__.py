@@ -9,10 +9,7 @@ that must cross the network, from all hosts at once.
 """
 
 import argparse
-import json
-import pathlib
 import re
-import sys
 
 from easyddl.cli import _numbers, _output_files
 
@@ -65,18 +62,7 @@ def add_arguments(parser):
         help="number of rounds in which each algorithm is timed (default: 15)",
     )
     parser.add_argument("--busy", action="store_true", help="keep every core busy with other work")
-    parser.add_argument(
-        "--json",
-        metavar="FILE",
-        help="write all times to FILE; - writes to standard output, without the table",
-    )
-    parser.add_argument(
-        "--plot",
-        type=_output_files.picture,
-        metavar="FILE.png",
-        help="draw a picture (needs matplotlib: pip install easyddl[plot])",
-    )
-    parser.set_defaults(fail=parser.error)
+    _output_files.add_arguments(parser)
 
 
 def run(options):
@@ -166,10 +152,6 @@ def _write(results, options):
     from easyddl.cli.bench import bench_report
 
     if options.json is not None:
-        text = json.dumps(results, indent=1) + "\n"
-        if options.json == "-":
-            sys.stdout.write(text)
-        else:
-            pathlib.Path(options.json).write_text(text)
+        _output_files.write_json(results, options.json)
     if options.plot is not None:
         bench_report.plot(results, options.plot)

@@ -1,5 +1,7 @@
 """The table and the picture of `easyddl bench`."""
 
+from easyddl.launch.output import text_table
+
 LABELS = {
     "easyddl": "easyddl",
     "mpi": "MPI_Allreduce",
@@ -65,7 +67,7 @@ class Table:
 
     def _of_rounds(self, which, seconds):
         cells = [format_seconds(seconds.get(name)) for name in (*self._algorithms, *_BOUNDS)]
-        return self._line(which, [*cells, *[""] * (len(self._columns) - len(cells))]).rstrip()
+        return self._line(which, cells)
 
     def _medians(self, result):
         seconds, bounds = result["seconds"], result["bounds"]
@@ -81,8 +83,8 @@ class Table:
         return self._line(format_bytes(result["bytes"]), cells)
 
     def _line(self, name, cells):
-        padded = (cell.rjust(width) for cell, width in zip(cells, self._widths, strict=True))
-        return "  ".join([name.rjust(12), *padded])
+        cells = [*cells, *[""] * (len(self._columns) - len(cells))]
+        return text_table.line([name, *cells], [12, *self._widths])
 
 
 _COLORS = {
@@ -106,15 +108,12 @@ def plot(report, path):
         report: Dictionary with the content of the file that `easyddl bench --json` writes.
         path: String. The name of the file, ending in `.png`.
     """
-    # Not pyplot, which would look for a display.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter, NullFormatter
+    from matplotlib.figure import Figure  # not pyplot, which would look for a display
+    from matplotlib.ticker import EngFormatter, NullFormatter
 
     results = sorted(report["results"], key=lambda result: result["bytes"])
     sizes = [result["bytes"] for result in results]
     figure = Figure(figsize=(9, 5.5), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     lines = [("seconds", name) for name in report["algorithms"]]
     lines += [("bounds", name) for name in report["bounds"]]
@@ -140,16 +139,15 @@ def plot(report, path):
         for name in report["algorithms"]
     ]
     times += [result["bounds"][name] for result in results[-1:] for name in report["bounds"]]
-    for axis, scale, limits, values, tick in (
-        (axes.xaxis, axes.set_xscale, axes.set_xlim, sizes, _tick),
+    for axis, scale, limits, values, unit in (
+        (axes.xaxis, axes.set_xscale, axes.set_xlim, sizes, "B"),
         # The bounds of the smallest sizes are far below all other times.
-        (axes.yaxis, axes.set_yscale, axes.set_ylim, times, _tick_seconds),
+        (axes.yaxis, axes.set_yscale, axes.set_ylim, times, "s"),
     ):
         scale("log")
-        limits(
-            min(values) / 3.5, max(values) * 3.5
-        )  # more than a decade, so that a tick is visible
-        axis.set_major_formatter(FuncFormatter(lambda value, _, tick=tick: tick(value)))
+        # More than a decade, so that a tick is visible.
+        limits(min(values) / 3.5, max(values) * 3.5)
+        axis.set_major_formatter(EngFormatter(unit))
         axis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("data on each rank")
     axes.set_ylabel("time of a call (median, best to worst round)")
@@ -168,17 +166,3 @@ def title(report):
         f"host{'s' * (hosts > 1)}, {report['cores']} cores{' (busy)' * report['busy']}, "
         f"{report['mpi']}"
     )
-
-
-def _tick(size):
-    for power, unit in ((9, "GB"), (6, "MB"), (3, "kB")):
-        if size >= 10**power:
-            return f"{size / 10**power:g} {unit}"
-    return f"{size:g} B"
-
-
-def _tick_seconds(seconds):
-    for factor, unit in ((1, "s"), (1e3, "ms")):
-        if seconds * factor >= 0.999:
-            return f"{seconds * factor:g} {unit}"
-    return f"{seconds * 1e6:g} us"

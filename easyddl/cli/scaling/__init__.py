@@ -10,14 +10,11 @@ scaling.
 """
 
 import argparse
-import json
 import os
-import pathlib
 import shlex
 import sys
 
-from easyddl.cli import _numbers, _output_files
-from easyddl.hosts.topology_tree import counted
+from easyddl.cli import _hosts, _numbers, _output_files
 from easyddl.profiling import step_times
 
 SUMMARY = "run some steps of a script at several numbers of ranks, and show how it scales"
@@ -58,14 +55,7 @@ def add_arguments(parser):
         "--warmup", type=_numbers.positive, default=5, metavar="N",
         help="steps to leave out before these, because the first ones compile (default: 5)",
     )  # fmt: skip
-    parser.add_argument(
-        "--json", metavar="FILE",
-        help="write the measurements to FILE; - writes to standard output, without the table",
-    )  # fmt: skip
-    parser.add_argument(
-        "--plot", type=_output_files.picture, metavar="FILE.png",
-        help="draw a picture (needs matplotlib: pip install easyddl[plot])",
-    )  # fmt: skip
+    _output_files.add_arguments(parser)
     parser.add_argument(
         "program", nargs=argparse.REMAINDER, metavar="[--] PROGRAM ...",
         help="the program and its arguments, as in `python train.py`",
@@ -109,15 +99,10 @@ def _numbers_of_ranks(options, program):
     Raises:
         ValueError: If the hosts cannot run one of them.
     """
-    from easyddl.hosts import host_list, hostfile
     from easyddl.launch.start import placement
     from easyddl.launch.start.request import Request
 
-    listed, source = None, "-H"
-    if options.hosts is not None:
-        listed = host_list.parse(options.hosts)
-    elif options.hostfile is not None:
-        listed, source = hostfile.read(options.hostfile), f"--hostfile {options.hostfile}"
+    listed, source = _hosts.listed(options)
 
     def size(number):
         return placement.place(Request(program, number, listed, source), os.environ).size
@@ -134,52 +119,33 @@ def _doubled_to(largest):
 
 def _measure(numbers, program, options):
     """Measures the script at each number of ranks, and prints each result when it is measured."""
-    from easyddl.cli.scaling import scaling_job, scaling_verdict, table
+    from easyddl.cli.scaling import scaling_job, scaling_report, scaling_verdict
 
     def say(line):
         if options.json != "-":
             print(line, flush=True)
 
     measurements = []
-    say(_title(numbers, program, options))
-    say(table.header())
-    for number in numbers:
-        measurements.append(
-            scaling_job.measure(scaling_job.command(number, program, options), program)
-        )
-        say(table.row(measurements[-1], measurements[0]))
-    few = table.too_few(measurements, options.steps)
-    say("\n".join(["", *filter(None, [few, scaling_verdict.sentence(measurements)])]))
-    return measurements
-
-
-def _title(numbers, program, options):
     several = len(numbers) > 1 or numbers[0] > 1
-    return (
+    say(
         f"{options.steps} steps, after {options.warmup} for the warm-up, on "
         f"{', '.join(map(str, numbers))} rank{'s' * several}: {shlex.join(program)}"
     )
+    say(scaling_report.header())
+    for number in numbers:
+        line = scaling_job.command(number, program, options)
+        measurements.append(scaling_job.measure(line, program))
+        say(scaling_report.row(measurements[-1], measurements[0]))
+    few = scaling_report.too_few(measurements, options.steps)
+    say("\n".join(["", *few, scaling_verdict.sentence(measurements)]))
+    return measurements
 
 
 def _write(measurements, program, options):
-    from easyddl.cli.scaling import plot, table
+    from easyddl.cli.scaling import scaling_report
 
     if options.json is not None:
-        text = json.dumps(table.as_json(measurements, program), indent=1) + "\n"
-        if options.json == "-":
-            sys.stdout.write(text)
-        else:
-            pathlib.Path(options.json).write_text(text)
+        content = scaling_report.as_json(measurements, program)
+        _output_files.write_json(content, options.json)
     if options.plot is not None:
-        plot.draw(measurements, _where(program, measurements[-1].hosts), options.plot)
-
-
-def _where(program, hosts):
-    """Returns the title of the picture: the script, and the hosts, cores and GPUs."""
-    counts = {
-        "host": len(hosts),
-        "core": sum(host["cores"] for host in hosts),
-        "GPU": sum(host["gpus"] for host in hosts),
-    }
-    parts = [counted(count, noun) for noun, count in counts.items() if count > 0]
-    return f"{shlex.join(program)} on {', '.join(parts)}"
+        scaling_report.plot(measurements, program, options.plot)

@@ -1,16 +1,14 @@
 """The jobs of `easyddl scaling`. A job runs the script with `easyddl run` on some ranks."""
 
-import contextlib
-import math
+import dataclasses
 import os
 import shlex
-import signal
-import subprocess
+import statistics
 import sys
-import tempfile
 
-from easyddl.cli.scaling.measurement import Measurement
+from easyddl.hosts.topology_tree import counted
 from easyddl.machine import process_tree
+from easyddl.machine.background_program import BackgroundProgram
 from easyddl.profiling import measurement_request, step_times
 
 _LINES = 20  # lines of a job's output to show if it fails
@@ -29,6 +27,69 @@ class JobFailed(Exception):
         self.status = status
 
 
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """The measurement of a script at one number of ranks.
+
+    Attributes:
+        ranks: Integer. The number of ranks.
+        steps: Integer. The number of steps of each rank.
+        samples: Integer. The samples of all ranks in these steps.
+        seconds: Float. The time of these steps.
+        step_seconds: List of floats. The time of each step.
+        exposed: Float. The share of the time in which the ranks wait for averaged gradients; `None`
+            if it is not measured.
+        lag: Float. The part of `exposed` in which they wait for the slowest rank, or `None`.
+        reading_seconds: Float. The time that reading a batch takes by itself, or `None`.
+        threads: Integer. The number of compute threads of a rank.
+        hosts: List of dicts, by host: `host`, and the number of its `ranks`, `cores` and `gpus`.
+    """
+
+    ranks: int
+    steps: int
+    samples: int
+    seconds: float
+    step_seconds: list[float]
+    exposed: float | None
+    lag: float | None
+    reading_seconds: float | None
+    threads: int
+    hosts: list[dict]
+
+    @property
+    def rate(self):
+        """The samples per second of all ranks."""
+        return self.samples / self.seconds
+
+    @property
+    def batch(self):
+        """The mean number of samples of a rank in a step."""
+        return self.samples / self.steps / self.ranks
+
+    @property
+    def step(self):
+        """The mean time of a step, in seconds."""
+        return self.seconds / self.steps
+
+    @property
+    def median_step(self):
+        """The median time of a step, in seconds."""
+        return statistics.median(self.step_seconds)
+
+    @property
+    def input(self):
+        """The time to read a batch divided by the time of a step, or `None`."""
+        return None if self.reading_seconds is None else self.reading_seconds / self.step
+
+    def speed_up(self, first):
+        """Returns the rate divided by the rate of another measurement."""
+        return self.rate / first.rate
+
+    def efficiency(self, first):
+        """Returns the speed-up divided by the ideal speed-up, the ratio of the numbers of ranks."""
+        return self.speed_up(first) * first.ranks / self.ranks
+
+
 def command(ranks, program, options):
     """Returns the command line of a job.
 
@@ -37,9 +98,8 @@ def command(ranks, program, options):
         program: List of strings. The program and its arguments.
         options: Namespace. `steps`, `warmup`, `hosts` and `hostfile`.
     """
-    request = measurement_request.MeasurementRequest(options.steps, options.warmup)
     line = [sys.executable, "-m", "easyddl", "run", "-np", str(ranks), "--no-prefix", "--quiet"]
-    line += ["--env", f"{measurement_request.VARIABLE}={request.as_text()}"]
+    line += ["--env", measurement_request.assignment(options.steps, options.warmup)]
     for name in ("hosts", "hostfile"):
         value = getattr(options, name)
         line += [f"--{name}", value] if value is not None else []
@@ -58,8 +118,7 @@ def measure(line, program):
     """
     status, output = _run(line)
     measured, lines = measurement_request.split(output)
-    name, number = shlex.join(program), line[line.index("-np") + 1]
-    ranks = f"{number} rank{'s' * (number != '1')}"
+    name, ranks = shlex.join(program), counted(int(line[line.index("-np") + 1]), "rank")
     if status:
         shown = "\n".join(f"    {text}" for text in lines[-_LINES:])
         raise JobFailed(
@@ -79,36 +138,7 @@ def measure(line, program):
             "epoch, and steps in which a rank has no batch do not count. Train on more data or for "
             "more epochs, or pass a smaller --warmup."
         )
-    wrong = _impossible(measured)
-    if wrong is not None:
-        raise JobFailed(
-            f"`{name}` could not be measured on {ranks}: {wrong}. The efficiency would be wrong. "
-            "Run the command again; if the error stays, report it with the versions that `easyddl "
-            "info` prints."
-        )
     return Measurement(**measured)
-
-
-def _impossible(measured):
-    """Returns a description of an impossible value in a measurement; `None` without one.
-
-    Args:
-        measured: Dict, the answer of a job.
-    """
-    positive = {
-        "the samples of all steps are": [measured["samples"]],
-        "the seconds of all steps are": [measured["seconds"]],
-        "the seconds of a step are": measured["step_seconds"],
-    }
-    for what, values in positive.items():
-        for value in values:
-            if not 0 < value < math.inf:  # this also finds a NaN
-                return f"{what} {value}"
-    for name in ("exposed", "reading_seconds"):
-        value = measured[name]
-        if value is not None and not 0 <= value < math.inf:
-            return f"`{name}` is {value}"
-    return None
 
 
 def _run(line):
@@ -118,31 +148,10 @@ def _run(line):
         Pair: the exit status of the job, and its whole output.
     """
     own = os.getpid()
-    with tempfile.TemporaryFile() as output:  # unlike a pipe, a file never blocks the writer
-        process = subprocess.Popen(
-            line,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C reaches this process only
-            preexec_fn=lambda: process_tree.die_with_parent(own),
-        )
-        try:
-            status = process.wait()
-        finally:
-            _end(process)
-        output.seek(0)
-        text = output.read().decode(errors="replace")
-    return (status if status >= 0 else 128 - status), text
-
-
-def _end(process):
-    """Ends a job that still runs."""
-    if process.poll() is not None:
-        return
-    process.send_signal(signal.SIGTERM)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_TERMINATE)
-    if process.poll() is None:
-        process_tree.kill_with_descendants(process.pid)
-        process.wait()
+    job = BackgroundProgram(line, preexec_fn=lambda: process_tree.die_with_parent(own))
+    try:
+        job.wait(None)
+        return (job.status if job.status >= 0 else 128 - job.status), job.output()
+    finally:
+        job.end_within(_TERMINATE)
+        job.close()

@@ -1,7 +1,5 @@
 """The sentence of `easyddl scaling` on what limits the scaling of a script."""
 
-import dataclasses
-
 from easyddl.hosts.topology_tree import counted
 
 _GOOD = 0.9  # the efficiency from which on a script scales well
@@ -26,8 +24,8 @@ def sentence(measurements):
             f"Scales well: {last.ranks} ranks train {last.speed_up(first):.1f} times as fast as "
             f"{counted(first.ranks, 'rank')}."
         )
-    cause = losses(first, last).largest()
-    return _too_many(last) or _OF_CAUSE[cause](first, last)
+    found = losses(first, last)
+    return _too_many(last) or _explained(max(found, key=found.get), first, last)
 
 
 def _too_many(last):
@@ -44,28 +42,6 @@ def _too_many(last):
     return None
 
 
-@dataclasses.dataclass(frozen=True)
-class Losses:
-    """The seconds by which a step is longer than the ideal, by cause.
-
-    Attributes:
-        communication: Float. The reduction of gradients that no computation hides.
-        lag: Float. The wait for the slowest rank.
-        reading: Float. Reading the batch.
-        computing: Float. All other time: computation, callbacks and Keras itself.
-    """
-
-    communication: float
-    lag: float
-    reading: float
-    computing: float
-
-    def largest(self):
-        """Returns the name of the cause of the largest loss."""
-        causes = dataclasses.asdict(self)
-        return max(causes, key=causes.get)
-
-
 def losses(first, last):
     """Divides the time by which a step is longer than the ideal among its causes.
 
@@ -76,58 +52,53 @@ def losses(first, last):
         last: `Measurement`.
 
     Returns:
-        `Losses`.
+        Dict of seconds by cause.
+
+        - `communication`: the reduction of gradients that no computation hides.
+        - `lag`: the wait for the slowest rank.
+        - `reading`: reading the batch.
+        - `computing`: all other time: computation, callbacks and Keras itself.
     """
     ratio = last.batch / first.batch
-    busy = max(0.0, _busy(last) - ratio * _busy(first))
-    reading = 0.0
+    communication, lag, busy = (
+        now - ratio * before for now, before in zip(_parts(last), _parts(first), strict=True)
+    )
+    busy, reading = max(0.0, busy), 0.0
     if None not in (first.reading_seconds, last.reading_seconds):
         # Reading may overlap with computation. Then it lengthens the step by less than its time.
         reading = min(busy, max(0.0, last.reading_seconds - ratio * first.reading_seconds))
-    return Losses(
-        communication=_communication(last) - ratio * _communication(first),
-        lag=_lag(last) - ratio * _lag(first),
-        reading=reading,
-        computing=busy - reading,
-    )
+    return {
+        "communication": communication,
+        "lag": lag,
+        "reading": reading,
+        "computing": busy - reading,
+    }
 
 
-def _busy(measurement):
-    """Returns the seconds of a step in which a rank does not wait for gradients."""
-    return measurement.step * (1 - (measurement.exposed or 0.0))
+def _parts(measurement):
+    """Returns the seconds of a step in three parts: communication, lag and all other time."""
+    exposed, lag = measurement.exposed or 0.0, measurement.lag or 0.0
+    return [measurement.step * share for share in (exposed - lag, lag, 1 - exposed)]
 
 
-def _communication(measurement):
-    return measurement.step * ((measurement.exposed or 0.0) - (measurement.lag or 0.0))
-
-
-def _lag(measurement):
-    return measurement.step * (measurement.lag or 0.0)
-
-
-def _of_communication(first, last):
-    advice = "larger batches or a faster network" if len(last.hosts) > 1 else "larger batches"
-    share = _percent(last.exposed - last.lag)
-    return f"{share} of a step is communication that no computation hides: use {advice}."
-
-
-def _of_lag(first, last):
-    return (
-        f"The ranks wait for the slowest one for {_percent(last.lag)} of a step: give all ranks "
-        "equally fast cores and batches of equal cost."
-    )
-
-
-def _of_reading(first, last):
-    return (
-        f"The input pipeline takes {_percent(min(1.0, last.input))} of a step: cache the data, "
-        "read them in parallel or prefetch them."
-    )
-
-
-def _of_computing(first, last):
+def _explained(cause, first, last):
+    """Returns the sentence on the cause of the largest loss."""
+    if cause == "communication":
+        advice = "larger batches or a faster network" if len(last.hosts) > 1 else "larger batches"
+        share = _percent(last.exposed - last.lag)
+        return f"{share} of a step is communication that no computation hides: use {advice}."
+    if cause == "lag":
+        return (
+            f"The ranks wait for the slowest one for {_percent(last.lag)} of a step: give all "
+            "ranks equally fast cores and batches of equal cost."
+        )
+    if cause == "reading":
+        return (
+            f"The input pipeline takes {_percent(min(1.0, last.input))} of a step: cache the data, "
+            "read them in parallel or prefetch them."
+        )
     ratio = last.batch / first.batch
-    factor = _busy(last) / (ratio * _busy(first))
+    factor = _parts(last)[-1] / (ratio * _parts(first)[-1])
     before = counted(first.ranks, "rank")
     times = f"{factor:.1f} times as long"
     if last.exposed is None:
@@ -149,14 +120,6 @@ def _of_computing(first, last):
         f"A rank computes {times} as with {before}, and its share of the cores does not explain "
         "it: ranks share caches and memory bandwidth, or other programs use the cores."
     )
-
-
-_OF_CAUSE = {
-    "communication": _of_communication,
-    "lag": _of_lag,
-    "reading": _of_reading,
-    "computing": _of_computing,
-}
 
 
 def _percent(share):

@@ -1,8 +1,14 @@
 """Notices when the steps of a fit are done."""
 
 import functools
+import itertools
+import time
 
 from easyddl import backends
+from easyddl.profiling import trace_file
+from easyddl.runtime import world
+
+_numbers = itertools.count()  # the numbers of the steps in the trace file, over all fits
 
 
 class StepEnds:
@@ -13,11 +19,18 @@ class StepEnds:
 
     A step may still be running when the train function returns. The thread waits for it after the
     next step has begun, so that it prepares that step meanwhile, and in `finish`.
+
+    If the job writes trace files, each step becomes a span there, and the thread waits for each
+    step at once, so that the span ends with the step.
     """
 
     def __init__(self):
         self._begin_hooks = []
         self._last = None  # the wait for the step that may still run, and what to call at its end
+        self._begun = 0  # of the last step, in nanoseconds of the monotonic clock
+        self._is_traced = trace_file.is_wanted()
+        if self._is_traced:
+            self.watch(lambda: self._record)
 
     def watch(self, begin):
         """Adds a function. Call it in a callback's `set_model`.
@@ -36,12 +49,13 @@ class StepEnds:
 
         @functools.wraps(step)
         def watched(*arguments):
+            self._begun = time.monotonic_ns()
             result = step(*arguments)
             wait = backends.require().unfinished(result)
             ends = [begin() for begin in self._begin_hooks]
             self.finish()
             self._last = wait, ends
-            if wait is None:
+            if wait is None or self._is_traced:
                 self.finish()
             return result
 
@@ -56,3 +70,7 @@ class StepEnds:
             wait()
         for end in ends:
             end()
+
+    def _record(self):
+        """Writes a step to the trace file."""
+        world.add_step(self._begun, time.monotonic_ns(), next(_numbers))
