@@ -34,8 +34,8 @@ class JaxTrainer(Backend):
                 f"to cpu or cuda. Received: model {model.name!r} on {jax.default_backend()!r}"
             )
 
-    def begin_without_batch(self, model):
-        """Makes fits, and evaluations in them, begin without an error on a rank without a batch.
+    def allow_fit_without_batch(self, model):
+        """Makes fits, and evaluations in them, start without an error on a rank without a batch.
 
         Otherwise Keras would fail to build the model, have no logs, and lose the values of all
         variables.

@@ -33,7 +33,7 @@ class TorchTrainer(Backend):
                 f"start the ranks with mpirun. Received: model {model.name!r}"
             )
 
-    def begin_without_batch(self, model):
+    def allow_fit_without_batch(self, model):
         return deferred_build.defer_without_batch(model)
 
     def on_first_batch(self, model, act):
