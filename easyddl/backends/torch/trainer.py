@@ -10,7 +10,6 @@ import dataclasses
 import keras
 import torch
 
-from easyddl.backends import deferred_build
 from easyddl.backends.base import Backend
 from easyddl.backends.step_meter import StepMeter
 from easyddl.backends.torch import dry_run
@@ -34,7 +33,7 @@ class TorchTrainer(Backend):
             )
 
     def allow_fit_without_batch(self, model):
-        return deferred_build.defer_without_batch(model)
+        return keras_trainer.defer_without_batch(model)
 
     def on_first_batch(self, model, act):
         step = model.train_function
