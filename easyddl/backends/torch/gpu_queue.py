@@ -55,7 +55,8 @@ class GpuQueue(SubmitQueue):
 
     def submit(self, bucket, gradients, weight):
         submitted = []
-        if self._meets_others or not self._returns_at_once():
+        # Otherwise submitting a bucket would block the backward pass.
+        if self._meets_others or not self._engine.only_queues_on_gpu:
             return submitted
         self._ready[bucket] = gradients
         # Submit in order: a stream that waits for a bucket would never reach an earlier one.
@@ -70,10 +71,6 @@ class GpuQueue(SubmitQueue):
             submitted.append(self._ahead)
             self._ahead += 1
         return submitted
-
-    def _returns_at_once(self):
-        """Returns whether submitting a bucket only queues work on streams, without waiting."""
-        return self._engine.only_queues_on_gpu
 
     def _separate_stream(self):
         """Returns the stream for early buckets, which waits for the work queued so far."""
