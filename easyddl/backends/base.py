@@ -199,14 +199,14 @@ class Backend(abc.ABC):
         """Returns a context for updates that must run only in a step that has a batch."""
         return contextlib.nullcontext()
 
-    def changing(self, train_step, model, begin):
+    def changing(self, train_step, model, prepare):
         """Wraps a `train_step` so that the values of some variables are corrected after it.
 
         Args:
             train_step: The function that Keras's trainer calls.
             model: The Keras model of the step.
-            begin: Function without arguments, called before the step. It returns a pair: a list of
-                Keras variables, and a function. The function takes two lists of the variables'
+            prepare: Function without arguments, called before the step. It returns a pair: a list
+                of Keras variables, and a function. The function takes two lists of the variables'
                 values, before and after the step, and returns the values to assign. On JAX the
                 variables must be non-trainable.
         """
@@ -216,7 +216,7 @@ class Backend(abc.ABC):
 
         @functools.wraps(train_step)
         def step(data):
-            changed, change = begin()
+            changed, change = prepare()
             before = values_of(changed)
             result = train_step(data)
             if changed:
@@ -274,8 +274,8 @@ class Backend(abc.ABC):
     def check_model(self, model):
         """Raises an error if easyddl cannot reduce the gradients in the step of a model."""
 
-    def begin_without_batch(self, model):
-        """Makes a fit begin without an error on a rank whose data contain no batch.
+    def allow_fit_without_batch(self, model):
+        """Makes a fit start without an error on a rank whose data contain no batch.
 
         Keras builds a model from the first batch.
 

@@ -2,7 +2,7 @@
 
 import keras
 
-from easyddl.compat import patches
+from easyddl.compat import keras_data, patches
 from easyddl.compat.names import Name, several
 
 _UNBUILT = "an unbuilt model fails on a rank without a batch"
@@ -84,26 +84,47 @@ def build(model, batch):
     model._symbolic_build(data_batch=batch)
 
 
-def builder_of(model):
-    """Returns the method with which Keras builds a model when a fit or an evaluation begins.
+def wrap_builder(model, wrap):
+    """Wraps the method with which Keras builds a model when a fit or an evaluation begins.
+
+    Args:
+        model: A Keras model.
+        wrap: Function of the method, which is `build(iterator=None, data_batch=None)` of Keras's
+            epoch iterator or of a batch. It returns the wrapper.
 
     Returns:
-        Function `build(iterator=None, data_batch=None)` of Keras's epoch iterator or of a batch.
+        Function without arguments that undoes the change.
     """
-    return getattr(model, _builder(model))
+    name = next(name for name in _BUILDERS if hasattr(model, name))
+    return patches.replace(model, name, wrap(getattr(model, name)))
 
 
-def replace_builder(model, function):
-    """Replaces the function with which Keras builds a model when a fit or an evaluation begins.
+def defer_without_batch(model):
+    """Makes Keras leave a model unbuilt if its data contain no batch, instead of raising an error.
+
+    Keras builds a model, its optimizer and its metrics from the first batch. On JAX and PyTorch it
+    does so before it calls any callback. A rank without a batch later builds from the structure of
+    the other ranks' batches.
+
+    Args:
+        model: A Keras model.
 
     Returns:
-        Function without arguments that undoes the replacement.
+        Function without arguments that undoes the change.
     """
-    return patches.replace(model, _builder(model), function)
 
+    def deferred(original):
+        def build(iterator=None, data_batch=None):
+            if iterator is None:
+                return original(data_batch=data_batch)
+            try:
+                return original(keras_data.OneBatch(lambda: keras_data.first_batch(iterator)))
+            except keras_data.NoBatch:
+                return None
 
-def _builder(model):
-    return next(name for name in _BUILDERS if hasattr(model, name))
+        return build
+
+    return wrap_builder(model, deferred)
 
 
 def results_of(model):

@@ -46,13 +46,10 @@ def replace_all(owner, values):
     """
     for name in values:
         _require(owner, name)
-    undo = [add(owner, name, value) for name, value in values.items()]
-
-    def undo_all():
-        for each in reversed(undo):
-            each()
-
-    return undo_all
+    with contextlib.ExitStack() as undo:
+        for name, value in values.items():
+            undo.callback(add(owner, name, value))
+        return undo.pop_all().close
 
 
 @contextlib.contextmanager

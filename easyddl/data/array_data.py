@@ -66,7 +66,7 @@ def split(arrays, shard):
 def count_samples(leaves, shard):
     """Returns the common number of samples, and checks that it is enough for all ranks."""
     samples = _common_length(leaves)
-    shard.check(samples, "sample", _list_hint(leaves))
+    shard.check(samples, "sample")
     return samples
 
 
@@ -176,15 +176,10 @@ def _common_length(leaves):
     if len(set(lengths.values())) > 1:
         raise ValueError(
             "All arrays must have the same number of samples, the length of their "
-            f"first dimension.{_list_hint(leaves)} Received: "
+            f"first dimension. {_LIST_ADVICE} Received: "
             + ", ".join(f"{path} with {n}" for path, n in lengths.items())
         )
     return next(iter(lengths.values()))
-
-
-def _list_hint(leaves):
-    """Returns advice about lists if one of the leaves is a list of arrays, else an empty string."""
-    return f" {_LIST_ADVICE}" if any(map(_is_list_of_arrays, leaves.values())) else ""
 
 
 # Selection of rows, by type of leaf.

@@ -8,7 +8,7 @@ from easyddl.data.shard import EPOCH
 _INNER = ("dataset", "sampler", "batch_sampler")
 
 
-def begin(data, epoch):
+def set_epochs(data, epoch):
     """Calls `set_epoch` of the data, and of the datasets and samplers inside it.
 
     Args:

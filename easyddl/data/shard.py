@@ -61,13 +61,12 @@ class Shard:
         seed = [self.seed, epoch] if self.shuffle == EPOCH else self.seed
         return np.random.default_rng(seed).permutation(count)[mine]
 
-    def check(self, count, what, hint=""):
+    def check(self, count, what):
         """Checks that there are enough items, and prints on rank 0 how many are dropped.
 
         Args:
             count: Integer. The number of items of all ranks.
             what: String. The name of an item, in the singular.
-            hint: String. Further advice for the error message.
 
         Raises:
             ValueError: If a rank would get no item, although each rank needs one.
@@ -76,7 +75,7 @@ class Shard:
         if count < self.size and (self.is_equal or what == "sample"):
             raise ValueError(
                 f"There must be at least one {what} for each rank. Start fewer ranks or pass "
-                f"more data.{hint} Received: {count} {what}(s) for {self.size} rank(s)"
+                f"more data. Received: {count} {what}(s) for {self.size} rank(s)"
             )
         left_out = count - self.kept(count)
         if left_out and self.rank == 0:

@@ -66,7 +66,8 @@ def note(leaves, options):
         found[path] = summary.of(leaf) or _of_dataset(leaf)
         for name, each in _arrays_in(leaf, "arrays_in").items():
             found[f"{path} ({name})"] = summary.of(each)
-        if _is_first(leaf):
+        # Equal tensors cannot be looked up in a set, and have no such attributes.
+        if kinds.module_of(leaf) is not None and _is_first(leaf):
             for name, each in _arrays_in(leaf, "attributes_of").items():
                 attributes[f"{path} ({name})"] = summary.of(each)
     known = {path: each for path, each in found.items() if each is not None}

@@ -61,7 +61,7 @@ def _shuffled(dataset, count, shard):
     with tf.init_scope(), tf.device("CPU:0"):
         epoch = tf.Variable(0, dtype=tf.int64, trainable=False, name="easyddl_epoch")
 
-    def begin(_):
+    def pass_of_epoch(_):
         # This sets the seed of this function's graph only. Otherwise the rank's own
         # tf.random.set_seed would change the order. The number must not be 0: a pair of zeros
         # means that there is no seed.
@@ -72,7 +72,7 @@ def _shuffled(dataset, count, shard):
         return _sharded(shuffled, count, shard)
 
     length = tf.data.experimental.assert_cardinality(shard.length(count))
-    whole = tf.data.Dataset.from_tensors(0).flat_map(begin)
+    whole = tf.data.Dataset.from_tensors(0).flat_map(pass_of_epoch)
     whole.unsplit = dataset  # see `tf_graph.direct_inputs_of`
     result = whole.apply(length)
     if shard.shuffle == EPOCH:

@@ -37,7 +37,7 @@ class FitExchange:
 
 
 @world.on_all_ranks("the start of a fit", of_script=True)
-def begin(called):
+def open_communicators(called):
     """Returns the communicators of a fit or an evaluation, at its start.
 
     They are those of the last fit at the same depth, unless a rank left it by an error. This is a

@@ -47,7 +47,7 @@ class Join:
         self._places = None  # how many sums of each kind the step has so far; None between steps
         self._ends = False
 
-    def begin_fit(self):
+    def start_fit(self):
         """Forgets the end of the last epoch. Called when a fit that uses these steps begins."""
         self._ends = False
 

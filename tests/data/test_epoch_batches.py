@@ -141,7 +141,7 @@ def seen_in_fit(data, **arguments):
     record.seen.clear()
 
     def begin(epoch, logs):
-        set_epoch.begin(fit_context.current(model).arguments["x"], epoch)
+        set_epoch.set_epochs(fit_context.current(model).arguments["x"], epoch)
 
     tell = keras.callbacks.LambdaCallback(on_epoch_begin=begin)
     model.fit(data, verbose=0, callbacks=[tell], **arguments)

@@ -122,7 +122,7 @@ def test_a_fit_takes_the_order_of_each_epoch(at, workers):
     at(0, 2)
     part = split_data(Batches(8, workers=workers), shuffle="epoch")
     tell = keras.callbacks.LambdaCallback(
-        on_epoch_begin=lambda epoch, _: set_epoch.begin(part, epoch)
+        on_epoch_begin=lambda epoch, _: set_epoch.set_epochs(part, epoch)
     )
     # With Keras's own shuffle=True, which is the default.
     found = seen_in_fit(part, initial_epoch=5, epochs=8, callbacks=[tell])

@@ -102,7 +102,7 @@ def test_a_sampler_of_ones_own_draws_the_same_on_all_ranks(split, made):
 def test_the_order_follows_from_seed_and_epoch(split):
     def order(seed, epoch):
         (_, part) = split(2, loader(40, shuffle=True), seed=seed)
-        set_epoch.begin(part, epoch)
+        set_epoch.set_epochs(part, epoch)
         return flat(part)
 
     orders = {(seed, epoch): order(seed, epoch) for seed in (0, 1) for epoch in (0, 1, 2)}
@@ -194,7 +194,7 @@ def test_a_sampler_of_pytorchs_own_hears_of_the_epoch():
     given = data.DataLoader(dataset, sampler=sampler)
     orders = []
     for epoch in (0, 1, 0):
-        set_epoch.begin(given, epoch)
+        set_epoch.set_epochs(given, epoch)
         orders.append(flat(given))
     assert orders[0] == orders[2] != orders[1]
 

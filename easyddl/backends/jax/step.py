@@ -32,10 +32,10 @@ class JaxStep(Backend):
     def is_current(self, x):
         return not is_symbolic(x) or private.trace_of(x) is private.current_trace()
 
-    def changing(self, train_step, model, begin):
+    def changing(self, train_step, model, prepare):
         @functools.wraps(train_step)
         def step(state, data):
-            variables, change = begin()
+            variables, change = prepare()
             result, after = train_step(state, data)
             if not variables:
                 return result, after

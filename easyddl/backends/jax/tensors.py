@@ -10,14 +10,24 @@ from easyddl.backends.base import Backend
 from easyddl.compat import keras_scope
 
 
+def is_symbolic(x):
+    """Returns whether a tensor has no values yet, because a function is being traced."""
+    return isinstance(x, jax.core.Tracer)
+
+
+def to_dense(x):
+    """Returns an array as a dense array."""
+    return x.todense() if isinstance(x, JAXSparse) else x
+
+
 class JaxTensors(Backend):
     """Tensors of a `JaxBackend`."""
 
+    is_symbolic = staticmethod(is_symbolic)
+    to_dense = staticmethod(to_dense)
+
     def is_tensor(self, x):
         return isinstance(x, jax.Array | JAXSparse | keras.Variable)
-
-    def is_symbolic(self, x):
-        return is_symbolic(x)
 
     def infers_shapes(self, x):
         # Keras traces a function to infer the shapes of its results.
@@ -50,16 +60,3 @@ class JaxTensors(Backend):
         except RuntimeError:
             return True  # the array was given to a step, or it is the result of one that failed
         return False
-
-    def to_dense(self, gradient):
-        return to_dense(gradient)
-
-
-def is_symbolic(x):
-    """Returns whether a tensor has no values yet, because a function is being traced."""
-    return isinstance(x, jax.core.Tracer)
-
-
-def to_dense(x):
-    """Returns an array as a dense array."""
-    return x.todense() if isinstance(x, JAXSparse) else x

@@ -12,10 +12,9 @@ import itertools
 import jax
 import keras
 
-from easyddl.backends import deferred_build
 from easyddl.backends.base import Backend
 from easyddl.backends.step_meter import StepMeter
-from easyddl.compat import keras_data, keras_jax_trainer, patches
+from easyddl.compat import keras_data, keras_jax_trainer, keras_trainer, patches
 from easyddl.runtime import world
 
 
@@ -34,8 +33,8 @@ class JaxTrainer(Backend):
                 f"to cpu or cuda. Received: model {model.name!r} on {jax.default_backend()!r}"
             )
 
-    def begin_without_batch(self, model):
-        """Makes fits, and evaluations in them, begin without an error on a rank without a batch.
+    def allow_fit_without_batch(self, model):
+        """Makes fits, and evaluations in them, start without an error on a rank without a batch.
 
         Otherwise Keras would fail to build the model, have no logs, and lose the values of all
         variables.
@@ -44,7 +43,7 @@ class JaxTrainer(Backend):
             Function without arguments that undoes the change.
         """
         with contextlib.ExitStack() as undo:
-            undo.callback(deferred_build.defer_without_batch(model))
+            undo.callback(keras_trainer.defer_without_batch(model))
             for kind in ("train", "test"):
                 undo.callback(_wrap_made(model, f"{kind}_function", _held))
             return undo.pop_all().close

@@ -25,6 +25,8 @@ class TensorFlowSubmitter(Submitter):
     is reduced. One more operation submits the rows of sparse gradients, after all buckets.
     """
 
+    no_rows = staticmethod(rows.no_rows)
+
     def __init__(self, engine, buckets, shapes):
         super().__init__(engine, buckets, shapes)
         self._rows = None
@@ -32,9 +34,6 @@ class TensorFlowSubmitter(Submitter):
 
     def gather_rows_of(self, sparse):
         self._rows = rows.Rows(self._engine, sparse, self._shapes)
-
-    def no_rows(self, dtype, shape):
-        return rows.no_rows(dtype, shape)
 
     def reduce(self, tensors, weight=None):
         slices = {} if self._rows is None else self._rows.of(tensors)

@@ -10,14 +10,21 @@ from easyddl.backends.base import Backend
 from easyddl.backends.tensorflow import private, shared_rows, step
 
 
+def to_dense(gradient):
+    """Returns a gradient as a dense tensor."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TensorFlow's warning about the memory
+        return tf.convert_to_tensor(gradient)
+
+
 class TensorFlowTensors(Backend):
     """Tensors of a `TensorFlowBackend`."""
 
+    is_symbolic = staticmethod(step.is_symbolic)
+    to_dense = staticmethod(to_dense)
+
     def is_tensor(self, x):
         return isinstance(x, tf.Tensor | tf.Variable | tf.IndexedSlices | keras.Variable)
-
-    def is_symbolic(self, x):
-        return step.is_symbolic(x)
 
     def is_float(self, x):
         return tf.as_dtype(x.dtype).is_floating
@@ -50,13 +57,3 @@ class TensorFlowTensors(Backend):
 
     def shared_parts(self, gradient):
         return shared_rows.are_shared(gradient.indices)
-
-    def to_dense(self, gradient):
-        return to_dense(gradient)
-
-
-def to_dense(gradient):
-    """Returns a gradient as a dense tensor."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # TensorFlow's warning about the memory
-        return tf.convert_to_tensor(gradient)

@@ -31,9 +31,9 @@ class GpuQueue(SubmitQueue):
         self._stream = None  # the separate stream for early buckets
         self._last_stream = None  # the stream on which the last bucket was submitted
         self._meets_others = False  # whether another queue is used during the backward pass
-        self._begin_step()
+        self._start_step()
 
-    def _begin_step(self):
+    def _start_step(self):
         _in_backward.discard(self)
         self._computing = []  # streams on which gradients were computed
         self._ready = {}  # gradients, by bucket that has not been submitted
@@ -55,7 +55,8 @@ class GpuQueue(SubmitQueue):
 
     def submit(self, bucket, gradients, weight):
         submitted = []
-        if self._meets_others or not self._returns_at_once():
+        # Otherwise submitting a bucket would block the backward pass.
+        if self._meets_others or not self._engine.only_queues_on_gpu:
             return submitted
         self._ready[bucket] = gradients
         # Submit in order: a stream that waits for a bucket would never reach an earlier one.
@@ -70,10 +71,6 @@ class GpuQueue(SubmitQueue):
             submitted.append(self._ahead)
             self._ahead += 1
         return submitted
-
-    def _returns_at_once(self):
-        """Returns whether submitting a bucket only queues work on streams, without waiting."""
-        return self._engine.only_queues_on_gpu
 
     def _separate_stream(self):
         """Returns the stream for early buckets, which waits for the work queued so far."""
@@ -93,7 +90,7 @@ class GpuQueue(SubmitQueue):
         if self._ahead > 0:
             torch.cuda.current_stream(self.device).wait_stream(self._stream)
         results = {i: buffer.result() for i, buffer in self._buffers.items()}
-        self._begin_step()
+        self._start_step()
         return results
 
     def _submit_buckets(self, first, buffers, weight):
@@ -113,7 +110,7 @@ class GpuQueue(SubmitQueue):
         self._buffers.update(buffers)
 
     def forget(self):
-        self._begin_step()
+        self._start_step()
 
     def stop(self):
         # All ranks have submitted the same buckets. Closing the reducer would make unfinished ones
@@ -124,7 +121,7 @@ class GpuQueue(SubmitQueue):
         self._last_stream = None
 
     def close(self):
-        self._begin_step()
+        self._start_step()
 
 
 def _stop_early_buckets(queues):

@@ -13,9 +13,9 @@ class HostQueue(SubmitQueue):
 
     def __init__(self, engine, buckets):
         super().__init__(engine, buckets, torch.device("cpu"))
-        self._begin_step()
+        self._start_step()
 
-    def _begin_step(self):
+    def _start_step(self):
         self._pending = {}  # by bucket: its work handle and its buffers, which the engine uses
         self._ahead = 0  # how many of the first buckets were submitted before `reduce`
 
@@ -39,7 +39,7 @@ class HostQueue(SubmitQueue):
         for work, _ in self._pending.values():
             work.wait()
         done = [each for _, buffers in self._pending.values() for each in buffers.items()]
-        self._begin_step()
+        self._start_step()
         return {i: buffer.result() for i, buffer in done}
 
     def _submit_buckets(self, numbers, buffers, weight):
@@ -50,7 +50,7 @@ class HostQueue(SubmitQueue):
             self._pending[number] = work, {i: buffers[i] for i in self._buckets[number]}
 
     def forget(self):
-        self._begin_step()
+        self._start_step()
 
     def stop(self):
         # After a step that failed on all ranks, each rank has submitted the same first buckets.
@@ -60,4 +60,4 @@ class HostQueue(SubmitQueue):
                 self._pending[number][0].wait()
 
     def close(self):
-        self._begin_step()
+        self._start_step()

@@ -67,7 +67,7 @@ class Overlap:
         self._is_on = False
         self._is_stopped = False
         self._step = None  # of the fit, when the optimizer was called last
-        self._begin_step()
+        self._start_step()
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._hook(i))
             for i, parameter in enumerate(parameters)
@@ -90,7 +90,7 @@ class Overlap:
         _watching.update((id(parameter), made) for parameter in parameters)
         return made
 
-    def _begin_step(self):
+    def _start_step(self):
         self._passes = collections.Counter()  # backward passes, by index of the gradient
         self._identities = {}  # of the gradients that backward has computed, by index
         self._submitted = set()  # buckets
@@ -169,7 +169,7 @@ class Overlap:
                 f"pass began, and {weight} when the optimizer was called"
             )
         self._is_on = is_safe and not self._is_stopped
-        self._begin_step()
+        self._start_step()
 
     def _is_once_a_step(self):
         """Returns whether the optimizer is called once in each step of a fit, as far as is known.
@@ -188,7 +188,7 @@ class Overlap:
     def forget(self):
         """Discards the record of an aborted step, and observes the next step."""
         self._is_on = False
-        self._begin_step()
+        self._start_step()
 
     def stop(self):
         """Stops submitting gradients, and removes the hooks from the parameters."""

@@ -8,8 +8,15 @@ import torch
 from easyddl.backends.base import Backend
 
 
+def to_dense(gradient):
+    """Returns a gradient as a dense tensor."""
+    return gradient if gradient.layout == torch.strided else gradient.to_dense()
+
+
 class TorchTensors(Backend):
     """Tensors of a `TorchBackend`."""
+
+    to_dense = staticmethod(to_dense)
 
     def is_tensor(self, x):
         return isinstance(x, torch.Tensor | keras.Variable)
@@ -48,14 +55,6 @@ class TorchTensors(Backend):
         with torch.no_grad():
             variable.copy_(self.from_numpy(np.array(value), variable))
 
-    def to_dense(self, gradient):
-        return to_dense(gradient)
-
 
 def _tensor(x):
     return x.value if isinstance(x, keras.Variable) else x
-
-
-def to_dense(gradient):
-    """Returns a gradient as a dense tensor."""
-    return gradient if gradient.layout == torch.strided else gradient.to_dense()

@@ -10,7 +10,6 @@ import dataclasses
 import keras
 import torch
 
-from easyddl.backends import deferred_build
 from easyddl.backends.base import Backend
 from easyddl.backends.step_meter import StepMeter
 from easyddl.backends.torch import dry_run
@@ -33,8 +32,8 @@ class TorchTrainer(Backend):
                 f"start the ranks with mpirun. Received: model {model.name!r}"
             )
 
-    def begin_without_batch(self, model):
-        return deferred_build.defer_without_batch(model)
+    def allow_fit_without_batch(self, model):
+        return keras_trainer.defer_without_batch(model)
 
     def on_first_batch(self, model, act):
         step = model.train_function

@@ -60,7 +60,7 @@ def draw_seed(arguments):
     return backends.require().draw_seed() if keras_arrays.shuffles(arguments) else None
 
 
-def begin(fit, seeds):
+def create_order(fit, seeds):
     """Determines the order of a fit's arrays, if it shuffles arrays.
 
     Args:

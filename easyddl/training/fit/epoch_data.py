@@ -20,14 +20,16 @@ class EpochData:
         Returns:
             Function that undoes this.
         """
-        original = keras_trainer.builder_of(model)
 
-        def build(iterator=None, data_batch=None):
-            # Later iterators belong to validations.
-            self._iterator = self._iterator or iterator
-            return original(iterator, data_batch)
+        def noting(original):
+            def build(iterator=None, data_batch=None):
+                # Later iterators belong to validations.
+                self._iterator = self._iterator or iterator
+                return original(iterator, data_batch)
 
-        restore = keras_trainer.replace_builder(model, build)
+            return build
+
+        restore = keras_trainer.wrap_builder(model, noting)
 
         def undo():
             restore()

@@ -100,12 +100,12 @@ class FitContext(context.Context):
         """
         seed = array_order.draw_seed(self.arguments)
         if world.size() == 1:
-            self.array_order = array_order.begin(self, [seed])
+            self.array_order = array_order.create_order(self, [seed])
             return
         found = fit_inputs.compare(self, seed)
         frequencies = [each for each in found["validation_freq"] if each is not None]
         self._validation_freq = next(iter(frequencies), None)
-        self.array_order = array_order.begin(self, found["seed"])
+        self.array_order = array_order.create_order(self, found["seed"])
         if all(found["numbers may differ"]):
             self._share_random_numbers()
 
@@ -263,7 +263,7 @@ class FitContext(context.Context):
     def begin_epoch(self, epoch):
         """Resets the counts of an epoch, and sets the order of its data."""
         self.epoch = epoch
-        set_epoch.begin(self.arguments.get("x"), epoch)
+        set_epoch.set_epochs(self.arguments.get("x"), epoch)
         if self.array_order is not None:
             self.array_order.change(epoch=epoch)
         self.steps = 0

@@ -74,9 +74,9 @@ def _fit(original):
         with job_exit.bounded_end() as has_failed, FitContext(self, arguments) as active:
             try:
                 if is_shared:
-                    active.exchange = fit_exchange.begin(active.called)
+                    active.exchange = fit_exchange.open_communicators(active.called)
                     arguments = active.arguments = validation_split.to_rank_fraction(arguments)
-                    active.at_end.callback(backends.require().begin_without_batch(self))
+                    active.at_end.callback(backends.require().allow_fit_without_batch(self))
                 if is_ours:
                     active.at_end.callback(active.data.watch(self))
                     active.begin()
@@ -111,7 +111,7 @@ def _evaluate(original):
                 if callback_order.has_first(callbacks):
                     _refuse_distribution(self, "evaluate")
                     if world.size() > 1:
-                        active.exchange = fit_exchange.begin(active.called)
+                        active.exchange = fit_exchange.open_communicators(active.called)
                 _attach(callbacks, self)
             return original(*bound.args, **bound.kwargs)
 

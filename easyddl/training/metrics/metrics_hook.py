@@ -14,7 +14,7 @@ def hook(model, fit=None):
     callback between the last step and the validation. Therefore this hook raises the event of the
     fit that the steps of the epoch have ended.
 
-    Keras resets the metrics at the begin of each epoch and of each evaluation. The hook notes their
+    Keras resets the metrics at the start of each epoch and of each evaluation. The hook notes their
     states then, because a metric may last beyond an epoch.
 
     Args:

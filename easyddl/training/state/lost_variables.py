@@ -20,7 +20,7 @@ def are_there(model):
 def restore(model, ranks):
     """Gives the variables the values that they have on another rank. Collective.
 
-    Those of metrics become zero, because Keras resets them at the begin of an epoch.
+    Those of metrics become zero, because Keras resets them at the start of an epoch.
 
     Args:
         model: Keras model.

@@ -129,7 +129,7 @@ class CompiledStep:
         return step
 
     def __enter__(self):
-        self.join.begin_fit()
+        self.join.start_fit()
         self.root_rank = None
         self._hooks.callback(self.weight.clear)
         self._hooks.callback(
