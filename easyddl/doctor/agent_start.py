@@ -1,6 +1,8 @@
 """Starts the agents, each with a separate `easyddl run`, and an MPI job.
 
 If one job started all agents, a host that cannot be reached would end the agents on all hosts.
+Therefore the agents are no ranks of `easyddl.Ranks`. These are one job, all of them run the same
+function at the same time, and they need cloudpickle, which an examined host may lack.
 """
 
 import dataclasses
