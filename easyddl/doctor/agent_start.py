@@ -1,6 +1,8 @@
 """Starts the agents, each with a separate `easyddl run`, and an MPI job.
 
 If one job started all agents, a host that cannot be reached would end the agents on all hosts.
+Therefore the agents are no ranks of `easyddl.Ranks`. These are one job, all of them run the same
+function at the same time, and they need cloudpickle, which an examined host may lack.
 """
 
 import dataclasses
@@ -90,26 +92,23 @@ def agent_command(host, coordinator):
     return [*_AGENT, *where]
 
 
-def on_this_host(host, coordinator):
-    """Starts an agent on this host, without a launcher."""
-    return Program(agent_command(host, coordinator), coordinator.token)
-
-
-def on_host(host, coordinator, options):
-    """Starts an agent on a host.
+def agent(host, coordinator, options):
+    """Starts an agent.
 
     Args:
         host: String.
         coordinator: `Coordinator`.
-        options: `StartOptions`.
+        options: `StartOptions`; `None` for this host, without a launcher.
 
     Returns:
         `Program`.
     """
-    # An agent is no job, and a plan need not know the examined hosts.
-    where = ["-np", "1", "-H", f"{host}:1", "--env", "EASYDDL_PLAN="]
-    command = _easyddl_run(where, options)
-    return Program([*command, *agent_command(host, coordinator)], coordinator.token)
+    command = agent_command(host, coordinator)
+    if options is not None:
+        # An agent is no job, and a plan need not know the examined hosts.
+        where = ["-np", "1", "-H", f"{host}:1", "--env", "EASYDDL_PLAN="]
+        command = [*_easyddl_run(where, options), *command]
+    return Program(command, coordinator.token)
 
 
 def mpi_job(hosts, options):

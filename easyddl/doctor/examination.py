@@ -155,12 +155,8 @@ class _Examination:
         """Starts the agents, and waits until each has arrived or failed."""
         hosts, coordinator = self._results.hosts, self._coordinator
         self._progress(f"starting {len(hosts)} agents")
-        if self._is_alone:
-            self._launch({hosts[0]: [agent_start.on_this_host, hosts[0], coordinator]})
-        else:
-            self._launch(
-                {host: [agent_start.on_host, host, coordinator, self._options] for host in hosts}
-            )
+        options = None if self._is_alone else self._options
+        self._launch({host: [agent_start.agent, host, coordinator, options] for host in hosts})
         end = time.monotonic() + self._options.timeout
         missing = dict(self._started)
         while missing and time.monotonic() < end:
@@ -274,9 +270,7 @@ class _Examination:
         self._launch({_MPI_NAME: [agent_start.mpi_job, hosts, self._options]})
         program = self._started[_MPI_NAME]
         begin = time.monotonic()
-        end = begin + self._options.timeout + _MPI_JOB
-        while not program.has_ended() and time.monotonic() < end:
-            time.sleep(0.02)
+        program.wait(self._options.timeout + _MPI_JOB)
         self._results.findings.append(
             judge_hosts.mpi_job(program.status, program.reason(), time.monotonic() - begin)
         )

@@ -97,8 +97,13 @@ def _mpi():
     if done.returncode != 0:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         return None, lines[-1] if lines else f"exit status {done.returncode}"
-    first = next((line for line in done.stdout.splitlines() if line.strip("\0 ")), "")
-    return " ".join(first.strip("\0 ").split(",")[0].replace("Version:", "").split()), None
+    return mpi_name(done.stdout), None
+
+
+def mpi_name(version):
+    """Shortens the version text of an MPI library, for example to `"MPICH 5.0.2"`."""
+    first = version.strip("\0 \n").partition("\n")[0].partition(",")[0]
+    return " ".join(first.replace("Version:", "").split())
 
 
 def _driver():

@@ -96,17 +96,15 @@ class Rank:
             raise ValueError(
                 f"{self.path} is empty or cut off in its first line: the job ended early."
             )
-        if not isinstance(first, dict) or first.get("easyddl_timeline") != trace_file.FORMAT:
+        found = first if isinstance(first, dict) else {}
+        self.rank, self.size = found.get("rank"), found.get("size")
+        self.host, self.job = found.get("host"), found.get("job")
+        numbers_fit = type(self.rank) is type(self.size) is int and 0 <= self.rank < self.size
+        texts_fit = isinstance(self.host, str) and isinstance(self.job, str)
+        is_known = found.get("easyddl_timeline") == trace_file.FORMAT
+        if not (is_known and numbers_fit and texts_fit):
             raise ValueError(
                 f"{self.path} does not begin like a timeline that this version of easyddl writes. "
-                f"Received: {json.dumps(first)[:80]}"
-            )
-        self.rank, self.host = first.get("rank"), first.get("host")
-        self.size, self.job = first.get("size"), first.get("job")
-        numbers_fit = type(self.rank) is type(self.size) is int and 0 <= self.rank < self.size
-        if not numbers_fit or not isinstance(self.host, str) or not isinstance(self.job, str):
-            raise ValueError(
-                f"{self.path} does not contain the rank, size, host and job of a timeline. "
                 f"Received: {json.dumps(first)[:200]}"
             )
 
@@ -173,14 +171,12 @@ def read(folder):
             f"with {trace_file.VARIABLE}={folder}."
         )
     size = Rank(paths[min(paths)]).size
-    # Count the existing files instead of looping over `size`: a damaged file may claim any size.
-    number_missing = size - sum(rank < size for rank in paths)
-    if number_missing:
-        missing = (str(rank) for rank in itertools.count() if rank not in paths)
-        named = ", ".join(itertools.islice(missing, min(number_missing, _MOST_NAMED)))
-        more = number_missing - _MOST_NAMED
+    # A damaged file may claim any size, so the loop ends early.
+    lacking = (str(rank) for rank in range(size) if rank not in paths)
+    if named := list(itertools.islice(lacking, _MOST_NAMED)):
+        more = size - sum(rank < size for rank in paths) - len(named)
         raise FileNotFoundError(
-            f"The job had {size} ranks, but {folder} has no file of rank {named}"
+            f"The job had {size} ranks, but {folder} has no file of rank {', '.join(named)}"
             f"{f' and of {more} more' if more > 0 else ''}. "
             "Copy the files of all hosts into one directory."
         )

@@ -75,6 +75,7 @@ def run(options):
         The exit status.
     """
     from easyddl.cli.bench import object_collectives, timing
+    from easyddl.doctor import software
     from easyddl.runtime import world
 
     # Only rank 0 writes files. It broadcasts its check, so that all ranks end with the same error.
@@ -94,7 +95,7 @@ def run(options):
             "hosts": world.num_nodes(),
             "cores": len(timing.cores()),
             "busy": options.busy,
-            "mpi": _short(world.engine().core.mpi_library_version()),
+            "mpi": software.mpi_name(world.engine().core.mpi_library_version()),
             "dtype": "float32",
             "op": "sum",
             "algorithms": benchmark.algorithms,
@@ -107,12 +108,6 @@ def run(options):
     if world.is_root():
         _write(results, options)
     return 0
-
-
-def _short(version):
-    """Shortens the version text of an MPI library, for example to `"MPICH 5.0.2"`."""
-    line = version.strip("\0 \n").splitlines()[0].split(",")[0]
-    return " ".join(line.replace("Version:", "").split())
 
 
 def _measure(benchmark, results, options):
