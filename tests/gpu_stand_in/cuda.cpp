@@ -581,13 +581,6 @@ EXPORT int cuMemFreeHost(void* memory) {
   return release(reinterpret_cast<uintptr_t>(memory), false);
 }
 
-EXPORT int cuMemHostGetDevicePointer_v2(uintptr_t* address, void* memory, unsigned flags) {
-  const auto found = find_memory(reinterpret_cast<uintptr_t>(memory), 1);
-  if (!found || found->is_on_gpu || flags != 0) return kInvalidValue;
-  *address = reinterpret_cast<uintptr_t>(memory);
-  return kSuccess;
-}
-
 namespace {
 
 // Without a stream: in the NULL stream's turn, from and to memory of any kind of the host's.
@@ -745,15 +738,6 @@ EXPORT int cuEventQuery(Event* event) {
   return its->done >= its->recorded ? kSuccess : kNotReady;
 }
 
-EXPORT int cuEventSynchronize(Event* event) {
-  const auto its = find_event(event);
-  if (!its) return kInvalidHandle;
-  if (breaks_capture()) return kCaptureUnsupported;
-  std::unique_lock<std::mutex> lock(its->mutex);
-  its->came.wait(lock, [&] { return its->done >= its->recorded; });
-  return kSuccess;
-}
-
 // For what was recorded last when it is called; for nothing if nothing was.
 EXPORT int cuStreamWaitEvent(Stream* stream, Event* event, unsigned) {
   const auto its = find_event(event);
@@ -777,36 +761,4 @@ EXPORT int cuLaunchHostFunc(Stream* stream, void (*function)(void*), void* data)
   if (its == nullptr) return kInvalidHandle;
   its->queue([=] { function(data); });
   return kSuccess;
-}
-
-namespace {
-
-int queue_word(Stream* stream, uintptr_t address, bool is_wait,
-               const std::function<void(std::atomic<uint32_t>&)>& work) {
-  Stream* const its = find_stream(stream);
-  const auto memory = find_memory(address, sizeof(uint32_t));
-  if (its == nullptr) return kInvalidHandle;
-  if (!memory || address % sizeof(uint32_t) != 0) return kInvalidValue;
-  const auto act = [=] { work(*reinterpret_cast<std::atomic<uint32_t>*>(at(memory, address))); };
-  its->queue(act, is_wait);
-  return kSuccess;
-}
-
-}  // namespace
-
-EXPORT int cuStreamWaitValue32_v2(Stream* stream, uintptr_t address, uint32_t value,
-                                  unsigned flags) {
-  if (flags != 0) return kInvalidValue;
-  return queue_word(stream, address, true, [=](std::atomic<uint32_t>& word) {
-    while (static_cast<int32_t>(word.load() - value) < 0) {
-      std::this_thread::sleep_for(std::chrono::microseconds(20));
-    }
-  });
-}
-
-EXPORT int cuStreamWriteValue32_v2(Stream* stream, uintptr_t address, uint32_t value,
-                                   unsigned flags) {
-  if (flags != 0) return kInvalidValue;
-  return queue_word(stream, address, false,
-                    [=](std::atomic<uint32_t>& word) { word.store(value); });
 }

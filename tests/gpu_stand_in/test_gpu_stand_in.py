@@ -249,17 +249,13 @@ def test_the_folder_of_nccl_is_none_of_the_drivers(tmp_path):
 
 
 class Device:
-    """A GPU of its own, with nothing queued by other tests, and a word of the host's memory."""
+    """A GPU of its own, with nothing queued by other tests."""
 
     def __init__(self, cuda, number):
         self.cuda = cuda
         self.context = ctypes.c_void_p()
         assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(self.context), number) == 0
         assert cuda.cuCtxSetCurrent(self.context) == 0
-        self.memory = ctypes.c_void_p()
-        assert cuda.cuMemHostAlloc(ctypes.byref(self.memory), ctypes.c_size_t(4), 0) == 0
-        self.word = ctypes.c_uint32.from_address(self.memory.value)
-        self.word.value = 0
 
     def stream(self, flags=1):
         made = ctypes.c_void_p()
@@ -276,14 +272,6 @@ class Device:
         assert self.cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(count)) == 0
         return address
 
-    def wait_for_word(self, stream):
-        code = self.cuda.cuStreamWaitValue32_v2(stream, ctypes.c_size_t(self.memory.value), 1, 0)
-        assert code == 0
-
-    def write_word(self, stream):
-        code = self.cuda.cuStreamWriteValue32_v2(stream, ctypes.c_size_t(self.memory.value), 1, 0)
-        assert code == 0
-
     def ends(self, stream, seconds=10.0):
         limit = time.monotonic() + seconds
         while self.cuda.cuStreamQuery(stream) != 0:
@@ -291,64 +279,6 @@ class Device:
                 return False
             time.sleep(0.005)
         return True
-
-
-class OldPattern:
-    """A stream that waits for a word, which work of another writes that comes after it."""
-
-    def __init__(self, device, waiting, writing):
-        device.wait_for_word(waiting)
-        device.write_word(writing)
-        self.device, self.streams = device, (waiting, writing)
-
-    def ends(self):
-        return all(self.device.ends(stream, 0.3) for stream in self.streams)
-
-    def is_freed_by_the_host(self):
-        self.device.word.value = 1
-        return all(self.device.ends(stream) for stream in self.streams)
-
-
-def test_a_word_that_another_hardware_queue_writes(cuda):
-    device = Device(cuda, 3)
-    assert OldPattern(device, device.stream(), device.stream()).ends()
-
-
-@pytest.mark.parametrize("connections", [1, 8])
-def test_a_word_that_is_written_behind_in_the_same_hardware_queue(cuda, monkeypatch, connections):
-    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", str(connections))
-    device = Device(cuda, {1: 4, 8: 5}[connections])
-    streams = [device.stream() for _ in range(connections + 1)]
-    old = OldPattern(device, streams[0], streams[connections])
-    assert not old.ends()
-    assert old.is_freed_by_the_host()
-
-
-def test_a_word_that_the_null_stream_keeps_from_being_written(cuda):
-    device = Device(cuda, 6)
-    null, blocking, other = None, device.stream(0), device.stream(1)
-    old = OldPattern(device, null, blocking)
-    assert not old.ends()
-    device.write_word(other)  # which does not wait for the NULL stream
-    assert old.is_freed_by_the_host()
-
-
-def test_a_word_that_the_host_would_write_after_it_has_freed_memory(cuda):
-    device = Device(cuda, 7)
-    stream, memory = device.stream(), device.array()
-    device.wait_for_word(stream)
-    has_freed = threading.Event()
-
-    def free():
-        assert cuda.cuMemFree_v2(memory) == 0
-        has_freed.set()
-
-    thread = threading.Thread(target=free)
-    thread.start()
-    assert not has_freed.wait(0.3)
-    device.word.value = 1
-    assert has_freed.wait(10)
-    thread.join()
 
 
 def test_events_need_no_more_than_one_hardware_queue(cuda, monkeypatch):
