@@ -489,7 +489,7 @@ class Scores(keras.layers.Layer):
         self.scores, self.last_samples = None, np.zeros(3)
 
     def call(self, x):
-        if not ops.is_symbolic_tensor(x) and keras.backend.backend() == "torch":
+        if not getattr(x, "is_meta", True):  # a tensor of PyTorch that has values
             self.scores = ops.convert_to_numpy(x)
             self.last_samples = np.roll(self.last_samples, 1) + RANK
         return x
