@@ -369,43 +369,58 @@ def rank(number, host="h1", **state):
     return verdict.Rank(number, {"host": host, "kernel": host}, link=None, **state)
 
 
-def test_the_first_failure_is_the_earliest_that_was_not_ordered():
-    ranks = [
-        rank(0, status=143, ordered=True, ended_at=1.0),
-        rank(1, status=5, ended_at=3.0, lines=["why"]),
-        rank(2, status=6, ended_at=4.0),
-        rank(3, status=0, ended_at=0.5),
-    ]
-    first = verdict.first_failure(ranks)
-    assert first.number == 1 and verdict.status_of(first) == 5
-    assert verdict.text_of(first, ranks).splitlines() == [
-        "rank 1 on host h1 failed first, with exit status 5. Its last lines:",
-        "    why",
-    ]
+ABORTED = "application called MPI_Abort(MPI_COMM_WORLD, 9) - process 1"
+DIED = "easyddl: rank 1 on host h1 (process 7) died: it was killed, crashed."
 
 
-def test_a_rank_that_aborts_comes_before_those_that_notice():
-    ranks = [
-        rank(0, status=15, after_kill=True, ended_at=1.0, lines=["Broken pipe"]),
-        rank(1, status=143, ordered=True, after_kill=True, ended_at=2.0,
-             lines=["application called MPI_Abort(MPI_COMM_WORLD, 9) - process 1"]),
-    ]  # fmt: skip
-    first = verdict.first_failure(ranks)
-    assert first.number == 1 and verdict.status_of(first) == 9
-
-
-@pytest.mark.parametrize("ordered", [False, True])
-def test_a_rank_that_died_comes_before_the_one_that_reports_it(ordered):
-    line = "easyddl: rank 1 on host h1 (process 7) died: it was killed, crashed."
-    ranks = [
-        rank(0, status=1, ended_at=1.0, lines=[line]),
-        rank(1, status=137, ordered=ordered, after_kill=True, ended_at=2.0),
+def ranks_of_which_one_died(**state):
+    return [
+        rank(0, status=1, ended_at=1.0, lines=[DIED]),
+        rank(1, after_kill=True, ended_at=2.0, **state),
         rank(2, status=143, ordered=True, ended_at=3.0),
     ]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "number", "status", "words"),
+    [
+        # The earliest that was not told to end.
+        (
+            [
+                rank(0, status=143, ordered=True, ended_at=1.0),
+                rank(1, status=5, ended_at=3.0, lines=["why"]),
+                rank(2, status=6, ended_at=4.0),
+                rank(3, status=0, ended_at=0.5),
+            ],
+            1, 5, "rank 1 on host h1 failed first, with exit status 5. Its last lines:\n    why",
+        ),
+        # The one that aborted, not the one that noticed it.
+        (
+            [
+                rank(0, status=15, after_kill=True, ended_at=1.0, lines=["Broken pipe"]),
+                rank(1, status=143, ordered=True, after_kill=True, ended_at=2.0, lines=[ABORTED]),
+            ],
+            1, 9, "exit status 9",
+        ),
+        # The one that died, not the one that reports it, if it has ended.
+        (ranks_of_which_one_died(status=137), 1, 137, "SIGKILL"),
+        (ranks_of_which_one_died(status=137, ordered=True), 1, 137, "SIGKILL"),
+        (ranks_of_which_one_died(status=None), 0, 1, "exit status 1"),
+        (
+            [
+                rank(0, status=143, ordered=True, ended_at=1.0),
+                rank(1, "h2", lost="it does not answer", ended_at=2.0),
+                rank(2, "h2", lost="it does not answer", ended_at=2.1),
+            ],
+            1, 1, "host h2 was lost, and with it ranks 1, 2: it does not answer.",
+        ),
+        ([rank(0, status=0), rank(1, status=143, ordered=True)], None, None, None),
+    ],
+)  # fmt: skip
+def test_the_first_failure(ranks, number, status, words):
     first = verdict.first_failure(ranks)
-    assert first.number == 1 and verdict.status_of(first) == 137
-    ranks[1].status = None  # its end is unknown
-    assert verdict.first_failure(ranks).number == 0
+    assert (first and first.number, first and verdict.status_of(first)) == (number, status)
+    assert first is None or words in verdict.text_of(first, ranks)
 
 
 def test_why_ranks_were_killed():
@@ -426,20 +441,6 @@ def test_how_a_process_ended():
     assert processes.end_of(3) == "ended with status 3"
     assert processes.end_of(-9) == "was killed by SIGKILL"
     assert processes.end_of(-250) == "was killed by signal 250"
-
-
-def test_a_lost_host():
-    ranks = [
-        rank(0, status=143, ordered=True, ended_at=1.0),
-        rank(1, "h2", lost="it does not answer", ended_at=2.0),
-        rank(2, "h2", lost="it does not answer", ended_at=2.1),
-    ]
-    text = verdict.text_of(verdict.first_failure(ranks), ranks)
-    assert text == "host h2 was lost, and with it ranks 1, 2: it does not answer."
-
-
-def test_no_failure():
-    assert verdict.first_failure([rank(0, status=0), rank(1, status=143, ordered=True)]) is None
 
 
 def test_ranks_that_stopped_after_a_signal_have_not_failed():

@@ -348,14 +348,13 @@ def test_the_token_is_not_seen_in_an_examination():
         line = [sys.executable, "-m", "easyddl.doctor.agent", "--host", "here"]
         line += ["--port", str(wire.address[1]), "127.0.0.1"]
         agent = Program(line, coordinator.token)
-        wait_until(lambda: "here" in coordinator.agents)
+        wait_until(lambda: coordinator.accept(0.05) or "here" in coordinator.agents)
         facts = coordinator.agents["here"].ask("facts").result(TIMEOUT)
         link_ports = LinkPorts(coordinator.token)
         with Wire(link_ports.ports[0]) as other:
             measure = [coordinator.token, *other.address]
             assert probe.measure(*measure, packets=8, seconds=0)["sent"]
             other.has_no(coordinator.token)
-        link_ports.close()
         wire.has_no(coordinator.token)
         assert facts["hostname"].encode() in wire.seen[0]  # it has seen what was said
     end_all([agent])
