@@ -53,7 +53,7 @@ INPUTS = {
     "main": (*PACKAGE, DIGITS, "README.md"),
     "notebooks": (*PACKAGE, DIGITS, "tutorials/notebooks"),
     "extras": (*PACKAGE, DIGITS, "tests/engine/test_nccl_wheel.py"),
-    "oldest": (*PACKAGE, DIGITS, "tests"),
+    "oldest": (*PACKAGE, DIGITS, "tests", "tutorials/benchmarks"),
     "newest": (*PACKAGE, "tests"),
     "prerelease": ("easyddl", DIGITS),
     "release": (*BUILD, *RELEASE, DIGITS, "tutorials/contribute.md"),

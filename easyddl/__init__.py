@@ -68,9 +68,9 @@ if not _entry_point.is_light():
     from easyddl.optimizers.warmup import LearningRateWarmup
     from easyddl.reducer.allreduce import allreduce
     from easyddl.runtime import world as _world
-    from easyddl.training.layer_state import register_layer
-    from easyddl.training.metrics import register_metric
+    from easyddl.training.metrics.metrics import register_metric
     from easyddl.training.prediction import predict
+    from easyddl.training.state.layer_state import register_layer
 
     if not _launcher.is_worker() and _backends.find() is not None:
         _backends.find().configure()

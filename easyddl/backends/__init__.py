@@ -1,6 +1,9 @@
 """The Keras backends that easyddl supports. `base.py` defines their contract, `Backend`."""
 
+import contextlib
+import functools
 import importlib
+import warnings
 
 import keras
 
@@ -8,8 +11,6 @@ from easyddl.hosts import launched_process
 from easyddl.runtime import affinity
 
 _CLASSES = {"tensorflow": "TensorFlowBackend", "jax": "JaxBackend", "torch": "TorchBackend"}
-
-_instances = {}  # by the backend's name
 
 
 def name():
@@ -20,11 +21,13 @@ def name():
 def find():
     """Returns the active Keras backend as a `Backend`, or `None` if easyddl does not support it."""
     active = name()
-    if active not in _instances and active in _CLASSES:
-        # Import only the active backend: each of these modules imports its framework.
-        module = importlib.import_module(f"easyddl.backends.{active}")
-        _instances[active] = getattr(module, _CLASSES[active])()
-    return _instances.get(active)
+    return _instance(active) if active in _CLASSES else None
+
+
+@functools.cache
+def _instance(backend):
+    # Import only the active backend: each of these modules imports its framework.
+    return getattr(importlib.import_module(f"easyddl.backends.{backend}"), _CLASSES[backend])()
 
 
 def require():
@@ -55,7 +58,16 @@ def pin_gpu_of(world):
         world: `_core.World`.
     """
     if world.size > 1 and not launched_process.knows_local_rank():
-        require().pin_gpu(world.local_rank)
+        backend = require()
+        try:
+            backend.pin_gpu(world.local_rank)
+        except RuntimeError:
+            warnings.warn(
+                f"{backend.framework} ran operations before easyddl started, and no launcher set "
+                "this rank's number on its host, so this rank uses all GPUs of its host. Call "
+                f"`easyddl.init()` before any operation of {backend.framework}.",
+                stacklevel=2,
+            )
 
 
 def share_cores_of(world):
@@ -65,4 +77,5 @@ def share_cores_of(world):
         world: `_core.World`.
     """
     if world.size > 1 and launched_process.size() is not None and affinity.are_limited():
-        require().share_cores(affinity.compute_threads())
+        with contextlib.suppress(RuntimeError):  # it is too late, because it has run operations
+            require().share_cores(affinity.compute_threads())

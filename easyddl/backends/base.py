@@ -2,12 +2,18 @@
 
 import abc
 import contextlib
+import functools
+import warnings
 
 import keras
 import numpy as np
 
+from easyddl.backends.step_meter import StepMeter
+from easyddl.backends.submitter import Submitter
 from easyddl.backends.untracked_state import UntrackedState
-from easyddl.compat import keras_trainer
+from easyddl.compat import keras_data, keras_trainer
+from easyddl.hosts import launched_process
+from easyddl.runtime import affinity
 
 
 class Backend(abc.ABC):
@@ -16,33 +22,62 @@ class Backend(abc.ABC):
     The structure of a batch (`spec`) is nested like the batch. Each leaf has the `shape` and the
     `dtype` that this array has in every batch. A leaf is `None` if the batches contain `None` in
     its place, for example without sample weights.
+
+    Attributes:
+        framework: String. The name of the framework, for messages.
+        submitter: The class of its submitters.
+        step_meter: The class of its counters of training steps.
     """
+
+    framework: str
+    submitter: type[Submitter]
+    step_meter: type[StepMeter]
 
     # Devices.
 
-    @abc.abstractmethod
     def configure(self):
         """Divides the cores and GPUs of the host among its ranks, unless the user has done so.
 
         Called at import, because a framework takes all cores and GPUs at its first operation.
         """
+        if launched_process.size() is None:
+            return
+        try:
+            if launched_process.knows_local_rank():
+                self.pin_gpu(launched_process.local_rank())
+            if affinity.are_limited():
+                self.share_cores(affinity.compute_threads())
+        except RuntimeError:
+            warnings.warn(
+                f"{self.framework} ran operations before easyddl could divide the cores and GPUs "
+                "of this host among the ranks, so each rank may use all of them. Import easyddl "
+                "first. If the script sets KERAS_BACKEND, it must do so before it uses "
+                f"{self.framework}.",
+                stacklevel=2,
+            )
 
     @abc.abstractmethod
     def pin_gpu(self, local_rank):
-        """Makes the framework use one GPU, unless the user has chosen one or it is too late.
+        """Makes the framework use one GPU, unless the user has chosen one.
 
         Args:
             local_rank: Integer. This rank's number on its host. More ranks than GPUs share GPUs.
+
+        Raises:
+            RuntimeError: If the framework has run operations, so that it is too late.
         """
 
     @abc.abstractmethod
     def share_cores(self, threads):
-        """Limits the framework's threads, unless the user has set a number or it is too late.
+        """Limits the framework's threads, unless the user has set a number.
 
         Called at import with an estimate, and again when the ranks know each other's CPUs.
 
         Args:
             threads: Integer. The number of threads that this rank should start.
+
+        Raises:
+            RuntimeError: If the framework has run operations, so that it is too late.
         """
 
     @abc.abstractmethod
@@ -164,7 +199,6 @@ class Backend(abc.ABC):
         """Returns a context for updates that must run only in a step that has a batch."""
         return contextlib.nullcontext()
 
-    @abc.abstractmethod
     def changing(self, train_step, model, begin):
         """Wraps a `train_step` so that the values of some variables are corrected after it.
 
@@ -177,14 +211,26 @@ class Backend(abc.ABC):
                 variables must be non-trainable.
         """
 
-    def noting_used_variables(self, note):
-        """Returns a context that reports the trainable variables that a step uses.
+        def values_of(variables):
+            return [keras.ops.stop_gradient(keras.ops.copy(each.value)) for each in variables]
 
-        Args:
-            note: Function of a variable, in the framework's or Keras's form. It may be called
-                several times with one variable.
-        """
-        return contextlib.nullcontext()
+        @functools.wraps(train_step)
+        def step(data):
+            changed, change = begin()
+            before = values_of(changed)
+            result = train_step(data)
+            if changed:
+                with self.once_there_is_a_batch():
+                    after = change(before, values_of(changed))
+                    for variable, value in zip(changed, after, strict=True):
+                        variable.assign(value)
+            return result
+
+        return step
+
+    def variables_of_trace(self):
+        """Returns the variables that the function being traced has used so far, if known."""
+        return []
 
     def outside_of_step(self):
         """Returns a context in which variables have values while a step is traced or run.
@@ -247,9 +293,16 @@ class Backend(abc.ABC):
             act: Function of the structure of the first batch.
         """
 
-    @abc.abstractmethod
     def symbolic_batch(self, spec):
         """Returns a batch of `keras.KerasTensor` with the structure `spec`."""
+
+        def symbol(leaf):
+            if leaf is None:
+                return None
+            dtype = keras.backend.standardize_dtype(leaf.dtype)
+            return keras.KerasTensor(tuple(leaf.shape), dtype)
+
+        return keras.tree.map_structure(symbol, spec)
 
     def builds_in_step(self, model):
         """Returns whether the optimizers of a model create their variables in its first step."""
@@ -310,11 +363,6 @@ class Backend(abc.ABC):
         """Waits for all steps that Keras's trainer has started."""
         return None
 
-    def synced(self, model):
-        """Assigns the values after the last step to the variables of a model."""
-        return None
-
-    @abc.abstractmethod
     def skip_steps(self, model, steps):
         """Makes the first steps of a fit read their batches without training on them.
 
@@ -322,15 +370,24 @@ class Backend(abc.ABC):
             model: A Keras model in training.
             steps: Integer. How many steps to skip: whole executions, with `steps_per_execution`.
         """
+        train_function = model.train_function
+        left = steps
 
-    @abc.abstractmethod
-    def step_meter(self):
-        """Returns a new counter of training steps.
+        def skip(*arguments):
+            nonlocal left
+            left -= keras_data.skip_execution(arguments[-1], model.steps_per_execution, left)
+            if left <= 0:
+                model.train_function = train_function
+            return self.result_without_step(model, *arguments[:-1])
 
-        Returns:
-            Object with two counters, `samples` and `steps`, of the samples and of the steps so
-            far. Its method `watch(fit)` starts counting; call it in a callback's `set_model`.
+        model.train_function = skip
+
+    def result_without_step(self, model):
+        """Returns what a train function returns, with the current results of the metrics.
+
+        On JAX the state follows the model.
         """
+        return model.get_metrics_result()
 
     # Random numbers.
 
@@ -382,15 +439,3 @@ class Backend(abc.ABC):
             Context manager. It yields the function that replaces `tf.random.shuffle`.
         """
         raise NotImplementedError("Only Keras on TensorFlow creates a tf.data.Dataset of arrays.")
-
-    # Gradients.
-
-    @abc.abstractmethod
-    def submitter(self, engine, buckets, shapes):
-        """Returns the `Submitter` for a reducer of the engine.
-
-        Args:
-            engine: `_core.Reducer` or `_core.StepSum`. The reducer.
-            buckets: List of lists of indices: the tensors of each bucket, in the order of buckets.
-            shapes: List of tuples. The shape of each tensor.
-        """

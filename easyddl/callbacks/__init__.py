@@ -14,9 +14,9 @@ from easyddl.callbacks.rank_zero import RankZero
 from easyddl.checkpoint import model_files as _model_files
 from easyddl.compat import check as _check
 from easyddl.hosts import launched_process as _launcher
-from easyddl.training import model_methods as _model_methods
-from easyddl.training import optimizer_classes as _optimizer_classes
-from easyddl.training import unreduced_updates as _unreduced_updates
+from easyddl.training.fit import model_methods as _model_methods
+from easyddl.training.step import optimizer_classes as _optimizer_classes
+from easyddl.training.step import unreduced_updates as _unreduced_updates
 
 __all__ = [
     "BackupAndRestore",

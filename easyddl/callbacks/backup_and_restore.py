@@ -23,14 +23,10 @@ from easyddl.compat import keras_trainer
 from easyddl.optimizers import rescaling
 from easyddl.optimizers.scale_lr import factor_of
 from easyddl.runtime import console, world
-from easyddl.training import (
-    fit_context,
-    layer_state,
-    metric_starts,
-    metrics,
-    moving_statistics,
-)
-from easyddl.training.model_state import is_built, untracked_variables
+from easyddl.training.fit import fit_context
+from easyddl.training.metrics import metric_starts, metrics
+from easyddl.training.state import layer_state, moving_statistics
+from easyddl.training.state.model_state import is_built, untracked_variables
 
 _VARIABLES, _STATE = "variables.npz", "state.json"
 _UNREADABLE = (OSError, json.JSONDecodeError, zipfile.BadZipFile, KeyError)

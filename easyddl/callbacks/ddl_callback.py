@@ -17,25 +17,12 @@ from easyddl.optimizers import momentum_correction
 from easyddl.reducer import bucket_size
 from easyddl.runtime import notices, validators, world
 from easyddl.steps.batch_weight import BatchWeight
-from easyddl.training import (
-    adapted_layers,
-    compiled_step,
-    epoch_end,
-    epoch_logs,
-    evaluation_context,
-    evaluation_metrics,
-    fit_context,
-    layer_constants,
-    layer_state,
-    loss_weight,
-    metrics_hook,
-    model_state,
-    optimizer_classes,
-    optimizer_hook,
-    replica_check,
-    used_variables,
-)
-from easyddl.training import scalar_losses as scalar
+from easyddl.training.agreement import epoch_logs, layer_arrays, replicas
+from easyddl.training.fit import callback_order, epoch_end, fit_context
+from easyddl.training.metrics import evaluation, metrics_hook
+from easyddl.training.state import adapted_layers, layer_state, model_state
+from easyddl.training.step import compiled_step, loss_weight, optimizer_classes, optimizer_hook
+from easyddl.training.step import scalar_losses as scalar
 
 _UNEVEN = ("join", "truncate", "error")
 
@@ -53,7 +40,7 @@ _WRITERS = tuple(
 )
 
 
-class DDLCallback(FreshCopy, keras.callbacks.Callback):
+class DDLCallback(FreshCopy, callback_order.First, keras.callbacks.Callback):
     """Makes `model.fit()` train on all ranks together. Pass it as the first callback.
 
     `fit` moves it to the beginning of the list if other callbacks precede it.
@@ -92,12 +79,11 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
             `"join"`.
         check_replicas: Integer. The number of steps after which the ranks compare checksums of
             their weights and optimizer variables. A difference raises an error that names the
-            variable and the ranks. A comparison takes 3000 microseconds, and 7500 for each million
-            parameters with Adam (two ranks on two cores, `python tests/benchmarks/replicas.py`).
-            From the first step of an epoch in which a rank has no batch, comparisons are skipped
-            until the next epoch. With `None`, the default, the ranks compare once, at the end of
-            `fit`, and rank 0 prints a warning. Before an evaluation a difference always raises an
-            error. `False` disables the comparisons.
+            variable and the ranks. A comparison takes some milliseconds for each million
+            parameters. From the first step of an epoch in which a rank has no batch, comparisons
+            are skipped until the next epoch. With `None`, the default, the ranks compare once, at
+            the end of `fit`, and rank 0 prints a warning. Before an evaluation a difference always
+            raises an error. `False` disables the comparisons.
         scalar_losses: `"mean"` or `"sum"`. The kind of losses that are a single number: losses
             that your own layer adds with `add_loss`, and losses that a loss function has already
             reduced. Means are averaged over the ranks, and sums are added. With `None`, the
@@ -158,9 +144,9 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
                 f"Received: scalar_losses={scalar_losses!r}"
             )
         self.scalar_losses = scalar_losses
-        if validation not in (None, *evaluation_metrics.VALIDATIONS):
+        if validation not in (None, *evaluation.VALIDATIONS):
             raise ValueError(
-                f"`validation` must be one of {evaluation_metrics.VALIDATIONS}, or None. "
+                f"`validation` must be one of {evaluation.VALIDATIONS}, or None. "
                 f"Received: validation={validation!r}"
             )
         self.validation = validation
@@ -183,16 +169,16 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
     def set_model(self, model: keras.Model | None = None) -> None:
         instances.require_instance(self, "DDLCallback")
         super().set_model(model)
-        evaluation, fit = evaluation_context.current(model), fit_context.current(model)
-        if evaluation is not None:
+        active, fit = evaluation.current(model), fit_context.current(model)
+        if active is not None:
             if fit is None and world.size() > 1 and self.check_replicas is not False:
-                replica_check.check_predictions(model, "before evaluate()")
+                replicas.check_predictions(model, "before evaluate()")
             weight = BatchWeight(backends.require().is_current)  # not used in an evaluation
-            evaluation.at_end.callback(loss_weight.hook(model, weight, self.scalar_losses))
-            evaluation.at_end.callback(metrics_hook.hook(model))
+            active.at_end.callback(loss_weight.hook(model, weight, self.scalar_losses))
+            active.at_end.callback(metrics_hook.hook(model))
             if loss_weight.changes_test_function(model):
-                evaluation.model.test_function = None
-                evaluation.at_end.callback(setattr, model, "test_function", None)
+                active.model.test_function = None
+                active.at_end.callback(setattr, model, "test_function", None)
         elif fit is not None:
             instances.require_single(fit.callbacks, DDLCallback, DDLGlobalVariablesCallback)
             self._hook(fit)
@@ -223,11 +209,11 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
             fit.step.hook(optimizer)
         if world.size() > 1:
             compares = self.check_replicas is not False
-            others = layer_constants.of(model).others if compares else {}
-            fit.on_success(lambda: self._end_fit(fit, others))
+            arrays_before = layer_arrays.checksums_of(model) if compares else {}
+            fit.on_success(lambda: self._end_fit(fit, arrays_before))
             fit.on_steps_end(lambda: epoch_end.end_steps(fit, self.uneven, self._epoch))
             fit.at_end.callback(metrics_hook.hook(model, fit))
-            used_variables.watch(fit)
+            fit.wrap_train_step(fit.step.noting_variables)
             fit.wrap_train_step(
                 lambda train_step: layer_state.merging_train_step(train_step, model)
             )
@@ -236,12 +222,12 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
         _ = fit.meter
         global_batch.watch(fit)
 
-    def _end_fit(self, fit, others):
+    def _end_fit(self, fit, arrays_before):
         """Checks the trained model. Called after all epochs if no rank has raised an error.
 
         Args:
             fit: `FitContext`.
-            others: Dict: see `layer_constants.Constants`, at the begin of the fit.
+            arrays_before: Dict: see `replicas.compare_after_fit`.
         """
         model = fit.model
         # Steps may train nothing: without trainable weights, or in a `train_step` of one's own.
@@ -251,24 +237,8 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
                 "Therefore no gradients were averaged, and every rank trained alone. Apply the "
                 "gradients with a Keras optimizer within `train_step`."
             )
-        if self.check_replicas is False:
-            return
-        now = layer_constants.of(model)
-        # What has changed in the fit is no constant.
-        kept = dict(now.others.items() & others.items())
-        found, constants = replica_check.differences(model, {**now.arrays, **kept})
-        if found:
-            notices.tell(
-                f"warning: the ranks' models differ after model.fit(): {found}. "
-                f"{replica_check.ROUNDING} Otherwise something changes them on some ranks only, "
-                "for example a callback. DDLCallback(check_replicas=1) finds the step; "
-                "check_replicas=False disables this comparison."
-            )
-        if constants:
-            text = replica_check.text_of_constants("after model.fit()", constants)
-            notices.tell(
-                f"warning: the ranks' {text} check_replicas=False disables this comparison."
-            )
+        if self.check_replicas is not False:
+            replicas.compare_after_fit(model, arrays_before, fit.step.used_variables)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         fit = fit_context.current(self.model)
@@ -278,12 +248,7 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
                 "easyddl hooks the optimizer. Call it there, or wrap the optimizer in "
                 "`ddl.DistributedOptimizer` and leave DDLCallback out."
             )
-        steps = f", steps in an epoch: {self.params.get('steps')}" if self.uneven == "error" else ""
         fit.step.save_train_function()
-        world.agree(
-            f"model.fit() with epochs={self.params.get('epochs')}, uneven={self.uneven!r}, "
-            f"check_replicas={self.check_replicas}{steps}"
-        )
         fit.step_ends.begin_fit(self.model)
         if world.size() > 1:
             fit.watch_steps()
@@ -306,13 +271,14 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
         model = self.model  # this access makes Keras copy JAX's state into the variables
         steps = fit_context.current(model).steps
         if steps % self.check_replicas == 0 and fit_context.all_ranks_have_batches(model):
-            replica_check.check(model, f"after step {steps} of epoch {self._epoch + 1} of fit()")
+            replicas.check(model, f"after step {steps} of epoch {self._epoch + 1} of fit()")
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        evaluation, fit = evaluation_context.current(self.model), fit_context.current(self.model)
-        if evaluation is not None and world.size() > 1:
-            evaluation.is_shared = self._has_validated = True
-            evaluation.validation = self.validation
+        active, fit = evaluation.current(self.model), fit_context.current(self.model)
+        if active is not None and world.size() > 1:
+            active.is_shared = self._has_validated = True
+            active.validation = self.validation
+            active.is_held_out = fit is not None and fit.validates_held_out_samples
         # A long validation must not end the job as a stall, even if only the root validates.
         if fit is not None:
             fit.step_ends.finish()
@@ -335,7 +301,8 @@ class DDLCallback(FreshCopy, keras.callbacks.Callback):
         has_own_results = any(key.startswith("val_") for key in own)
         if not self._has_validated and not has_own_results and fit.any_rank_validates(epoch):
             self.model.reset_metrics()  # as the evaluation of the other ranks does
-            found = evaluation_metrics.shared_logs(self.model, {}, validation=self.validation)
+            nothing = evaluation.EvaluationContext(self.model, validation=self.validation)
+            found = evaluation.shared_logs(nothing, {})
             logs.update({f"val_{key}": value for key, value in found.items()})
             fit.noted_logs(found, "val_")
         epoch_logs.share(logs, own)

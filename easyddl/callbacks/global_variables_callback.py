@@ -15,18 +15,14 @@ from easyddl.collectives import arguments, objects, variables
 from easyddl.compat import keras_callback, keras_trainer
 from easyddl.runtime import notices, world
 from easyddl.steps import context
-from easyddl.training import (
-    adapted_layers,
-    compiled_step,
-    epoch_logs,
-    fit_context,
-    model_state,
-    replica_check,
-)
-from easyddl.training.fit_context import FitContext
+from easyddl.training.agreement import epoch_logs, replicas
+from easyddl.training.fit import callback_order, fit_context
+from easyddl.training.fit.fit_context import FitContext
+from easyddl.training.state import adapted_layers, model_state
+from easyddl.training.step import compiled_step
 
 
-class DDLGlobalVariablesCallback(FreshCopy, keras.callbacks.Callback):
+class DDLGlobalVariablesCallback(FreshCopy, callback_order.Last, keras.callbacks.Callback):
     """Broadcasts the root's weights before the first step. Pass it as the last callback.
 
     As the last callback it also broadcasts variables that other callbacks load at the beginning of
@@ -97,7 +93,7 @@ class DDLGlobalVariablesCallback(FreshCopy, keras.callbacks.Callback):
 
     def _broadcast_after_first_step(self):
         """Broadcasts the variables that only the first step could create."""
-        if any(replica_check.differences(self.model, {})):
+        if not replicas.are_equal(self.model):
             notices.tell(
                 "warning: each rank took the first step from its own initial weights, because the "
                 "model's own train_step creates them and runs eagerly. Now all ranks have the "
@@ -156,15 +152,15 @@ class DDLGlobalVariablesCallback(FreshCopy, keras.callbacks.Callback):
         on_root = [] if fit is None else fit.root_callbacks
         mine = (
             bool(self.model.stop_training),
-            epoch_logs.entries_of(logs or {}),
-            list((logs or {}) if fit is None else fit.own_logs(logs or {})),
+            epoch_logs.numbers_in(logs or {}),
+            epoch_logs.monitored_by([] if fit is None else fit.callbacks),
             [hooks.changed_attributes(*pair) for pair in on_root] if world.is_root() else None,
         )
-        stops, entries, own, attributes = zip(*objects.allgather_object(mine), strict=True)
+        stops, numbers, monitored, attributes = zip(*objects.allgather_object(mine), strict=True)
         self.model.stop_training = any(stops)
         # Ranks that train alone have other results anyway, and another warning names the cause.
         if fit is None or fit.step is not None or not fit.has_trained_alone():
-            epoch_logs.warn_of_differences(entries, own, epoch)
+            epoch_logs.warn_of_differences(numbers, monitored, epoch)
         # A script may read these on any rank, such as `best` of a ModelCheckpoint.
         for (callback, _), (name, values) in zip(on_root, attributes[0], strict=False):
             if not world.is_root() and type(callback).__name__ == name:

@@ -12,7 +12,8 @@ from easyddl.checkpoint import atomic_files
 from easyddl.collectives import objects
 from easyddl.compat import keras_callback
 from easyddl.runtime import validators, world
-from easyddl.training import fit_context, moving_statistics
+from easyddl.training.fit import fit_context
+from easyddl.training.state import moving_statistics
 
 
 class ModelCheckpoint(FreshCopy, keras_callback.SavingCheckpoint):

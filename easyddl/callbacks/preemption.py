@@ -4,7 +4,7 @@ import signal
 
 from easyddl.collectives import objects
 from easyddl.runtime import console, job_exit, termination, world
-from easyddl.training import fit_context
+from easyddl.training.fit import fit_context
 
 
 class Preemption:

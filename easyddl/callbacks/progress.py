@@ -14,7 +14,7 @@ from easyddl.callbacks.fresh_copy import FreshCopy
 from easyddl.callbacks.throughput import RankThroughput, ThroughputMeter, combine
 from easyddl.collectives import objects
 from easyddl.runtime import console, world
-from easyddl.training import fit_context
+from easyddl.training.fit import fit_context
 
 _REFRESH = 0.1  # seconds
 

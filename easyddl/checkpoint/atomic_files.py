@@ -48,21 +48,14 @@ def write_file(path, write, size=0):
 
     Args:
         path: String. The final path, on a local or mounted file system.
-        write: Function of a temporary path that writes the file there. The temporary path is the
-            final file name in a separate directory, in which `write` may create other temporary
-            files.
+        write: Function of a temporary path that writes the file there: see `write_entries`.
         size: Integer. The approximate number of bytes.
 
     Raises:
         OSError: If the file cannot be written. An existing file remains.
     """
-    folder = os.path.dirname(os.path.abspath(path))
-    _require_space(folder, size)
-    with _temporary(path) as temporary:
-        write(temporary)
-        _sync(temporary)
-        os.replace(temporary, path)
-    _sync(folder)
+    _require_space(os.path.dirname(os.path.abspath(path)), size)
+    write_entries(path, write)
 
 
 def write_entries(path, write, writer=0):

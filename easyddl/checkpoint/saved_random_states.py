@@ -109,8 +109,9 @@ class PerRankStates:
     The global generators belong to no layer: they are the framework's generators and Keras's global
     seed generator. Each rank's states are derived from the root's. The constructor is a collective.
 
-    This includes the generators of NumPy and Python if the ranks share numbers besides, see
-    `global_random`, and if they are in the same state. Without a seed they differ anyway.
+    This includes the generators of NumPy and Python if the ranks also share a common sequence of
+    numbers (see `global_random`), and if these generators are in the same state on all ranks.
+    Without a seed they differ already.
 
     Args:
         root_rank: Integer. The rank whose states do not change.

@@ -12,7 +12,8 @@ import re
 import signal
 import sys
 
-from easyddl.runtime import command_process, version
+from easyddl.machine.packages import version_of
+from easyddl.runtime import command_process
 
 
 def main(arguments=None):
@@ -67,7 +68,8 @@ def _run(arguments):
     parser = _Parser(
         prog="easyddl", description="Synchronous data parallelism for Keras 3 over MPI."
     )
-    parser.add_argument("--version", action="version", version=f"easyddl {version.version()}")
+    version = version_of("easyddl")
+    parser.add_argument("--version", action="version", version=f"easyddl {version}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name in sorted(module.name for module in pkgutil.iter_modules(__path__)):
         if name.startswith("_"):

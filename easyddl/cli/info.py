@@ -66,14 +66,14 @@ def _load():
 
 
 def _mpi_lines(mpi, core):
-    from easyddl.doctor import software
+    from easyddl.machine import packages
     from easyddl.runtime import mpi_abi
 
     supported = mpi_abi.list_of(mpi_abi.translations())
     if isinstance(mpi, Exception):
         return [("MPI", str(mpi)), ("supports", supported)]
     version = " ".join(mpi.Get_library_version().strip("\0 \n").splitlines()[0].split())
-    lines = [("mpi4py", software.version_of("mpi4py")), ("MPI", version)]
+    lines = [("mpi4py", packages.version_of("mpi4py")), ("MPI", version)]
     if isinstance(core, Exception):
         return [*lines, ("engine", str(core)), ("supports", supported)]
     return [

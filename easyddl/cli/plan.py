@@ -15,6 +15,7 @@ import sys
 from easyddl.cli import _agents, _hosts, _output_files
 from easyddl.hosts.topology_tree import counted
 from easyddl.launch.output import text_table
+from easyddl.machine.units import decimal_size, seconds
 
 SUMMARY = "plan the order and the groups of hosts for a network"
 
@@ -194,7 +195,7 @@ def _write(path, graph, planned, names, groups, options):
     algorithms = planned.algorithms(options.size)
     comment = [
         f"A plan for {options.topology or 'measured hosts'}, by `easyddl plan`.",
-        f"Chosen for {_bytes(options.size)}: {_algorithms(algorithms)}.",
+        f"Chosen for {decimal_size(options.size)}: {_algorithms(algorithms)}.",
         *map(str, groups),
     ]
     plan_file.write(path, planned.nest, names, planned.rules, "\n".join(comment))
@@ -205,8 +206,8 @@ def _plot(path, graph, planned, names, groups, options):
 
     algorithms = planned.algorithms(options.size)
     found = cost.allreduce(graph, planned.nest, options.size, algorithms)
-    title = f"An allreduce of {_bytes(options.size)} with this plan: {_time(found.seconds)}"
-    lines = picture.draw(graph, planned.nest, names, found.link_bytes, title, _bytes)
+    title = f"An allreduce of {decimal_size(options.size)} with this plan: {seconds(found.seconds)}"
+    lines = picture.draw(graph, planned.nest, names, found.link_bytes, title, decimal_size)
     pathlib.Path(path).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -221,12 +222,12 @@ def _report(graph, listed, planned, names, options):
         "hosts as listed, without a plan": cost.allreduce(graph, tuple(hosts), size),
         "planned": planned_cost,
     }
-    yield f"An allreduce of {_bytes(size)} between {counted(len(hosts), 'host')}:"
+    yield f"An allreduce of {decimal_size(size)} between {counted(len(hosts), 'host')}:"
     yield ""
     rows = [["", "time", "algorithm of each level"]]
     for name, each in alternatives.items():
-        rows.append([name, _time(each.seconds), _algorithms(each.algorithms)])
-    rows.append(["lower bound", _time(bound.seconds), bound.reason])
+        rows.append([name, seconds(each.seconds), _algorithms(each.algorithms)])
+    rows.append(["lower bound", seconds(bound.seconds), bound.reason])
     yield from text_table.lines(rows, left=(0, 2))
     yield ""
     yield f"The plan ({planned.method}):"
@@ -236,7 +237,7 @@ def _report(graph, listed, planned, names, options):
         yield from _switch_links(graph, planned_cost)
         yield "Algorithms of the plan by size:"
         for begin, algorithms in planned.rules:
-            yield f"  {f'from {_bytes(begin)}':18} {_algorithms(algorithms)}"
+            yield f"  {f'from {decimal_size(begin)}':18} {_algorithms(algorithms)}"
     yield ""
     if options.plot is not None:
         yield f"{options.plot} has the picture."
@@ -265,7 +266,7 @@ def _tree(graph, nest, names, carried, indent="  "):
     for host in nest:
         sent = sum(carried.get((host, other), 0.0) for other in graph.neighbors[host])
         received = sum(carried.get((other, host), 0.0) for other in graph.neighbors[host])
-        yield f"{indent}{host:16} sends {_bytes(sent)}, receives {_bytes(received)}"
+        yield f"{indent}{host:16} sends {decimal_size(sent)}, receives {decimal_size(received)}"
 
 
 def _switch_links(graph, planned_cost):
@@ -275,7 +276,7 @@ def _switch_links(graph, planned_cost):
         yield "Links between switches:"
     for link in between:
         for ends in (link.ends, link.ends[::-1]):
-            yield f"  {' > '.join(ends):18} {_bytes(planned_cost.link_bytes.get(ends, 0.0))}"
+            yield f"  {' > '.join(ends):18} {decimal_size(planned_cost.link_bytes.get(ends, 0.0))}"
 
 
 def _run_line(listed, options):
@@ -289,16 +290,3 @@ def _run_line(listed, options):
 
 def _algorithms(algorithms):
     return ", then ".join(algorithms)
-
-
-def _bytes(size):
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= scale:
-            return f"{size / scale:.4g} {unit}"
-    return f"{size:.4g} B"
-
-
-def _time(seconds):
-    if seconds >= 1:
-        return f"{seconds:.2f} s"
-    return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} us"

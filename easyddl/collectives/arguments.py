@@ -9,6 +9,7 @@ from typing import get_args
 import numpy as np
 
 from easyddl import backends
+from easyddl.collectives.passed_numbers import passed
 from easyddl.collectives.types import Op
 from easyddl.runtime import validators, world
 from easyddl.steps import context
@@ -143,6 +144,8 @@ def collective(name, x, prepare, run, **arguments):
         what = ", ".join(part for part in (prepare(argument), shown) if part)
     except Exception as problem:
         world.fail_alike(f"{name}({shown}) with a bad argument", problem)
+    if name != "broadcast":
+        passed.add(argument.array.size)
     return run(argument, f"{name}({what})")
 
 

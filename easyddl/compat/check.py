@@ -1,36 +1,18 @@
 """Looks up the private names that easyddl uses in the installed Keras."""
 
+import importlib
+import pkgutil
 import warnings
 
-from easyddl.compat import (
-    keras_arrays,
-    keras_callback,
-    keras_data,
-    keras_jax_trainer,
-    keras_layer,
-    keras_loss,
-    keras_metric,
-    keras_optimizer,
-    keras_random,
-    keras_saving,
-    keras_scope,
-    keras_trainer,
-    names,
-)
+from easyddl import compat
+from easyddl.compat import names
 
-NAMES = (
-    *keras_layer.NAMES,
-    *keras_trainer.NAMES,
-    *keras_jax_trainer.NAMES,
-    *keras_data.NAMES,
-    *keras_arrays.NAMES,
-    *keras_optimizer.NAMES,
-    *keras_metric.NAMES,
-    *keras_loss.NAMES,
-    *keras_random.NAMES,
-    *keras_scope.NAMES,
-    *keras_saving.NAMES,
-    *keras_callback.NAMES,
+# Each file `keras_*.py` of this folder lists the names that it uses.
+NAMES = tuple(
+    name
+    for file in pkgutil.iter_modules(compat.__path__, "easyddl.compat.")
+    if file.name.startswith("easyddl.compat.keras_")
+    for name in importlib.import_module(file.name).NAMES
 )
 
 

@@ -3,7 +3,7 @@
 import contextlib
 
 from easyddl.compat import patches
-from easyddl.compat.names import Name
+from easyddl.compat.names import Name, several
 
 _MODULE = "keras.src.trainers.data_adapters.array_data_adapter"
 _ADAPTER = f"{_MODULE}.ArrayDataAdapter"
@@ -15,8 +15,7 @@ _CAN_CONVERT = Name(_MODULE, "can_convert_arrays", _DIFFERS, takes=("arrays",))
 NAMES = (
     _CLASS,
     _CAN_CONVERT,
-    Name(_ADAPTER, "_shuffle", _DIFFERS, is_set=True),
-    Name(_ADAPTER, "_num_samples", _DIFFERS, is_set=True),
+    *several(_ADAPTER, dict.fromkeys(("_shuffle", "_num_samples"), _DIFFERS), is_set=True),
     Name(
         _ADAPTER,
         "_get_iterator",
@@ -27,12 +26,7 @@ NAMES = (
     Name(_ADAPTER, "get_torch_dataloader", _DIFFERS, backend="torch"),
     Name(_ADAPTER, "get_tf_dataset", _DIFFERS, backend="tensorflow"),
     Name(
-        _ADAPTER,
-        "_tf_shuffle",
-        _DIFFERS,
-        since=(3, 16),
-        backend="tensorflow",
-        takes=("tensors",),
+        _ADAPTER, "_tf_shuffle", _DIFFERS, since=(3, 16), backend="tensorflow", takes=("tensors",)
     ),
 )
 

@@ -5,7 +5,7 @@ import queue
 
 import keras
 
-from easyddl.compat.names import Name, version
+from easyddl.compat.names import Name, several, version
 
 _PARTIAL_LIST = Name(
     "keras.src.trainers.data_adapters.data_adapter_utils",
@@ -16,21 +16,17 @@ _PARTIAL_LIST = Name(
 )
 
 _ITERATOR = "keras.src.trainers.epoch_iterator.EpochIterator"
-_ADAPTERS = "keras.src.trainers.data_adapters.py_dataset_adapter"
+_ADAPTER = "keras.src.trainers.data_adapters.py_dataset_adapter.PyDatasetAdapter"
+_ENQUEUER = "keras.src.trainers.data_adapters.py_dataset_adapter.PyDatasetEnqueuer"
+
+_CUT_SHORT = "a PyDataset cannot end an epoch early"
+_BUILD = "building a model takes the first batch of a PyDataset from its first epoch"
+_PREFETCHED = "a PyDataset's next epoch begins with batches that its workers have prefetched"
 
 NAMES = (
     _PARTIAL_LIST,
-    Name(
-        _ITERATOR,
-        "data_adapter",
-        "a PyDataset cannot end an epoch early",
-        is_set=True,
-    ),
-    Name(
-        _ITERATOR,
-        "steps_per_epoch",
-        "a PyDataset cannot end an epoch early",
-        is_set=True,
+    *several(
+        _ITERATOR, dict.fromkeys(("data_adapter", "steps_per_epoch"), _CUT_SHORT), is_set=True
     ),
     Name(
         "keras.src.trainers.data_adapters.data_adapter.DataAdapter",
@@ -39,43 +35,11 @@ NAMES = (
         since=(3, 16),
         backend="jax",
     ),
-    Name(
-        _ITERATOR,
-        "enumerate_epoch",
-        "an unbuilt model fails on a rank without a batch",
-    ),
-    Name(
-        f"{_ADAPTERS}.PyDatasetAdapter",
-        "py_dataset",
-        "building a model takes the first batch of a PyDataset from its first epoch",
-        is_set=True,
-    ),
-    Name(
-        f"{_ADAPTERS}.PyDatasetAdapter",
-        "_standardize_batch",
-        "building a model takes the first batch of a PyDataset from its first epoch",
-        takes=("batch",),
-    ),
-    Name(
-        f"{_ADAPTERS}.PyDatasetAdapter",
-        "_within_epoch",
-        "a fit fails if it continues after the epoch of a PyDataset was cut short",
-        since=(3, 7),
-        is_set=True,
-    ),
-    Name(
-        f"{_ADAPTERS}.PyDatasetAdapter",
-        "enqueuer",
-        "a PyDataset's next epoch begins with batches that its workers have prefetched",
-        is_set=True,
-    ),
-    Name(
-        f"{_ADAPTERS}.PyDatasetEnqueuer",
-        "ready_queue",
-        "a PyDataset's next epoch begins with batches that its workers have prefetched",
-        since=(3, 6),
-        is_set=True,
-    ),
+    Name(_ITERATOR, "enumerate_epoch", "an unbuilt model fails on a rank without a batch"),
+    *several(_ADAPTER, {"py_dataset": _BUILD, "enqueuer": _PREFETCHED}, is_set=True),
+    Name(_ADAPTER, "_standardize_batch", _BUILD, takes=("batch",)),
+    Name(_ADAPTER, "_within_epoch", _CUT_SHORT, since=(3, 7), is_set=True),
+    Name(_ENQUEUER, "ready_queue", _PREFETCHED, since=(3, 6), is_set=True),
 )
 
 
@@ -167,6 +131,25 @@ def items_of_epoch(iterator, steps_per_execution):
             yield item
         if not has_item:
             return
+
+
+def skip_execution(data, steps_per_execution, most):
+    """Drops the batches of one execution from the data that Keras passes to a train function.
+
+    Args:
+        data: Iterator of an epoch's items, or the list of the items of an execution.
+        steps_per_execution: Integer. The setting of the model.
+        most: Integer. How many steps to skip at most, if the data are an iterator.
+
+    Returns:
+        Integer. The number of steps that were skipped.
+    """
+    if isinstance(data, list | tuple):
+        return len(data)
+    skipped = 0
+    while skipped < min(most, steps_per_execution):
+        skipped += len(Item(next(data), steps_per_execution))
+    return skipped
 
 
 class OneBatch:

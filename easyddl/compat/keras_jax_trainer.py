@@ -4,20 +4,15 @@ During an epoch the values of all variables are in a state, which each step take
 trainer keeps the last state, and assigns it to the variables when `callback.model` is read.
 """
 
-from easyddl.compat.names import Name
+from easyddl.compat.names import Name, several
 
 NAMES = (
-    Name(
+    *several(
         "keras.Model",
-        "_jax_state",
-        "the values of variables are lost if a rank has no batch, or if other values are assigned",
-        is_set=True,
-        backend="jax",
-    ),
-    Name(
-        "keras.Model",
-        "_jax_state_synced",
-        "variables keep old values after an epoch that had no batch",
+        {
+            "_jax_state": "variables lose their values if a rank has no batch",
+            "_jax_state_synced": "variables keep old values after an epoch that had no batch",
+        },
         is_set=True,
         backend="jax",
     ),

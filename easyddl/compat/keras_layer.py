@@ -3,7 +3,7 @@
 import keras
 
 from easyddl.compat import patches
-from easyddl.compat.names import Name
+from easyddl.compat.names import Name, several
 
 _MOMENTS = Name(
     "keras.layers.BatchNormalization",
@@ -20,39 +20,18 @@ NAMES = (
         "SyncBatchNormalization cannot count the elements of its batch",
         is_set=True,
     ),
-    Name(
+    Name("keras.Layer", "_flatten_layers", "no fit can begin: the layers of a model are not found"),
+    *several(
         "keras.Layer",
-        "_flatten_layers",
-        "no fit can begin: the layers of a model are not found",
-    ),
-    Name(
-        "keras.Layer",
-        "_seed_generators",
-        "all ranks draw the same random numbers, for dropout for example",
-        is_set=True,
-    ),
-    Name(
-        "keras.Layer",
-        "_non_trainable_variables",
-        "variables that layers compute from their batches differ by rank",
-        is_set=True,
-    ),
-    Name(
-        "keras.Layer",
-        "_losses",
-        "losses of add_loss() are not distinguished from regularizers",
-        is_set=True,
-    ),
-    Name(
-        "keras.Layer",
-        "_loss_ids",
-        "losses of add_loss() are not distinguished from regularizers on JAX",
-        is_set=True,
-    ),
-    Name(
-        "keras.Layer",
-        "_losses_override",
-        "DDLCallback(scalar_losses='sum') cannot scale losses of add_loss()",
+        {
+            "_seed_generators": "all ranks draw the same random numbers, for dropout for example",
+            "_non_trainable_variables": "variables that layers compute from their batches differ "
+            "by rank",
+            "_losses": "losses of add_loss() are not distinguished from regularizers",
+            "_loss_ids": "losses of add_loss() are not distinguished from regularizers on JAX",
+            "_losses_override": "DDLCallback(scalar_losses='sum') cannot scale losses of "
+            "add_loss()",
+        },
         is_set=True,
     ),
 )

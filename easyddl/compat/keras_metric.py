@@ -1,20 +1,13 @@
 """Metrics."""
 
-from easyddl.compat.names import Name
+from easyddl.compat.names import several
 
-NAMES = (
-    Name(
-        "keras.Metric",
-        "_metrics",
-        "metrics that contain other metrics cannot be merged",
-        is_set=True,
+NAMES = several(
+    "keras.Metric",
+    dict.fromkeys(
+        ("_metrics", "_variables"), "metrics that contain other metrics cannot be merged"
     ),
-    Name(
-        "keras.Metric",
-        "_variables",
-        "metrics that contain other metrics cannot be merged",
-        is_set=True,
-    ),
+    is_set=True,
 )
 
 

@@ -1,41 +1,28 @@
 """Optimizers."""
 
-from easyddl.compat import patches
-from easyddl.compat.names import Name
+from easyddl.compat.names import Name, several
+
+_OPTIMIZER = "keras.optimizers.Optimizer"
 
 NAMES = (
-    Name(
-        "keras.optimizers.Optimizer",
-        "_learning_rate",
-        "a schedule is not distinguished from a constant rate, so neither can be warmed up",
+    *several(
+        _OPTIMIZER,
+        {
+            "_learning_rate": "neither schedules nor constant rates can be warmed up",
+            "_iterations": "the steps of optimizers that accumulate gradients are not counted",
+            "_accumulated_gradients": "ranks with fewer batches lose accumulated gradients",
+            "_trainable_variables": "gradients applied without variables cannot be reduced",
+        },
         is_set=True,
     ),
     Name(
-        "keras.optimizers.Optimizer",
-        "_iterations",
-        "the steps of optimizers that accumulate gradients are not counted",
-        is_set=True,
-    ),
-    Name(
-        "keras.optimizers.Optimizer",
-        "_accumulated_gradients",
-        "ranks with fewer batches lose the gradients that they have accumulated",
-        is_set=True,
-    ),
-    Name(
-        "keras.optimizers.Optimizer",
-        "_trainable_variables",
-        "gradients that are applied without variables cannot be reduced",
-        is_set=True,
-    ),
-    Name(
-        "keras.optimizers.Optimizer",
+        _OPTIMIZER,
         "_clip_gradients",
         "optimizers with gradient_accumulation_steps cannot reduce gradients",
         takes=("grads",),
     ),
     Name(
-        "keras.optimizers.Optimizer",
+        _OPTIMIZER,
         "_backend_update_step",
         "LearningRateWarmup cannot correct the momentum",
         takes=("grads", "trainable_variables", "learning_rate"),
@@ -54,9 +41,11 @@ NAMES = (
     ),
 )
 
-CLIP = "_clip_gradients"
+CLIP = "_clip_gradients"  # a function of a list of gradients, called before the update
 
-_UPDATE = "_backend_update_step"
+# A function of the gradients, the variables and the learning rate. It updates the variables, after
+# accumulation and clipping.
+UPDATE = "_backend_update_step"
 
 
 def learning_rate_of(optimizer):
@@ -116,26 +105,3 @@ def momentums_of_rmsprop(optimizer):
 def clip_of(optimizer):
     """Returns the function of a list of gradients that clips them before the update."""
     return getattr(optimizer, CLIP)
-
-
-def has_own_update(optimizer):
-    """Returns whether `replace_update` has changed an optimizer."""
-    return _UPDATE in vars(optimizer)
-
-
-def update_of(optimizer):
-    """Returns the function that updates the variables, after accumulation and clipping.
-
-    Returns:
-        Function of the gradients, the variables and the learning rate.
-    """
-    return getattr(optimizer, _UPDATE)
-
-
-def replace_update(optimizer, function):
-    """Replaces the function by which an optimizer updates the variables.
-
-    Returns:
-        Function without arguments that undoes the replacement.
-    """
-    return patches.replace(optimizer, _UPDATE, function)

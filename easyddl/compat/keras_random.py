@@ -1,4 +1,4 @@
-"""Keras's global seed generator, for layers and functions that have no generator of their own."""
+"""Keras's global seed generator, for layers and functions without their own generator."""
 
 from easyddl.compat.names import Name
 

@@ -3,29 +3,26 @@
 import keras
 
 from easyddl.compat import patches
-from easyddl.compat.names import Name
+from easyddl.compat.names import Name, several
+
+_UNBUILT = "an unbuilt model fails on a rank without a batch"
+_TAKES = ("iterator", "data_batch")
 
 NAMES = (
     Name(
         "keras.Model",
         "_symbolic_build",
         "the variables of an unbuilt model cannot be broadcast before the first step",
-        takes=("iterator", "data_batch"),
+        takes=_TAKES,
     ),
+    Name("keras.Model", "_maybe_symbolic_build", _UNBUILT, backend="tensorflow", takes=_TAKES),
     Name(
         "keras.Model",
         "_maybe_symbolic_build",
-        "the data of a fit are not found, and an unbuilt model fails on a rank without a batch",
-        backend="tensorflow",
-        takes=("iterator", "data_batch"),
-    ),
-    Name(
-        "keras.Model",
-        "_maybe_symbolic_build",
-        "the data of a fit are not found, and an unbuilt model fails on a rank without a batch",
+        _UNBUILT,
         since=(3, 16),
         backend="jax",
-        takes=("iterator", "data_batch"),
+        takes=_TAKES,
     ),
     Name(
         "keras.Model",
@@ -33,45 +30,27 @@ NAMES = (
         "fit and evaluate report the metrics of one rank's samples",
         takes=("logs",),
     ),
-    Name(
+    *several(
         "keras.Model",
-        "_should_eval",
-        "a rank without validation data cannot join the others' validation",
+        {
+            "_should_eval": "a rank without validation data cannot join the others' validation",
+            "make_train_function": "on JAX steps cannot be measured",
+            "make_test_function": "on JAX a rank without a batch cannot validate",
+        },
     ),
-    Name(
+    *several(
         "keras.Model",
-        "_initial_epoch",
-        "training cannot resume in the epoch in which a backup was made",
+        {
+            "_initial_epoch": "training cannot resume in the epoch in which a backup was made",
+            "_compile_loss": "the losses of several outputs are not weighted by samples",
+            "_compile_config": "ranks that compile a model with other losses are not found",
+            "_loss_tracker": "a model that is compiled again trains with its earlier step",
+            "_compute_loss_has_training_arg": "a model's own compute_loss cannot be called",
+            "train_function": "the steps of a fit are not counted",
+            "test_function": "tests keep the step of a fit",
+        },
         is_set=True,
     ),
-    Name(
-        "keras.Model",
-        "_compile_loss",
-        "the losses of several outputs are not weighted by samples",
-        is_set=True,
-    ),
-    Name(
-        "keras.Model",
-        "_compile_config",
-        "ranks that compile a model with other losses are not found",
-        is_set=True,
-    ),
-    Name(
-        "keras.Model",
-        "_loss_tracker",
-        "a model that is compiled again trains with the step of its earlier compilation",
-        is_set=True,
-    ),
-    Name(
-        "keras.Model",
-        "_compute_loss_has_training_arg",
-        "losses cannot be computed by a model's own compute_loss",
-        is_set=True,
-    ),
-    Name("keras.Model", "train_function", "the steps of a fit are not counted", is_set=True),
-    Name("keras.Model", "test_function", "tests keep the step of a fit", is_set=True),
-    Name("keras.Model", "make_train_function", "on JAX steps cannot be measured"),
-    Name("keras.Model", "make_test_function", "on JAX a rank without a batch cannot validate"),
     Name(
         "keras.Model",
         "_distribute_strategy",
@@ -151,12 +130,12 @@ def validates_after(model, epoch, frequency):
 
 
 def initial_epoch(model):
-    """Returns the epoch with which a backup makes a fit begin; `None` without a backup."""
+    """Returns the epoch at which a fit starts because of a backup; `None` without a backup."""
     return model._initial_epoch
 
 
 def set_initial_epoch(model, epoch):
-    """Makes a model's fits begin with an epoch; `None` leaves it to their arguments.
+    """Makes a model's fits start at an epoch; `None` leaves it to their arguments.
 
     Returns:
         Function without arguments that undoes the change.

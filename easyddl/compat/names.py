@@ -82,6 +82,20 @@ class Name:
             raise RuntimeError(message([self]))
 
 
+def several(owner, consequences, **options):
+    """Returns the `Name`s that one class or module has.
+
+    Args:
+        owner: String: see `Name`.
+        consequences: Dict of strings. The `consequence` by the name.
+        **options: Further attributes of each `Name`.
+
+    Returns:
+        List of `Name`.
+    """
+    return [Name(owner, name, text, **options) for name, text in consequences.items()]
+
+
 def version():
     """Returns the first two numbers of Keras's version."""
     return tuple(int(part) for part in keras.__version__.split(".")[:2])

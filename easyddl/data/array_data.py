@@ -5,7 +5,6 @@ The structure consists of mappings and tuples. Everything else, including a list
 
 import collections.abc
 import copy
-import numbers
 import sys
 
 import numpy as np
@@ -20,7 +19,9 @@ _SUPPORTED = (
     "`split_data` takes NumPy arrays, tensors, sparse and ragged tensors, SciPy sparse matrices, "
     "pandas objects, HDF5 datasets and lists of samples, and dicts and tuples of "
     "them; or one tf.data.Dataset, keras.utils.PyDataset, PyTorch DataLoader, "
-    "grain dataset, generator or other iterator."
+    "grain dataset, generator or other iterator. Convert the data to one of these, for example "
+    "with `np.asarray`, or with `iter` if they have no length. A tuple is treated as several "
+    "inputs."
 )
 
 _LIST_ADVICE = (
@@ -112,27 +113,24 @@ def _map_tuple(function, structure, path):
 
 def _count_samples(path, leaf):
     """Checks the type of a leaf, and returns its number of samples."""
-    _refuse_dataset(path, leaf)
-    _refuse_layout(path, leaf)
+    received = f"Received: {path} of type {type_name(leaf)}"
+    if module_of(leaf) is not None:
+        raise TypeError(
+            "A dataset, a loader or an iterator must be the only argument, not nested in another: "
+            "split each of them separately. It yields x, y and the sample weights together. "
+            f"{received}"
+        )
     if isinstance(leaf, range):
         return len(leaf)
     if isinstance(leaf, list):
         _refuse_list_of_inputs(path, leaf)
         return len(leaf)
     if not _is_array_like(leaf):
-        _refuse_type(path, leaf)
-    if len(leaf.shape) == 0:
+        raise TypeError(f"{_SUPPORTED} {received}")
+    if len(leaf.shape) == 0 or leaf.shape[0] is None:
         raise ValueError(
-            "An array must have at least one dimension, which counts its "
-            "samples. Pass the samples as one array or as a list. "
-            f"Received: {path} of shape () and type {type_name(leaf)}"
-        )
-    if leaf.shape[0] is None:
-        raise ValueError(
-            "The number of samples must be known. Pass an array or a tensor "
-            "that holds values. "
-            f"Received: {path} of shape {tuple(leaf.shape)} and type "
-            f"{type_name(leaf)}"
+            "An array must have at least one dimension, which counts its samples, and their number "
+            f"must be known. {received} and shape {tuple(leaf.shape)}"
         )
     return int(leaf.shape[0])
 
@@ -145,32 +143,6 @@ def _is_array_like(leaf):
         and hasattr(leaf, "dtype")
         and (hasattr(leaf, "__getitem__") or sparse.is_sparse(leaf))
     )
-
-
-def _refuse_dataset(path, leaf):
-    if module_of(leaf) is not None:
-        raise TypeError(
-            "A dataset, a loader or an iterator must be the only argument, not nested in another: "
-            "split each of them separately. It yields x, y and the sample weights together. "
-            f"Received: {path} of type {type_name(leaf)}"
-        )
-    if is_a(leaf, "torch", "Dataset"):
-        raise TypeError(
-            "`split_data` does not accept a PyTorch dataset: pass a "
-            "`torch.utils.data.DataLoader` of it. "
-            f"Received: {path} of type {type_name(leaf)}"
-        )
-
-
-def _refuse_layout(path, leaf):
-    """Raises an error for PyTorch's tensors that cannot be indexed by samples."""
-    if not sparse.has_rows(leaf):
-        raise TypeError(
-            "`split_data` takes PyTorch's sparse tensors in COO and CSR format, and no nested "
-            "tensors. Convert it, as in `x.to_dense()` or `x.to_sparse_coo()`, or a nested "
-            "tensor by `torch.nested.to_padded_tensor(x, 0)`. "
-            f"Received: {path} of type {type_name(leaf)} and layout {leaf.layout}"
-        )
 
 
 def _refuse_list_of_inputs(path, leaf):
@@ -191,24 +163,6 @@ def _is_list_of_arrays(leaf):
         isinstance(leaf, list)
         and len(leaf) > 0
         and all(_is_array_like(element) and len(element.shape) for element in leaf)
-    )
-
-
-def _refuse_type(path, leaf):
-    received = f"Received: {path} of type {type_name(leaf)}"
-    if isinstance(leaf, (str, bytes, numbers.Number)):
-        raise TypeError(
-            "A single value cannot be split. Pass the samples as an array or "
-            "as a list; a tuple is treated as several inputs. "
-            f"Received: {path}={leaf!r}"
-        )
-    if hasattr(leaf, "__iter__") and not hasattr(leaf, "__len__"):
-        raise TypeError(
-            "This object has no length. Pass an iterator over it as the only argument, as in "
-            f"`split_data(iter(data))`. {received}"
-        )
-    raise TypeError(
-        f"{_SUPPORTED} Convert the data to one of these, for example with `np.asarray`. {received}"
     )
 
 

@@ -2,7 +2,7 @@
 
 Each rank has its own elements. If all ranks pass the same path to `Dataset.cache` after the split,
 they write one file at the same time, or all read the elements of the rank that has written it.
-`Dataset.snapshot` needs nothing: TensorFlow gives each graph a directory of its own.
+`Dataset.snapshot` needs nothing: TensorFlow gives each graph a separate directory.
 """
 
 import dataclasses
@@ -114,7 +114,7 @@ def warning_of(paths):
     return (
         f"warning: all ranks train on the elements of tf.data.Dataset.load({paths[0]!r}), which "
         "nothing has split. Call ddl.split_data() after load(). If each rank has saved its own "
-        f"elements, each must save and load them by a path of its own, as {_PATH}."
+        f"elements, each must save and load them by a separate path, as {_PATH}."
     )
 
 

@@ -53,7 +53,6 @@ def _batch(leaf, rows):
         batch = batch.detach().cpu()
     array = batch if is_a(batch, "tensorflow") else np.asarray(batch)
     if _is_text(array) and not _is_numbers(array):
-        _require_texts(array)
         return _as_tensor_of_text(batch)  # NumPy would cut zeros at the end of a list's bytes
     array = np.asarray(array)
     # Keras casts the floats of arrays in the same way. Of objects, other batches may have floats.
@@ -70,20 +69,6 @@ def _is_numbers(array):
     if not isinstance(array, np.ndarray) or array.dtype != object:
         return False
     return all(isinstance(each, numbers.Real | np.bool_) for each in array.reshape(-1).tolist())
-
-
-def _require_texts(array):
-    """Raises an error if an array of objects contains what is neither a number nor a text."""
-    if not isinstance(array, np.ndarray) or array.dtype != object:
-        return
-    known = (str, bytes, numbers.Real, np.bool_)
-    other = [each for each in array.reshape(-1).tolist() if not isinstance(each, known)]
-    if other:
-        raise TypeError(
-            'With shuffle="epoch", arrays of objects may hold numbers or texts. Convert the data '
-            "before the split, and fill in missing values. Received: an array that contains "
-            f"{other[0]!r}, of type {type(other[0]).__name__}"
-        )
 
 
 def _as_tensor_of_text(batch):

@@ -2,11 +2,12 @@
 
 After `keras.utils.set_random_seed` all ranks would draw the same numbers, also for augmentations of
 their own samples. Therefore, while a fit trains on a dataset that `split_data` has split, each rank
-draws numbers of its own, as layers do. What determines the order of all ranks' data is drawn within
+draws its own numbers, as layers do. What determines the order of all ranks' data is drawn within
 `common()`, from numbers that are the same on all ranks.
 """
 
 import contextlib
+import dataclasses
 import hashlib
 import random
 
@@ -14,9 +15,23 @@ import numpy as np
 
 from easyddl.data.kinds import is_a, reads_tf_dataset
 
-_common = None  # the states of the numbers that all ranks share; `None` if they share none
-_before = ""  # the digest of this rank's own states when sharing began
-_is_derived = False  # whether each rank's own states were derived from equal ones
+
+@dataclasses.dataclass
+class _Sharing:
+    """The numbers that all ranks share during a fit.
+
+    Attributes:
+        states: Their states.
+        before: String. The digest of this rank's own states when sharing began.
+        is_derived: Boolean. Whether each rank's own states were derived from equal ones.
+    """
+
+    states: tuple
+    before: str
+    is_derived: bool = False
+
+
+_sharing = None  # the `_Sharing` of the active fit; `None` if the ranks share none
 
 
 def states():
@@ -47,8 +62,8 @@ def share(shared):
     Args:
         shared: The states of one rank, on all ranks.
     """
-    global _common, _before, _is_derived
-    _common, _before, _is_derived = shared, digest(states()), False
+    global _sharing
+    _sharing = _Sharing(shared, digest(states()))
 
 
 def derive(distance):
@@ -58,8 +73,7 @@ def derive(distance):
         distance: Integer. 0 on the rank whose own numbers stay, and another number on each other
             rank.
     """
-    global _is_derived
-    _is_derived = True
+    _sharing.is_derived = True
     if distance:
         words = hashlib.sha256(f"{digest(states())} {distance}".encode()).digest()
         random.seed(words)
@@ -69,7 +83,7 @@ def derive(distance):
 def continued_states():
     """Returns the states with which a script goes on: this rank's own, if it has drawn numbers."""
     own = states()
-    return own if _common is None or digest(own) != _before else _common
+    return own if _sharing is None or digest(own) != _sharing.before else _sharing.states
 
 
 def unite(is_provider):
@@ -80,36 +94,35 @@ def unite(is_provider):
     Args:
         is_provider: Boolean. Whether the shared states came from this rank.
     """
-    global _common
-    if _common is None:
+    global _sharing
+    if _sharing is None:
         return
-    if _is_derived:
-        set_states(_common)
+    if _sharing.is_derived:
+        set_states(_sharing.states)
     elif is_provider:
         set_states(continued_states())
-    _common = None
+    _sharing = None
 
 
 def shared_states():
     """Returns the states of the numbers that all ranks share; `None` if they share none."""
-    return _common
+    return _sharing and _sharing.states
 
 
 def set_shared_states(shared):
     """Sets what `shared_states` returned, if the ranks share numbers now."""
-    global _common
-    if _common is not None:
-        _common = shared
+    if _sharing is not None:
+        _sharing.states = shared
 
 
 @contextlib.contextmanager
 def common():
     """Returns a context in which numbers are the same on all ranks, if they share any."""
-    if _common is None:
+    if _sharing is None:
         yield
         return
     own = states()
-    set_states(_common)
+    set_states(_sharing.states)
     try:
         yield
     finally:

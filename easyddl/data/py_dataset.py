@@ -60,7 +60,7 @@ class ShardedBatches(EpochOrder):
             self._places = self.shard.rows(self.dataset.num_batches, self.epoch).tolist()
 
 
-def arrays_in(dataset):
+def attributes_of(dataset):
     """Returns the arrays that a dataset holds in its attributes, by name."""
     return summary.arrays_in_attributes(dataset, dataset.num_batches or 2)
 

@@ -12,13 +12,6 @@ def is_sparse(leaf):
     return _rows_by_kind(leaf) is not None
 
 
-def has_rows(leaf):
-    """Returns whether `split_data` can take rows of a leaf, if it is a tensor of PyTorch."""
-    if not (is_a(leaf, "torch") and hasattr(leaf, "layout")) or is_sparse(leaf):
-        return True
-    return str(leaf.layout) == "torch.strided" and not getattr(leaf, "is_nested", False)
-
-
 def take_rows(leaf, rows):
     """Takes rows of a sparse array or tensor.
 

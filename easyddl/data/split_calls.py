@@ -1,9 +1,11 @@
 """The calls of `split_data` on this rank: their arguments and results.
 
-The ranks compare the arguments at the begin of the next fit, which is a collective anyway, because
+The ranks compare the arguments at the start of the next fit, which is a collective anyway, because
 `split_data` of arrays is not a collective.
 """
 
+import collections
+import contextlib
 import dataclasses
 import inspect
 import weakref
@@ -18,18 +20,38 @@ class Call:
     """One call of `split_data`.
 
     Attributes:
+        place: String. Where the script made the call, such as `"train.py, line 12"`.
         options: String. The arguments besides the data.
         summaries: Dict of `summary.Summary`, by the path of the array.
+        attributes: The same of arrays in attributes of a dataset of the user's own class. They may
+            hold samples or their order, or something else.
     """
 
+    place: str
     options: str
     summaries: dict
+    attributes: dict
 
 
-_calls: dict[tuple[str, int], Call] = {}  # by the place of the call, and its number there
-_counts: dict[str, int] = {}  # the number of calls by place
-_results: dict[int, weakref.ref] = {}  # the returned objects, by their ids
-_lengths: set[int] = set()  # those of returned arrays and lists
+class _Script:
+    """What the script has split.
+
+    Attributes:
+        calls: The latest calls that were not compared yet: pairs of a `Call` and the ids of its
+            results.
+        results: Dict of weak references to what was returned, by their ids.
+        datasets: Weak set of the datasets of the user's own classes that were split.
+        lengths: Set of the lengths of the arrays and lists that were returned.
+    """
+
+    def __init__(self):
+        self.calls = collections.deque(maxlen=_MOST_CALLS)
+        self.results = {}
+        self.datasets = weakref.WeakSet()
+        self.lengths = set()
+
+
+_script = _Script()
 
 
 def note(leaves, options):
@@ -39,16 +61,16 @@ def note(leaves, options):
         leaves: Dict of arrays by path, or of one dataset.
         options: String. The arguments besides the data.
     """
-    place = _place()
-    number = _counts[place] = _counts.get(place, 0) + 1
-    if len(_calls) < _MOST_CALLS:
-        found = {}
-        for path, leaf in leaves.items():
-            found[path] = summary.of(leaf) or _of_dataset(leaf)
-            for name, each in _arrays_in(leaf).items():
-                found[f"{path} ({name})"] = summary.of(each)
-        kept = {path: each for path, each in found.items() if each is not None}
-        _calls[place, number] = Call(options, kept)
+    found, attributes = {}, {}
+    for path, leaf in leaves.items():
+        found[path] = summary.of(leaf) or _of_dataset(leaf)
+        for name, each in _arrays_in(leaf, "arrays_in").items():
+            found[f"{path} ({name})"] = summary.of(each)
+        if _is_first(leaf):
+            for name, each in _arrays_in(leaf, "attributes_of").items():
+                attributes[f"{path} ({name})"] = summary.of(each)
+    known = {path: each for path, each in found.items() if each is not None}
+    _script.calls.append((Call(_place(), options, known, attributes), set()))
 
 
 def _of_dataset(data):
@@ -59,48 +81,100 @@ def _of_dataset(data):
         return None
 
 
-def _arrays_in(data):
+def _arrays_in(data, finder):
     """Returns the arrays that a dataset or a loader holds, by name; empty for other data."""
-    find = getattr(kinds.module_of(data), "arrays_in", None)
+    find = getattr(kinds.module_of(data), finder, None)
     try:
         return {} if find is None else find(data)
     except Exception:  # a class of the user's own, or another version of the framework
         return {}
 
 
+def _is_first(data):
+    """Returns whether a dataset is split for the first time, before this rank has read it."""
+    with contextlib.suppress(TypeError):  # it has no weak references, or no hash
+        if data in _script.datasets:
+            return False
+        _script.datasets.add(data)
+    return True
+
+
 def _place():
-    """Returns the place where the script called `split_data`, such as `"train.py, line 12"`."""
     frame = inspect.currentframe()
     while frame.f_globals.get("__name__", "").startswith("easyddl.") and frame.f_back is not None:
         frame = frame.f_back
     return f"{frame.f_code.co_filename.rpartition('/')[2]}, line {frame.f_lineno}"
 
 
-def take():
-    """Returns the calls that have not been compared, by place and number, and forgets them."""
-    taken = dict(_calls)
-    _calls.clear()
-    return taken
+def take(leaves):
+    """Returns the calls that have not been compared, and forgets them.
+
+    One rank may have made more calls than another one. Therefore the calls whose results a fit uses
+    have keys of their own, and those of a place are counted from the last one.
+
+    Args:
+        leaves: List of the arrays, or of the dataset, of a fit.
+
+    Returns:
+        Dict of `Call`s. A key is a pair of a number and the place, or `None` for `leaves`.
+    """
+    used = {id(each) for leaf in leaves for each in _origins(leaf)}
+    found, counts = {}, collections.Counter()
+    for call, results in reversed(_script.calls):
+        place = None if used & results else call.place
+        counts[place] += 1
+        found[place, -counts[place]] = call
+    _script.calls.clear()
+    return found
 
 
-def note_result(structure):
+def compared(by_rank):
+    """Returns the calls of `split_data` that the ranks compare.
+
+    Args:
+        by_rank: Dict by key of the lists of the ranks' calls; `None` on ranks without a key. See
+            `take`.
+
+    Returns:
+        List of lists of `Call`, one for each rank. Of places that some ranks have called more often
+        than others, only the last calls are compared.
+    """
+    unequal = {place for (place, _), calls in by_rank.items() if None in calls}
+    return [
+        calls
+        for (place, number), calls in reversed(by_rank.items())
+        if None not in calls and (place not in unequal or number == -1)
+    ]
+
+
+def note_result(structure, is_noted):
     """Records the result of a call of `split_data`.
 
     Lists are not recorded: they have no weak references, so their end would go unnoticed.
 
     Args:
         structure: A structure of arrays, or a dataset.
+        is_noted: Boolean. Whether it is the result of the latest call that `note` has recorded.
     """
     leaves, _ = array_data.leaves_of(structure)
     for leaf in leaves.values():
         shape = summary.shape_of(leaf)
-        if shape is not None and len(_lengths) < _MOST_CALLS:
-            _lengths.add(shape[0])
+        if shape is not None and len(_script.lengths) < _MOST_CALLS:
+            _script.lengths.add(shape[0])
         key = id(leaf)
         try:
-            _results[key] = weakref.ref(leaf, lambda _, key=key: _results.pop(key, None))
+            reference = weakref.ref(leaf, lambda _, key=key: _forget(key))
         except TypeError:
             continue
+        _script.results[key] = reference
+        if is_noted and _script.calls:
+            _script.calls[-1][1].add(key)
+
+
+def _forget(key):
+    _script.results.pop(key, None)
+    for _, results in _script.calls:
+        results.discard(key)
 
 
 def is_length_of_result(length):
@@ -108,7 +182,7 @@ def is_length_of_result(length):
 
     What a script computes from its shard has the length of the shard.
     """
-    return length in _lengths
+    return length in _script.lengths
 
 
 def is_result(leaf):
@@ -120,8 +194,32 @@ def is_result(leaf):
     Args:
         leaf: Any object.
     """
-    found = _results.get(id(leaf))
+    return next(_origins(leaf), None) is not None
+
+
+def _origins(leaf):
+    """Yields the results of `split_data` that an object is, or was made from."""
+    found = _script.results.get(id(leaf))
     if found is not None and found() is leaf:
-        return True
+        yield leaf
+        return
     base = getattr(leaf, "base", None)
-    return any(map(is_result, set_epoch.inner_of(leaf) if base is None else [base]))
+    for inner in set_epoch.inner_of(leaf) if base is None else [base]:
+        yield from _origins(inner)
+
+
+def unsplit_summaries(leaves):
+    """Returns the summaries of data that `split_data` has not returned.
+
+    Args:
+        leaves: List of arrays, a dataset, and `None`: arguments of `fit` or `evaluate`.
+
+    Returns:
+        Dict of `summary.Summary` by the number of the array; empty if some of the data came from
+        `split_data`, or are no arrays.
+    """
+    leaves = [leaf for leaf in leaves if leaf is not None]
+    if any(map(is_result, leaves)):
+        return {}  # a summary takes milliseconds
+    summaries = [summary.of(leaf) for leaf in leaves]
+    return {} if None in summaries else {i: each for i, each in enumerate(summaries)}

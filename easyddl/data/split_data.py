@@ -73,7 +73,7 @@ def split_data(
         batch_size: Integer. The number of samples that this rank takes in a step, for arrays with
             `shuffle="epoch"`; `fit` ignores its own `batch_size` for these. Defaults to 32, as in
             `fit`.
-        compare: Boolean. Whether the ranks compare their data at the begin of the next fit with a
+        compare: Boolean. Whether the ranks compare their data at the start of the next fit with a
             `DDLCallback`: the lengths of all data, and samples of the contents of arrays and
             lists. Different lengths, integers or texts raise an error on all ranks, and different
             floats cause a warning. Pass `False` if ranks pass different data on purpose. Defaults
@@ -130,9 +130,10 @@ def split_data(
     leaves, arrays = whole.leaves_of(arrays)
     is_first = not _warn_of_second_split(leaves)
     result = _split(arrays, shard, batch_size)
-    if compare and is_first:
+    is_noted = compare and is_first
+    if is_noted:
         split_calls.note(leaves, f"shuffle={shuffle!r}, seed={seed}, remainder={remainder!r}")
-    split_calls.note_result(result)
+    split_calls.note_result(result, is_noted)
     return result
 
 

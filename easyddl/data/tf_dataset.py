@@ -4,17 +4,10 @@ import tensorflow as tf
 
 from easyddl.data import tf_graph
 from easyddl.data.shard import EPOCH
-from easyddl.runtime import notices, world
+from easyddl.runtime import world
 
 # tf.data's classes whose function determines which elements there are.
 _FILTERS = ("_FilterDataset", "_TakeWhileDataset")
-_SELECTING = (
-    *_FILTERS,
-    "_FlatMapDataset",
-    "_InterleaveDataset",
-    "_ParallelInterleaveDataset",
-    "_GroupByWindowDataset",
-)
 
 _SPLIT_FIRST = (
     "Split the dataset before it is shuffled, as in `ddl.split_data(dataset).shuffle(...)`, or "
@@ -47,7 +40,7 @@ def split(dataset, shard):
 
 
 def _with_attributes_of(dataset, result):
-    """Copies what somebody has set on a dataset to the result, and returns the result.
+    """Copies the attributes that Keras or the user set on a dataset to the result, and returns it.
 
     `keras.utils.image_dataset_from_directory` sets `class_names` and `file_paths`, for example.
     """
@@ -87,33 +80,26 @@ def _shuffled(dataset, count, shard):
     return result
 
 
-def _draws(dataset, selects=False):
-    """Yields what draws random numbers in a dataset, including what is inside of functions.
+def _draws(dataset):
+    """Yields the random draws of a dataset that decide the order or the choice of its elements.
 
     A pair of zeros as seeds means that each process draws its own seed.
 
-    Args:
-        dataset: A `tf.data.Dataset`.
-        selects: Boolean. Whether a later step selects elements, as a filter does.
-
     Yields:
-        Pairs of the kind of the draw and its seeds. `"shuffle"` changes the order, `"choice"` and
-        `"filter"` change which elements there are. `"map"` may do so: a function draws, and the
-        same step or a later one selects.
+        Pairs of the kind of the draw and its seeds. `"shuffle"` changes the order, `"choice"`
+        changes which elements there are.
     """
     name = type(dataset).__name__
     if hasattr(dataset, "_seed") and hasattr(dataset, "_seed2"):
         kind = "choice" if name == "_RandomDataset" else "shuffle"
         yield kind, (int(dataset._seed), int(dataset._seed2))
-    selects = selects or name in _SELECTING
     for op in tf_graph.operations_of(dataset):
         if op.type.startswith("ShuffleDataset"):
             yield "shuffle", tuple(map(tf_graph.constant, op.inputs[2:4]))
-        elif selects and "seed2" in op.node_def.attr:
-            seeds = op.get_attr("seed"), op.get_attr("seed2")
-            yield "filter" if name in _FILTERS else "map", seeds
+        elif name in _FILTERS and "seed2" in op.node_def.attr:
+            yield "choice", (op.get_attr("seed"), op.get_attr("seed2"))
     for inner in tf_graph.direct_inputs_of(dataset):
-        yield from _draws(inner, selects)
+        yield from _draws(inner)
 
 
 def _is_free(dataset):
@@ -129,7 +115,7 @@ def _check_order(dataset):
     With different orders the ranks' shards would overlap, and no other check would find it.
     """
     draws = list(_draws(dataset))
-    seeds = [pair for kind, pair in draws if kind != "map"]
+    seeds = [pair for _, pair in draws]
     if seeds:
         world.agree(
             "split_data() of a tf.data.Dataset that was shuffled, or drew random numbers, before. "
@@ -142,20 +128,13 @@ def _check_order(dataset):
             f"the ranks' shards would overlap. {_SPLIT_FIRST}pass the same `seed` to `shuffle` on "
             "all ranks. Received: a tf.data.Dataset with a shuffle that has no seed"
         )
-    if "filter" in unseeded or "choice" in unseeded:
+    if "choice" in unseeded:
         raise ValueError(
             "A dataset from which elements were chosen at random without a seed has other elements "
             "on each rank, so the ranks' shards would overlap. Split the dataset before that step, "
             "or pass the same `seed` to it on all ranks: to `rejection_resample`, to "
             "`sample_from_datasets`, or to the `tf.random` function of the `filter`. "
             "Received: a tf.data.Dataset with a random choice that has no seed"
-        )
-    if "map" in unseeded:
-        notices.tell(
-            "warning: a dataset draws random numbers without a seed, and then selects elements, "
-            "before split_data(). If the selection depends on these numbers, the ranks' shards "
-            "overlap. Split the dataset before that step, or call keras.utils.set_random_seed() "
-            "with the same seed on all ranks before the dataset is made."
         )
     if _is_free(dataset):
         raise ValueError(

@@ -108,7 +108,7 @@ class RankSampler(data.Sampler):
 
 
 def _generators_of(sampler):
-    """Returns the generators of all, and those in attributes of a sampler and of samplers in it."""
+    """Returns the global generators, and those in attributes of a sampler and its samplers."""
     found = [torch.default_generator, np.random, random]
     samplers = [sampler]
     for each in samplers:  # grows
@@ -164,9 +164,17 @@ def arrays_in(loader):
         dataset = dataset.dataset
     if isinstance(dataset, data.TensorDataset):
         found |= {f"its tensor {i}": each for i, each in enumerate(dataset.tensors)}
-    elif isinstance(dataset, data.Dataset) and hasattr(dataset, "__len__"):
-        found |= summary.arrays_in_attributes(dataset, len(dataset))
     return found
+
+
+def attributes_of(loader):
+    """Returns the arrays in attributes of the user's own dataset in a loader, by name."""
+    dataset = loader.dataset
+    while isinstance(dataset, data.Subset):
+        dataset = dataset.dataset
+    if isinstance(dataset, data.TensorDataset) or not hasattr(dataset, "__len__"):
+        return {}
+    return summary.arrays_in_attributes(dataset, len(dataset))
 
 
 def count_batches(loader):

@@ -12,8 +12,8 @@ import sys
 import time
 
 from easyddl.doctor.agent import TOKEN
-from easyddl.launch.output import phrases
 from easyddl.launch.start import command_line
+from easyddl.machine import processes
 from easyddl.machine.background_program import BackgroundProgram
 from easyddl.runtime import deadlines
 
@@ -59,7 +59,7 @@ class Program(BackgroundProgram):
         lines = [line.strip() for line in self.output(_LAST_BYTES).splitlines()]
         lines = [line for line in lines if line and not _NOISE.match(line)]
         status = self.status
-        ending = "printed nothing" if status is None else phrases.end_of_process(status)
+        ending = "printed nothing" if status is None else processes.end_of(status)
         return " | ".join(lines[-_LAST_LINES:]) or f"it {ending}"
 
 

@@ -4,7 +4,7 @@ import collections
 import statistics
 
 from easyddl.doctor.finding import Finding, Level, error, fine, warning
-from easyddl.doctor.units import bits, seconds, size
+from easyddl.machine.units import bit_rate, byte_rate, seconds, size
 
 _OPEN_FILES = 1024
 _SHARED_MEMORY = 64 << 20
@@ -179,7 +179,7 @@ def devices(facts, measured):
             if interface["address"] == link.interface_address:
                 used[host] = interface
     findings = []
-    for key, title, shown in (("mtu", "MTU", str), ("speed", "speed", bits)):
+    for key, title, shown in (("mtu", "MTU", str), ("speed", "speed", bit_rate)):
         values = {host: interface[key] for host, interface in used.items() if interface[key]}
         usual = statistics.mode(values.values()) if values else None
         findings += [
@@ -211,7 +211,7 @@ def memory(measured):
     measured = {host: each for host, each in measured.items() if each["copy"]}
     findings = []
     for host in slow_memories(measured):
-        copy = bits(measured[host]["copy"] / 8).replace("bit", "B")
+        copy = byte_rate(measured[host]["copy"])
         findings.append(
             warning(
                 "memory",
@@ -252,4 +252,4 @@ def _usual(measured, left_out=None):
     others = [each for host, each in measured.items() if host != left_out]
     copy = statistics.median(each["copy"] for each in others)
     latency = statistics.median(each["latency"] for each in others)
-    return f"{bits(copy / 8).replace('bit', 'B')}, {seconds(latency)}"
+    return f"{byte_rate(copy)}, {seconds(latency)}"

@@ -3,7 +3,7 @@
 from easyddl.doctor import link_faults
 from easyddl.doctor.finding import error, fine, warning
 from easyddl.doctor.link_faults import Fault
-from easyddl.doctor.units import bits, seconds
+from easyddl.machine.units import bit_rate, seconds
 
 _FAR = 5e-3  # seconds; a longer round trip is bad, even if all links are alike
 _CABLE = "check its cable, port, speed and duplex settings (`ethtool`), and what else uses it"
@@ -91,7 +91,8 @@ def _fine(measured, good):
     count = len({frozenset(pair) for pair, link in measured.items() if link.measured})
     plural = "link is" if count == 1 else "links are"
     return fine(
-        "links", f"{count} {plural} alike: {bits(good.rate)} per TCP stream, {seconds(good.rtt)}"
+        "links",
+        f"{count} {plural} alike: {bit_rate(good.rate)} per TCP stream, {seconds(good.rtt)}",
     )
 
 
@@ -138,7 +139,7 @@ def _told(kind, pair, link, good):
         return f"{100 * link.loss:.1f}% of the packets {way} are lost"
     if kind is Fault.LATENCY:
         return f"round trips {way} take {seconds(link.min_rtt)} (others {seconds(good.rtt)})"
-    return f"{bits(link.rate)} {way} (others {bits(good.rate)})"
+    return f"{bit_rate(link.rate)} {way} (others {bit_rate(good.rate)})"
 
 
 def _blocked(answer):

@@ -4,9 +4,9 @@ import textwrap
 
 from easyddl.doctor import link_faults
 from easyddl.doctor.finding import Level
-from easyddl.doctor.units import seconds, size
 from easyddl.hosts.topology_tree import counted
 from easyddl.launch.output import text_table
+from easyddl.machine.units import seconds, size
 
 _VERSION = 1  # of the JSON format
 _WIDTH = 100

@@ -1,7 +1,6 @@
 """The versions of a host's software: Python, easyddl, Keras and its backend, MPI, NCCL."""
 
 import hashlib
-import importlib.metadata
 import importlib.util
 import os
 import pathlib
@@ -11,9 +10,10 @@ import subprocess
 import sys
 
 from easyddl.machine import process_tree
+from easyddl.machine.packages import version_of
 from easyddl.runtime import keras_backend, mpi_library
 
-_CHECK_MPI = [sys.executable, "-m", "easyddl.doctor.software"]
+_PRINT_MPI = [sys.executable, "-m", "easyddl.doctor.software"]
 _BACKENDS = {
     "tensorflow": ("tensorflow", "tensorflow-cpu"),
     "jax": ("jax",),
@@ -66,16 +66,6 @@ def backends():
     return {name: version_of(*packages) for name, packages in _BACKENDS.items()}
 
 
-def version_of(*packages):
-    """Returns the version of the first of these packages that is installed, or `None`."""
-    for package in packages:
-        try:
-            return importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return None
-
-
 def folder():
     """Returns the folder of the package easyddl that is in use."""
     spec = importlib.util.find_spec("easyddl.doctor")
@@ -99,7 +89,7 @@ def _mpi():
     own = os.getpid()
     try:
         done = subprocess.run(
-            _CHECK_MPI, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            _PRINT_MPI, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
             timeout=_TIMEOUT, preexec_fn=lambda: process_tree.die_with_parent(own),
         )  # fmt: skip
     except subprocess.TimeoutExpired:

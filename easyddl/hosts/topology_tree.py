@@ -22,7 +22,7 @@ import collections
 import dataclasses
 
 from easyddl.hosts import host_list
-from easyddl.machine import cpu_list
+from easyddl.machine import cpu_list, units
 
 _GROUPS = ("rack", "aisle")  # the innermost first; larger ones have no name of their own
 _BRANCH, _LAST, _STEM, _SPACE = "├─ ", "└─ ", "│  ", "   "
@@ -159,7 +159,7 @@ def _processor(host):
         *([counted(cpus, "CPU")] if cpus != cores else []),
     ]
     own = {
-        f"L{each['level']}{_suffix(each)} {_size(each['bytes'])}": None
+        f"L{each['level']}{_suffix(each)} {units.size(each['bytes'])}": None
         for each in host["caches"]
         if _is_of_one_core(each, host)
     }
@@ -177,7 +177,7 @@ def _groups(host):
     for cache in sorted(host["caches"], key=lambda cache: -cache["level"]):
         if not _is_of_one_core(cache, host):
             kind = f"L{cache['level']}{_suffix(cache)}"
-            groups.append(_Group(kind, _cpus([cache["cpus"]]), _size(cache["bytes"])))
+            groups.append(_Group(kind, _cpus([cache["cpus"]]), units.size(cache["bytes"])))
     merged = {}
     for group in groups:  # merge groups that have the same CPUs
         known = merged.get(group.cpus)
@@ -274,14 +274,6 @@ def _lines(nodes, indent):
 
 def _suffix(cache):
     return {"Data": "d", "Instruction": "i"}.get(cache["kind"], "")
-
-
-def _size(count):
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024 or count % 1024:
-            return f"{count} {unit}"
-        count //= 1024
-    return f"{count} GiB"
 
 
 def _cpus(lists):

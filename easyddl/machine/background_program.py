@@ -12,7 +12,7 @@ _KILL = 5.0  # seconds until the kernel has ended a killed process, unless its d
 
 
 class BackgroundProgram:
-    """A program in a session of its own, so that Ctrl-C does not reach it.
+    """A program in a separate session, so that Ctrl-C does not reach it.
 
     Its standard input is empty. Its output and its errors go to one file.
 

@@ -8,6 +8,7 @@ import dataclasses
 import pathlib
 
 from easyddl.machine import cpu_list
+from easyddl.machine.kernel_file import read_text
 
 _MOUNT = pathlib.PurePosixPath("/sys/fs/cgroup")
 
@@ -54,7 +55,7 @@ def cpuset(root="/"):
     names = {2: ("cpuset.cpus.effective",), 1: ("cpuset.effective_cpus", "cpuset.cpus")}
     for version, folder in _folders("cpuset", root):
         for name in names[version]:
-            cpus = cpu_list.parse(_text(folder / name))
+            cpus = cpu_list.parse(read_text(folder / name))
             if cpus:
                 return cpus
     return None
@@ -62,13 +63,13 @@ def cpuset(root="/"):
 
 def _quota_v2(folder):
     """Returns the quota in `cpu.max`, which holds a time and a period, as in `150000 100000`."""
-    return _ratio(_text(folder / "cpu.max").split())
+    return _ratio(read_text(folder / "cpu.max").split())
 
 
 def _quota_v1(folder):
     """Returns the quota in the two files of version 1. A value of -1 means no quota."""
     names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-    return _ratio([_text(folder / name) for name in names])
+    return _ratio([read_text(folder / name) for name in names])
 
 
 def _ratio(words):
@@ -86,7 +87,7 @@ def _folders(controller, root):
         Pair of the version of cgroups, 1 or 2, and a `pathlib.Path`.
     """
     mounts = _mounts(root)
-    for line in _text(pathlib.Path(root, "proc/self/cgroup")).splitlines():
+    for line in read_text(pathlib.Path(root, "proc/self/cgroup")).splitlines():
         number, _, rest = line.partition(":")
         controllers, _, group = rest.partition(":")
         if number == "0" and not controllers:
@@ -112,7 +113,7 @@ def _mounts(root):
     Version 2 has the key `None`. proc_pid_mountinfo(5) explains the fields.
     """
     found = {}
-    for line in _text(pathlib.Path(root, "proc/self/mountinfo")).splitlines():
+    for line in read_text(pathlib.Path(root, "proc/self/mountinfo")).splitlines():
         before, _, after = line.partition(" - ")
         fields, kind = before.split(), after.split()
         if len(fields) < 5 or len(kind) < 3 or kind[0] not in ("cgroup", "cgroup2"):
@@ -144,10 +145,3 @@ def _identity(folder):
     except OSError:
         return str(folder)
     return f"{found.st_dev}:{found.st_ino}"
-
-
-def _text(path):
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""

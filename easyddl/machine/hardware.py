@@ -11,6 +11,7 @@ import pathlib
 import re
 
 from easyddl.machine import cgroup, cpu_list
+from easyddl.machine.kernel_file import read_text
 
 _CPUS = "sys/devices/system/cpu"
 _NODES = "sys/devices/system/node"
@@ -84,7 +85,7 @@ def read(root="/"):
         `Hardware`.
     """
     folder = pathlib.Path(root, _CPUS)
-    cpus = cpu_list.parse(_text(folder / "online")) or _numbered(folder, "cpu") or _allowed()
+    cpus = cpu_list.parse(read_text(folder / "online")) or _numbered(folder, "cpu") or _allowed()
     return Hardware(
         cores=_groups(folder, cpus, "core_cpus_list", "thread_siblings_list", alone=True),
         packages=_groups(folder, cpus, "package_cpus_list", "core_siblings_list", alone=False),
@@ -155,7 +156,7 @@ def gpus(root="/"):
     indices = _numbered(pathlib.Path(root, "dev"), "nvidia")
     models = {}
     for path in pathlib.Path(root, "proc/driver/nvidia/gpus").glob("*/information"):
-        facts = dict(re.findall(r"^([^:\n]+):[ \t]*(.*?)[ \t]*$", _text(path), re.MULTILINE))
+        facts = dict(re.findall(r"^([^:\n]+):[ \t]*(.*?)[ \t]*$", read_text(path), re.MULTILINE))
         if facts.get("Device Minor", "").isdigit():
             models[int(facts["Device Minor"])] = facts.get("Model", "")
     return [Gpu(index, models.get(index, "")) for index in sorted(indices)]
@@ -197,7 +198,7 @@ def _groups(folder, cpus, name, older_name, alone):
     groups, rest = set(), set()
     for cpu in cpus:
         topology = folder / f"cpu{cpu}" / "topology"
-        text = _text(topology / name) or _text(topology / older_name)
+        text = read_text(topology / name) or read_text(topology / older_name)
         found = cpu_list.parse(text) & cpus
         if found:
             groups.add(found)
@@ -210,7 +211,7 @@ def _groups(folder, cpus, name, older_name, alone):
 def _numa_nodes(root, cpus):
     folder = pathlib.Path(root, _NODES)
     nodes = [
-        cpu_list.parse(_text(folder / f"node{node}" / "cpulist")) & cpus
+        cpu_list.parse(read_text(folder / f"node{node}" / "cpulist")) & cpus
         for node in sorted(_numbered(folder, "node"))
     ]
     return tuple(node for node in nodes if node) or (cpus,)
@@ -220,11 +221,11 @@ def _caches(folder, cpus):
     caches = set()
     for cpu in cpus:
         for path in (folder / f"cpu{cpu}" / "cache").glob("index*"):
-            shared = cpu_list.parse(_text(path / "shared_cpu_list")) & cpus
-            level = _text(path / "level")
+            shared = cpu_list.parse(read_text(path / "shared_cpu_list")) & cpus
+            level = read_text(path / "level")
             if shared and level.isdigit():
-                kind = _text(path / "type")
-                caches.add(Cache(int(level), kind, _bytes(_text(path / "size")), shared))
+                kind = read_text(path / "type")
+                caches.add(Cache(int(level), kind, _bytes(read_text(path / "size")), shared))
     return tuple(sorted(caches, key=lambda cache: (cache.level, cache.kind, min(cache.cpus))))
 
 
@@ -236,7 +237,7 @@ def _bytes(text):
 
 def _model(root):
     """Returns the name of the processor. Kernels for aarch64 do not report it."""
-    text = _text(pathlib.Path(root, "proc/cpuinfo"))
+    text = read_text(pathlib.Path(root, "proc/cpuinfo"))
     match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     return " ".join(match[1].split()) if match else ""
 
@@ -253,10 +254,3 @@ def _numbered(folder, prefix):
 
 def _allowed():
     return frozenset(os.sched_getaffinity(0))
-
-
-def _text(path):
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""

@@ -6,7 +6,9 @@ import pathlib
 import signal
 import time
 
-# By these a terminal, a scheduler or a session that ends asks a process to end.
+from easyddl.machine.kernel_file import read_text
+
+# The signals by which a terminal, a scheduler or an ending session asks a process to end.
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -67,6 +69,20 @@ def age():
     return time.clock_gettime(time.CLOCK_BOOTTIME) - start
 
 
+def end_of(status):
+    """Returns how a process ended, such as `was killed by SIGKILL`.
+
+    Args:
+        status: Integer. As `subprocess` gives it: negative for a process that a signal killed.
+    """
+    if status >= 0:
+        return f"ended with status {status}"
+    try:
+        return f"was killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was killed by signal {-status}"
+
+
 def host_id():
     """Returns an id of this host, or of this container: containers of a host share its boot id."""
     return f"{os.uname().nodename} {boot_id()}"
@@ -74,7 +90,4 @@ def host_id():
 
 def boot_id():
     """Returns an id of this boot, equal in all containers of a host; empty if unknown."""
-    try:
-        return pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
+    return read_text(pathlib.Path("/proc/sys/kernel/random/boot_id"))

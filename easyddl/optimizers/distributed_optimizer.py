@@ -8,7 +8,8 @@ import keras
 
 from easyddl.optimizers import momentum_correction
 from easyddl.reducer import bucket_size
-from easyddl.training import optimizer_classes, optimizer_hook, replica_check
+from easyddl.training.agreement import replicas
+from easyddl.training.step import optimizer_classes, optimizer_hook
 
 _Optimizer = TypeVar("_Optimizer", bound=keras.optimizers.Optimizer)
 
@@ -52,7 +53,7 @@ def DistributedOptimizer(
         optimizer,
         bucket_size.requested(bucket_bytes),
         optimizer_hook.checked_sparse_as_dense(sparse_as_dense),
-        replica_check.compare_first_update,
+        replicas.compare_first_update,
     )
     optimizer_classes.watch()
     momentum_correction.hook(optimizer)

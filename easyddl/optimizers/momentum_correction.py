@@ -10,7 +10,7 @@ import keras
 from keras import ops
 
 from easyddl import backends
-from easyddl.compat import keras_optimizer
+from easyddl.compat import keras_optimizer, patches
 from easyddl.optimizers.warmup import LearningRateWarmup
 
 
@@ -59,9 +59,9 @@ def hook(optimizer):
     optimizer = innermost(optimizer)
     schedule = keras_optimizer.learning_rate_of(optimizer)
     corrects = isinstance(schedule, LearningRateWarmup) and schedule.correct_momentum
-    if not corrects or keras_optimizer.has_own_update(optimizer):
+    if not corrects or keras_optimizer.UPDATE in vars(optimizer):
         return lambda: None
-    original = keras_optimizer.update_of(optimizer)
+    original = getattr(optimizer, keras_optimizer.UPDATE)
 
     def update(grads, trainable_variables, learning_rate):
         growth = schedule.growth(keras_optimizer.steps_of(optimizer))
@@ -69,4 +69,4 @@ def hook(optimizer):
         backends.require().unless(growth == 1.0, lambda: scale(optimizer, growth))
         return original(grads, trainable_variables, learning_rate)
 
-    return keras_optimizer.replace_update(optimizer, update)
+    return patches.replace(optimizer, keras_optimizer.UPDATE, update)

@@ -7,7 +7,6 @@ import copy
 import math
 from typing import Literal, TypeAlias, overload
 
-import keras
 from keras.optimizers import schedules
 
 from easyddl.runtime import validators, world
@@ -158,8 +157,9 @@ def checked_rate(value, name):
     require_unscaled(value, name)
     if not validators.is_number(value):
         raise TypeError(
-            f"`{name}` must be a number, or one of Keras's learning rate schedules. "
-            f"{_advice(value)} "
+            f"`{name}` must be a number, or one of Keras's learning rate schedules. Pass a Python "
+            "float, as in `keras.optimizers.SGD(ddl.scale_lr(0.01))`, or `float(value)` of an "
+            "array. "
             f"Received: {name}={value!r} of type {type(value).__name__}"
         )
     if not math.isfinite(value) or value < 0:
@@ -205,17 +205,3 @@ def _scale_field(value, factor, scaled, path):
     if isinstance(value, (list, tuple)):
         return [scaled(checked_rate(item, f"{path}[{i}]") * factor) for i, item in enumerate(value)]
     return scaled(checked_rate(value, path) * factor)
-
-
-def _advice(value):
-    """Returns advice for a learning rate that is not a number."""
-    if isinstance(value, keras.optimizers.Optimizer):
-        return (
-            "Scale the rate that you pass to the optimizer, as in "
-            "`keras.optimizers.SGD(ddl.scale_lr(0.01))`."
-        )
-    if hasattr(value, "shape"):
-        return "Pass the value of this array or tensor, `float(value)`."
-    if callable(value):
-        return "Multiply the result of this callable by `ddl.size()`."
-    return "Pass a Python float."

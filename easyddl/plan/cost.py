@@ -3,8 +3,8 @@
 An allreduce is a sequence of rounds. A round takes the latency of its longest route, plus the time
 of its fullest link: the bytes that the link carries, over its rate (Hockney, 1994, with links that
 flows share). The rounds are those of the engine, `ext/algorithms/inter_host_algorithm.cpp`. For n
-members and N bytes, with a the latency and b the time of a byte where each member has a link of its
-own (Thakur, Rabenseifner and Gropp, 2005; Patarasuk and Yuan, 2009, for the ring):
+members and N bytes, with a the latency and b the time of a byte where members share no link
+(Thakur, Rabenseifner and Gropp, 2005; Patarasuk and Yuan, 2009, for the ring):
 
 - whole: a + (n-1) N b
 - direct: 2 a + 2 (n-1)/n N b

@@ -1,4 +1,4 @@
-"""What a plan file says of the hosts of a job."""
+"""The hosts of a job in a plan file: their racks, their order, and the algorithms between them."""
 
 import dataclasses
 
@@ -23,7 +23,7 @@ class JobHosts:
     algorithm: str
 
 
-# The variables that say what a plan says, and how a message names them.
+# The variables that hold what a plan file holds, and their names in messages.
 _SAME = {
     "EASYDDL_RACKS": "EASYDDL_RACKS (option --racks)",
     "EASYDDL_HOST_ORDER": "EASYDDL_HOST_ORDER",

@@ -10,9 +10,9 @@ import dataclasses
 import itertools
 import statistics
 
+from easyddl.machine.units import bit_rate
 from easyddl.plan.cost import LATENCY_BYTES
 from easyddl.plan.graph import Graph, Link
-from easyddl.plan.partitions import rate_text
 
 CLEAR = 1.5  # rates that differ by less count as equal
 
@@ -55,8 +55,8 @@ class Group:
 
     def __str__(self):
         return (
-            f"{self.name}: {' '.join(self.hosts)}, {rate_text(self.within)} or more between them, "
-            f"{rate_text(self.across)} or less to other hosts, {rate_text(self.uplink)} for all "
+            f"{self.name}: {' '.join(self.hosts)}, {bit_rate(self.within)} or more between them, "
+            f"{bit_rate(self.across)} or less to other hosts, {bit_rate(self.uplink)} for all "
             "of them at the same time"
         )
 
@@ -97,12 +97,12 @@ def judge(survey):
         if rate * CLEAR < expected:
             reason = (
                 f"the rates between hosts differ, and no groups explain them: {a} and {b} reach "
-                f"{rate_text(rate)}, where other pairs of them reach {rate_text(expected)}"
+                f"{bit_rate(rate)}, where other pairs of them reach {bit_rate(expected)}"
             )
             return Judgement(None, [], reason)
     own, uplinks = _alike(own), _alike({group.name: group.uplink for group in groups})
     if not groups and len(set(own.values())) == 1:
-        rate = rate_text(next(iter(own.values())))
+        rate = bit_rate(next(iter(own.values())))
         return Judgement(None, [], f"the hosts are alike: {rate} between any two of them")
     return Judgement(_graph(hosts, own, groups, uplinks, survey.latencies), groups)
 
@@ -119,7 +119,7 @@ def _of_pairs(rates):
 def _clear_groups(hosts, rates):
     """Returns the clear groups, each a tuple in the order of the hosts, the smallest first.
 
-    Of all groups only those can be clear that the fastest links, down to some rate, connect.
+    Only sets of hosts that the links above some rate connect can be clear groups.
     """
     group_of = {host: frozenset([host]) for host in hosts}
     found = set()
@@ -147,7 +147,7 @@ def _across(group, rates):
 
 
 def _groups_of_all(survey):
-    """Returns the groups that show while all hosts send, in each of several measurements alike."""
+    """Returns the groups that are clear while all hosts send, in every measurement."""
     found = []
     for rounds in survey.together:
         rates = _of_pairs({pair: rate for each in rounds for pair, rate in each.items()})
@@ -168,7 +168,7 @@ def _group(name, members, survey, rates):
                 rate for pair, rate in each.items() if pair[way] in inside and not inside >= {*pair}
             ]
             most[way] = max(most[way], sum(passing))
-    # A little more than one pair reaches alone is the unsteadiness of several connections.
+    # A sum slightly above the rate of one pair alone is noise of several simultaneous connections.
     uplink = min(most) if min(most) >= CLEAR * across else across
     return Group(name, members, _within(inside, rates), across, uplink)
 

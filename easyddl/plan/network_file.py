@@ -62,7 +62,7 @@ def read(path, rate, uplink, argument="--topology"):
     try:
         graph.check_routes()
     except ValueError as error:
-        raise ValueError(f"`{argument}`: {path} describes a network in parts. {error}") from None
+        raise ValueError(f"`{argument}`: the network in {path} is not connected. {error}") from None
     return graph
 
 
@@ -176,7 +176,7 @@ def _of_slurm(text, place, rate, uplink):
         for name in below:
             if name not in children:
                 raise ValueError(
-                    f"`{lines[switch]}`: the switch {name} has no line of its own. "
+                    f"`{lines[switch]}`: no line describes the switch {name}. "
                     f"Received: Switches of {switch}: {','.join(below)}"
                 )
             links.append(Link((name, switch), uplink, 0.0))

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from easyddl.machine.units import bit_rate
+
 _MOST_LINKS = 256  # between switches that are cut one after the other
 
 
@@ -44,7 +46,7 @@ def of_network(graph, hosts):
     found = [_of(graph, hosts, [{host} for host in hosts], "each host by itself")]
     for rate in rates[1:]:
         parts = graph.components(lambda a, b, rate=rate: graph.rates[a, b] < rate)
-        found.append(_of(graph, hosts, parts, f"the links below {rate_text(rate)}"))
+        found.append(_of(graph, hosts, parts, f"the links below {bit_rate(rate)}"))
     for switch in graph.switches:
         parts = graph.components(lambda a, b, switch=switch: switch in (a, b))
         # The hosts of the switch itself are one group.
@@ -113,14 +115,5 @@ def _reason(partition, groups):
     narrow = partition.capacities.index(min(partition.capacities))
     hosts = partition.groups[narrow]
     names = ", ".join(hosts[:4]) + (", ..." if len(hosts) > 4 else "")
-    rate = rate_text(partition.capacities[narrow])
+    rate = bit_rate(partition.capacities[narrow])
     return f"the narrowest cut, {partition.cut}: {rate} from {names} to the other hosts"
-
-
-def rate_text(rate):
-    """Returns a rate in bits per second as text, such as `10 Gbit/s`."""
-    bits = rate * 8
-    for unit, scale in (("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)):
-        if bits >= scale:
-            return f"{bits / scale:.4g} {unit}"
-    return f"{bits:.4g} bit/s"

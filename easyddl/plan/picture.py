@@ -77,7 +77,7 @@ def _places(graph, layers, columns):
         }
         ordered = sorted(layer, key=wanted.get)
         left, right = _MARGIN - _COLUMN / 2, _MARGIN + _COLUMN * (columns + 0.5)
-        for name in ordered:  # not over the node to the left, and then to the right
+        for name in ordered:  # move it right off its left neighbor, then left off its right one
             left = wanted[name] = max(wanted[name], left + _COLUMN)
         for name in reversed(ordered):
             right = wanted[name] = min(wanted[name], right - _COLUMN)
@@ -120,7 +120,7 @@ def _links(graph, places, link_bytes, size_text):
         look = f'stroke="{color}" stroke-width="{1.5 + 5 * each / longest:.2g}"'
         yield f'<path d="M{x:g} {y:g} Q{bend} {to_x:g} {to_y:g}" fill="none" {look}/>'
         up, down = link_bytes.get((low, high), 0.0), link_bytes.get((high, low), 0.0)
-        # Near the lower end, where the links of a switch are apart.
+        # Near the lower end, where the links of a switch do not overlap.
         share = 0.5 if lift else 0.3
         word_x, word_y = x + share * (to_x - x), y + share * (to_y - y) - lift / 2
         words = [size_text(up)] if size_text(up) == size_text(down) else [

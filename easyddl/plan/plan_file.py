@@ -63,7 +63,7 @@ def text(nest, names, rules, comment=""):
         nest: A nest of hosts.
         names: Dict. The name of each group but the outermost.
         rules: List of pairs, as of a `planner.Plan`.
-        comment: String. Lines for the begin of the file.
+        comment: String. Lines for the start of the file.
     """
     lines = [f"# {line}".rstrip() for line in comment.splitlines()]
     lines += [f"format = {_FORMAT}", f"hosts = {json.dumps(cost.hosts_of(nest))}"]

@@ -138,7 +138,7 @@ def _nests(graph, walk, is_small):
     ]
     suggested.sort(key=lambda partition: -partition.seconds(1.0)[0])
     if not is_small:
-        # Of racks that are alike, each beside all other hosts is the same partition.
+        # For equal racks, each partition into one rack and all other hosts is equivalent.
         alike = {}
         for partition in suggested:
             sizes = tuple(sorted(map(len, partition.groups)))
@@ -163,7 +163,7 @@ def _nests(graph, walk, is_small):
 
 
 def _is_tractable(nest):
-    """Returns whether a ring has few enough messages that its cost is soon known.
+    """Returns whether a ring has few enough messages to compute its cost quickly.
 
     Its rounds are alike if all members own a shard. Otherwise each round is computed.
     """
@@ -290,7 +290,7 @@ def _arc(graph, senders, receivers, size):
 
 
 def _is_least(graph, arcs):
-    """Returns whether no order of a ring can be cheaper than that of the numbers."""
+    """Returns whether the order of the numbers is certainly a cheapest ring."""
     n = 1 + max(i for i, _ in arcs)
     ring = [arcs[i, (i + 1) % n] for i in range(n)]
     total = {}
@@ -327,7 +327,7 @@ def _halving_order(graph, group, lanes, size):
     n = len(group)
     power = 1 << (n.bit_length() - 1)
     if n <= MOST_EXACT:
-        # Numbers that all change in the same bit are the same order.
+        # Flipping the same bit in all numbers gives an equivalent order.
         fixed = 1 if power == n else 0
         tails = itertools.permutations(range(fixed, n))
         orders = ([*range(fixed), *tail] for tail in tails)
@@ -358,7 +358,7 @@ def _halving_order(graph, group, lanes, size):
 
 
 def _two_opt(graph, lanes, size):
-    """Returns an order of a ring that turning a part of it around makes no cheaper."""
+    """Returns an order of a ring that no reversal of a part makes cheaper."""
     n = len(lanes)
     flows = n * len(lanes[0])
     tries = _TRIED_TURNS // flows
@@ -371,7 +371,7 @@ def _two_opt(graph, lanes, size):
             for link, load in arc.items():
                 loads[link] = loads.get(link, 0.0) + load
         times = {link: load / graph.rates[link] for link, load in loads.items()}
-        # Of orders with the same round, one with less on all links leads on to better ones.
+        # Among orders with equal rounds, prefer less load on all links: it leads to better orders.
         total = math.fsum(latencies) + math.fsum(times.values())
         fullest = max(times, key=times.get)
         # A link of a host carries the same in any order.

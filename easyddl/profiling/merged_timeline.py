@@ -13,7 +13,7 @@ _MOST_NAMED = 10  # how many missing ranks an error lists
 
 
 class Span(typing.NamedTuple):
-    """One operation of a rank, with its begin and end.
+    """One operation of a rank, with its start and end.
 
     Attributes:
         name: String. The operation, such as "copy in".

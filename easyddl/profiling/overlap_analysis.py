@@ -7,7 +7,7 @@ import dataclasses
 class OverlapAnalysis:
     """The time that a rank spends on the reduction of gradients.
 
-    A *bucket* communicates from the begin of its reduction until its results are available. The
+    A *bucket* communicates from the start of its reduction until its results are available. The
     *exposed* part of a step begins when the last gradient of the step is submitted, at the end of
     the backward pass. It ends when the results of the last bucket are available; the step waits for
     them. *Communication* is the time in which a bucket communicates or the step waits. The part of

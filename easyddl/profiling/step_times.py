@@ -31,7 +31,7 @@ class Step(typing.NamedTuple):
 class StepRecorder:
     """Records the training steps of this rank.
 
-    The first step of an epoch is left out, because its begin is not the end of another step. The
+    The first step of an epoch is left out, because its start is not the end of another step. The
     first step with a smaller batch, such as the last one of an epoch, is left out too, because
     frameworks may compile it again.
 

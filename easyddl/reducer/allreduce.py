@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import collections
 import math
 import weakref
-from collections.abc import Callable
 
 from keras import ops
 
 from easyddl import backends
 from easyddl.collectives import script
+from easyddl.collectives.passed_numbers import passed
 from easyddl.collectives.types import ArrayT, Op
 from easyddl.reducer.in_step_sum import InStepSum
 from easyddl.runtime import world
 from easyddl.steps import context
-
-# How many arrays the script has reduced, by their numbers of elements: those that no update has
-# taken yet, and those in functions that were traced, which reduce again without a call.
-_reduced: collections.Counter[int] = collections.Counter()
-_reduced_in_traces: collections.Counter[int] = collections.Counter()
-_MOST_SIZES = 10_000
-
-# What waits for the script to reduce arrays of all of some numbers of elements, such as weights, by
-# these numbers: those that it has not reduced since, and a function.
-_awaited: dict[tuple[int, ...], tuple[collections.Counter[int], Callable[[], None]]] = {}
 
 # The sums of custom training loops, by the graph or the trace that they are in. What is compiled
 # from a trace keeps its sums: see `Submitter`.
@@ -63,67 +52,11 @@ def allreduce(x: ArrayT, op: Op = "mean") -> ArrayT:
     total = ddl.allreduce(np.array([1.0, 2.0]), op="sum")  # [k, 2k] on k ranks
     ```
     """
-    _note_size(x)
     return _of_step(x, op) if _is_of_step(x) else script.reduce_between_steps(x, op)
 
 
 # This attribute stops TensorFlow's AutoGraph from converting it in a user's tf.function.
 allreduce.autograph_info__ = {}  # type: ignore[attr-defined]
-
-
-def _note_size(x):
-    shape = getattr(x, "shape", None)
-    if len(_reduced) < _MOST_SIZES and shape is not None and None not in tuple(shape):
-        backend = backends.backend_of(x)
-        is_traced = backend is not None and backend.is_symbolic(x)
-        size = math.prod(shape)
-        (_reduced_in_traces if is_traced else _reduced)[size] += 1
-        for sizes in list(_awaited):
-            _advance(sizes, size)
-
-
-def _advance(sizes, size):
-    left, act = _awaited[sizes]
-    left[size] -= 1
-    if left[size] <= 0:
-        del left[size]
-    if not left or size == sum(sizes):
-        del _awaited[sizes]
-        reduced = [size] if left else sizes
-        _reduced.subtract(reduced)  # these are no gradients of the next update
-        act()
-
-
-def when_reduced(sizes, act):
-    """Calls `act` as soon as the script has reduced arrays of all these sizes from now on.
-
-    Args:
-        sizes: Tuple of integers, numbers of elements.
-        act: Function without arguments.
-    """
-    _awaited[sizes] = collections.Counter(sizes), act
-
-
-def take_reduced(sizes):
-    """Returns whether the script has reduced the gradients of an update, and forgets them.
-
-    It may have reduced each one, or all of them as one array, or in several groups. Other arrays,
-    such as a loss, may have the size of some of the gradients, but hardly of all.
-
-    Args:
-        sizes: List of integers, the numbers of elements of the gradients.
-    """
-    needed, total = collections.Counter(sizes), sum(sizes)
-    if needed <= _reduced_in_traces or total in _reduced_in_traces:
-        return True
-    for each in (needed - _reduced_in_traces, collections.Counter([total])):
-        if each <= _reduced:
-            _reduced.subtract(each)
-            return True
-    if sum(size * count for size, count in _reduced.items() if size > 1) == total:
-        _reduced.clear()
-        return True
-    return False
 
 
 def _is_of_step(x):
@@ -145,6 +78,8 @@ def _of_step(x, op):
             world.fail_alike("allreduce() in a step with a bad argument", error)
         context.join().give_up(error)
         raise
+    if context.join() is None:
+        passed.add_traced(math.prod(x.shape))
     return in_step(x, op)
 
 

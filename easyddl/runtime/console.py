@@ -62,6 +62,15 @@ def ranks(numbers):
     return f"rank{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
 
 
+def sentence(text):
+    """Ends a text by a full stop, unless it ends a sentence already.
+
+    Args:
+        text: String, such as the message of an error.
+    """
+    return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
 def first(texts, separator=", "):
     """Returns the first of several texts, and how many more there are.
 

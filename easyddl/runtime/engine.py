@@ -16,7 +16,6 @@ _is_starting = False
 _lock = threading.RLock()  # held while the engine starts
 _at_start: list[Callable[[Any], object]] = []
 _process = os.getpid()  # a forked child has another id
-_activities: list[str] = []  # the long activities of this rank, the innermost last
 
 
 def _renew_lock():
@@ -117,17 +116,18 @@ def activity(text):
     Args:
         text: String. The activity, such as "validation".
     """
+    activities = engine().activities
     try:
-        _activities.append(text)
+        activities.append(text)
         engine().world.set_activity(text)
         yield
     finally:
-        if text in _activities:
-            _activities.remove(text)
-        engine().world.set_activity(_activities[-1] if _activities else "")
+        if text in activities:
+            activities.remove(text)
+        engine().world.set_activity(activities[-1] if activities else "")
 
 
 def end_activities():
     """Ends all activities, after an error that may have interrupted the end of one."""
-    _activities.clear()
+    engine().activities.clear()
     engine().world.set_activity("")

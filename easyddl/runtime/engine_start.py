@@ -6,7 +6,7 @@ import os
 import socket
 from typing import Any
 
-from easyddl.hosts import asked_hosts, launched_process
+from easyddl.hosts import granted_hosts, launched_process, launchers
 from easyddl.profiling import trace_file
 from easyddl.runtime import (
     affinity,
@@ -19,7 +19,7 @@ from easyddl.runtime import (
 )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Engine:
     """The engine after its start.
 
@@ -30,6 +30,8 @@ class Engine:
         reducer_group: `_core.ReducerGroup`. It owns the resources that all reducers share.
         process: Integer. The id of the process that started the engine. A forked child has
             another id.
+        activities: List of strings. The long activities of this rank, the innermost last.
+        ends_together: Boolean. Whether a bad exit status is an orderly end of the job.
     """
 
     core: Any
@@ -37,6 +39,8 @@ class Engine:
     communicator: Any
     reducer_group: Any
     process: int
+    activities: list[str] = dataclasses.field(default_factory=list)
+    ends_together: bool = False
 
 
 def start():
@@ -198,11 +202,11 @@ def _check_hosts(rank, hosts):
         rank: Integer. This rank.
         hosts: List with the host of each rank, as its kernel names it.
     """
-    found = asked_hosts.problem(os.environ, len(hosts), hosts)
+    found = granted_hosts.fewer_than_allocated(os.environ, len(hosts), hosts)
     if found is None:
         return
-    if asked_hosts.is_certain(os.environ):
-        raise RuntimeError(found)
+    if launchers.mounted_hostfile(os.environ):
+        raise RuntimeError(found)  # of an allocation, a job may use only a part
     if rank == 0:
         console.say(found)
 

@@ -14,8 +14,6 @@ import time
 from easyddl.hosts import launched_process
 from easyddl.runtime import console, deadlines, mpi_library, settled_errors, shared_error, world
 
-_all_end_together = False  # whether `end_together` has been called
-
 
 def _flush():
     for stream in (sys.stdout, sys.stderr):
@@ -127,8 +125,7 @@ def end_together():
     All ranks must call it, and exit soon after. Without it such an exit of one rank aborts the job,
     because the other ranks may wait for this one.
     """
-    global _all_end_together
-    _all_end_together = True
+    world.engine().ends_together = True
 
 
 def _finish_at_exit():
@@ -144,7 +141,7 @@ def _finish_at_exit():
         world.stop_signals()
         # The GPU driver may shut down before MPI is finalized, so this cannot wait until then.
         world.finish()
-        if _all_end_together:
+        if world.engine().ends_together:
             mpi_library.finalize()
 
 

@@ -1,6 +1,7 @@
 """The ranks of the job: the number of this rank, comparisons of all ranks, the end of the job."""
 
 import contextlib
+import dataclasses
 import functools
 import threading
 from collections.abc import Callable
@@ -20,26 +21,27 @@ END_WARNINGS = ("fit", "update", "file")
 _at_end: list[tuple[int, str, str]] = []
 
 
-def _nothing_is_called() -> str:
-    return ""
+@dataclasses.dataclass(frozen=True)
+class Guard:
+    """The functions by which this module finds out which fits are active on this rank.
+
+    Attributes:
+        called: Function without arguments. It returns the user's active call, such as
+            "model.fit()".
+        require_all_ranks: Function of the name of a collective. It raises an error if some ranks
+            have no batch in the current step, and would never enter the collective.
+        forget_calls: Function without arguments. It ends the calls that an error has interrupted.
+        exchange: Function without arguments. It returns the `FitExchange` of the innermost fit or
+            evaluation that has one, or `None`.
+    """
+
+    called: Callable[[], str] = lambda: ""
+    require_all_ranks: Callable[[str], None] = lambda what: None
+    forget_calls: Callable[[], None] = lambda: None
+    exchange: Callable[[], Any] = lambda: None
 
 
-def _allow(what: str) -> None:
-    """Allows every collective: no fit is active."""
-
-
-def _forget_nothing() -> None:
-    """Does nothing: no call has begun."""
-
-
-def _no_scope() -> None:
-    """Returns `None`: no fit is active."""
-
-
-_called: Callable[[], str] = _nothing_is_called
-_forget_calls: Callable[[], None] = _forget_nothing
-_require_all_ranks: Callable[[str], None] = _allow
-_exchange: Callable[[], Any] = _no_scope
+_guard = Guard()
 
 
 class _Call(threading.local):
@@ -54,7 +56,8 @@ class _Call(threading.local):
 
 _call = _Call()
 
-_failed_updates: list[int] = []  # see `note_failed_update`
+# See `note_failed_update`, which may be called before the engine has started.
+_failed_updates: list[int] = []
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -132,21 +135,10 @@ def host() -> str:
     return engine().world.hosts[rank()]
 
 
-def set_guard(called, require_all_ranks, forget_calls, exchange):
-    """Sets the functions by which this module finds out which fits are active on this rank.
-
-    Args:
-        called: Function without arguments. It returns the user's active call, such as
-            "model.fit()".
-        require_all_ranks: Function of the name of a collective. It raises an error if some ranks
-            have no batch in the current step, and would never enter the collective.
-        forget_calls: Function without arguments. It ends the calls that an error has interrupted.
-        exchange: Function without arguments. It returns the `FitExchange` of the innermost fit or
-            evaluation that has one, or `None`.
-    """
-    global _called, _require_all_ranks, _forget_calls, _exchange
-    _called, _require_all_ranks, _forget_calls = called, require_all_ranks, forget_calls
-    _exchange = exchange
+def set_guard(guard):
+    """Sets the `Guard`."""
+    global _guard
+    _guard = guard
 
 
 def communicator(of_script=False):
@@ -160,21 +152,26 @@ def communicator(of_script=False):
         of_script: Boolean. Whether the script calls the collective, although none that it has
             called is active.
     """
-    exchange = _exchange()
+    exchange = _guard.exchange()
     if exchange is None:
         return engine().communicator
     return exchange.script if of_script or _call.is_of_script else exchange.own
 
 
+def is_in_call_of_script():
+    """Returns whether this thread is in a collective that the script has called."""
+    return _call.is_of_script
+
+
 def in_call(text):
     """Returns the text of a reduction, and the call of the user in which it is registered."""
-    called = _called()
+    called = _guard.called()
     return f"{text} in {called}" if called else text
 
 
 def reducer_group():
     """Returns the group of the reducers that are registered now: see `communicator`."""
-    exchange = _exchange()
+    exchange = _guard.exchange()
     return engine().reducer_group if exchange is None else exchange.reducer_group
 
 
@@ -191,9 +188,8 @@ def note_failed_update(number):
 
 def _after_failures():
     """Returns what collectives say of themselves after updates have failed on this rank."""
-    if not _failed_updates:
-        return ""
-    return f" after updates {', '.join(map(str, _failed_updates))} of optimizers failed there"
+    failed = ", ".join(map(str, _failed_updates))
+    return f" after updates {failed} of optimizers failed there" if failed else ""
 
 
 def fingerprint(text):
@@ -218,7 +214,7 @@ def fingerprint(text):
 
 def _within_call(text):
     """Returns the text of a collective, after the call of the user that contains it."""
-    called = _called()
+    called = _guard.called()
     return f"{called} (in {text})" if called and called not in text else text
 
 
@@ -293,7 +289,7 @@ def give_up(text, error, of_script=False):
         return
     communicator(of_script).give_up(settled_errors.why_given_up(error, text))
     end_activities()
-    _forget_calls()
+    _guard.forget_calls()
 
 
 @contextlib.contextmanager
@@ -333,7 +329,7 @@ def agree(text):
 @on_all_ranks("barrier()", of_script=True)
 def barrier() -> None:
     """Returns when all ranks have called it."""
-    _require_all_ranks("barrier()")
+    _guard.require_all_ranks("barrier()")
     agree("barrier()")
 
 
@@ -356,7 +352,7 @@ def add_step(begin, end, step):
     """Writes a training step to the timeline.
 
     Args:
-        begin: Integer. The begin of the step, a time of `time.monotonic_ns()`.
+        begin: Integer. The start of the step, a time of `time.monotonic_ns()`.
         end: Integer. The end of the step, a time of the same clock.
         step: Integer. The number of the step.
     """

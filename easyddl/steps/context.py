@@ -23,16 +23,6 @@ class Step(Protocol):
     weight: BatchWeight
 
 
-class Exchange(Protocol):
-    """The part of a `FitExchange` that the end of a call uses.
-
-    Attributes:
-        own: `_core.Communicator`, which breaks if this rank leaves the call by an error.
-    """
-
-    own: Any
-
-
 class Scope:
     """A context manager that is active on this rank while it is entered.
 
@@ -81,15 +71,15 @@ class Context(Scope):
     Attributes:
         model: The Keras model.
         step: The `Step` of the training; `None` if it averages no gradients.
-        exchange: The `FitExchange` of the call; `None` if it has the one around it, or exchanges
-            nothing.
+        exchange: The `FitExchange` of the call; `None` if it uses that of an outer call, or
+            exchanges nothing.
         at_end: `contextlib.ExitStack`. It is closed when the call ends, with or without an error.
     """
 
     def __init__(self, model):
         self.model = model
         self.step: Step | None = None
-        self.exchange: Exchange | None = None
+        self.exchange: Any = None
         self.at_end = contextlib.ExitStack()
 
     def __exit__(self, kind, error, traceback):
@@ -107,7 +97,7 @@ class Context(Scope):
         """Ends the call on the other ranks, which may wait in it for this one."""
         if self.exchange is None:
             return
-        # The end of a script is announced when it comes. It does not come if the script catches it.
+        # The script may catch a SystemExit. Other ranks learn of it when the script ends.
         if isinstance(error, SystemExit):
             settled_errors.postpone(self._end_exchange, error)
             return
@@ -197,4 +187,4 @@ def require_all_ranks(what):
         )
 
 
-world.set_guard(called, require_all_ranks, forget_calls, exchange)
+world.set_guard(world.Guard(called, require_all_ranks, forget_calls, exchange))

@@ -11,8 +11,8 @@ class FitExchange:
     """The communicators of a fit or an evaluation. They break if a rank leaves it by an error.
 
     Then the ranks that still wait in it get an error that names that rank and its error. The
-    communicators outside of it can still be used. Fits that end well have the same exchange, one
-    after the other.
+    communicators outside of it can still be used. Successive fits share one exchange if they end
+    without an error.
 
     Attributes:
         own: `_core.Communicator` of what easyddl exchanges by itself.
@@ -36,11 +36,12 @@ class FitExchange:
         return not (self.own.failure or self.script.failure)
 
 
-@world.on_all_ranks("the begin of a fit", of_script=True)
+@world.on_all_ranks("the start of a fit", of_script=True)
 def begin(called):
-    """Returns the exchange of a fit or an evaluation that begins.
+    """Returns the communicators of a fit or an evaluation, at its start.
 
-    The function is a collective. Only the ranks together know whether the last fit has ended well.
+    They are those of the last fit at the same depth, unless a rank left it by an error. This is a
+    collective, because only the ranks together know whether one did.
 
     Args:
         called: String. What the user called, for messages.
@@ -48,6 +49,6 @@ def begin(called):
     depth = sum(each.exchange is not None for each in context.active())
     is_whole = depth < len(_by_depth) and _by_depth[depth].is_whole
     outer = world.communicator()
-    if not all(outer.gather_values(is_whole, world.fingerprint(f"{called} (in its begin)"))):
+    if not all(outer.gather_values(is_whole, world.fingerprint(f"{called} (at its start)"))):
         _by_depth[depth:] = [FitExchange(outer)]
     return _by_depth[depth]

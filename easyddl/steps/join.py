@@ -73,7 +73,7 @@ class Join:
         """Records that the current step uses a reducer.
 
         Reducers that a callback uses between steps are ignored. If the model's `train_step` is
-        never called, there is no notice of steps, and every reducer counts.
+        never called, the steps are not announced, and every reducer counts.
 
         Args:
             reducer: `_core.Reducer` or `_core.StepSum`.

@@ -11,7 +11,7 @@ from easyddl.collectives import arrays, objects
 from easyddl.data import batch_range
 from easyddl.runtime import validators, world
 from easyddl.steps import context
-from easyddl.training import replica_check
+from easyddl.training.agreement import replicas
 
 
 @world.on_all_ranks("predict()", of_script=True)
@@ -69,7 +69,7 @@ def predict(
         count = _count_batches(x, batch_size, steps)
     world.agree(f"{text} of {count} batches")
     with context.Call("predict()"):
-        replica_check.check_predictions(model, "before predict()")
+        replicas.check_predictions(model, "before predict()")
     with world.failing_alike(text), world.activity("predict()"):
         outputs = _predict_range(model, x, batch_size, count, verbose)
     world.agree(f"the end of {text}")

@@ -1,5 +1,5 @@
 /* This is C, because a cleanup handler in C stops the unwinding of pthread_exit. In C++ the
-   unwinder would continue to frames that support only the unwinder of their own standard library.
+   unwinder would continue to frames that support only the unwinder of their standard library.
  */
 #include "bindings/python_return.h"
 

@@ -52,7 +52,7 @@ class Communicator::ThreadLock {
   Communicator& communicator_;
 };
 
-// A collective from its begin to its end. Counts it, and reports to all ranks if it fails part-way.
+// A collective from its start to its end. Counts it, and reports to all ranks if it fails part-way.
 class Communicator::RunningCall {
  public:
   RunningCall(Communicator& communicator, const CollectiveCall& call)

@@ -14,7 +14,7 @@ namespace easyddl {
 constexpr double kUnweighted = -1;
 
 // It is reduced with the first bucket of a step, so that uneven data, weights and a common stop
-// cost no collective of their own. Each entry is summed over the ranks.
+// cost no separate collective. Each entry is summed over the ranks.
 struct ControlWord {
   static constexpr size_t kLength = 4;
   using Floats = std::array<float, kLength>;

@@ -173,7 +173,7 @@ void Topology::count_cores(MPI_Comm world) {
   int bytes = static_cast<int>(cores.size());
   EASYDDL_MPI(MPI_Allreduce, MPI_IN_PLACE, &bytes, 1, MPI_INT, MPI_MAX, machine.get());
   cores.resize(static_cast<size_t>(bytes));
-  // The union, because a launcher may bind each rank to cores of its own.
+  // The union, because a launcher may bind each rank to other cores.
   EASYDDL_MPI(MPI_Allreduce, MPI_IN_PLACE, cores.data(), bytes, MPI_BYTE, MPI_BOR, machine.get());
   cores_are_shared = machine.size() > count_bits(cores);
 }

@@ -17,7 +17,7 @@ from steps import gradients_of
 import easyddl as ddl
 from easyddl.reducer import gradient_reducer, in_step_sum
 from easyddl.reducer.registration import Registration
-from easyddl.training import fit_context
+from easyddl.training.fit import fit_context
 
 BATCH = 4
 

@@ -1,7 +1,7 @@
 import pytest
 import tensorflow as tf
 
-from easyddl.backends.tensorflow import TensorFlowBackend, devices
+from easyddl.backends.tensorflow import TensorFlowBackend
 from easyddl.hosts import launchers
 
 
@@ -69,7 +69,7 @@ def test_what_the_user_set_stays(monkeypatch):
 def threads(monkeypatch):
     """TensorFlow's numbers of threads, of which none is set."""
     numbers = {"intra": 0, "inter": 0}
-    monkeypatch.setattr(devices, "_own", {})
+    monkeypatch.setattr(BACKEND, "_own_threads", {})
     for kind in numbers:
         monkeypatch.delenv(f"TF_NUM_{kind.upper()}OP_THREADS", raising=False)
         name = f"{kind}_op_parallelism_threads"

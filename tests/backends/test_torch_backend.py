@@ -13,7 +13,7 @@ from easyddl.hosts import launchers
 
 torch = pytest.importorskip("torch")
 
-from easyddl.backends.torch import TorchBackend, overlap, trainer  # noqa: E402
+from easyddl.backends.torch import TorchBackend, overlap  # noqa: E402
 
 
 def variables(kind):
@@ -236,7 +236,7 @@ def test_a_model_that_reduces_by_itself(monkeypatch):
     class Reducer(torch.nn.Linear):
         pass
 
-    monkeypatch.setattr(trainer, "_reducers", lambda: (Reducer,))
+    monkeypatch.setattr(torch.nn.parallel, "DistributedDataParallel", Reducer)
     model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     monkeypatch.setattr(keras.Layer, "named_modules", lambda self: [], raising=False)

@@ -12,7 +12,7 @@ from mpi import run_checks
 
 import easyddl as ddl
 from easyddl.backends.torch import dry_run as torch_dry_run
-from easyddl.training import layer_state, preserved_state
+from easyddl.training.state import layer_state, preserved_state
 
 WIDTH, BATCH, EPOCHS = 6, 4, 2
 

@@ -19,7 +19,7 @@ from mpi4py import MPI
 from steps import TAKES_SEVERAL_STEPS, gradients_of, stateful
 
 import easyddl as ddl
-from easyddl.training import fit_context
+from easyddl.training.fit import fit_context
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size

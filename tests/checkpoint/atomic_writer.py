@@ -1,8 +1,8 @@
-"""A process that writes and writes, to be killed: `atomic_writer.py KIND PATH [FATAL]`.
+"""A process that writes, to be killed: `atomic_writer.py KIND PATH FATAL`.
 
 It prints a number when what it has written under that number is there. It dies before its
-FATAL-th act on the file system, counted from 1, if that is given. It needs nothing but Python,
-so that many of it can be started.
+FATAL-th act on the file system, counted from 1. It needs nothing but Python, so that many of it
+can be started.
 """
 
 import importlib.util
@@ -11,7 +11,7 @@ import pathlib
 import signal
 import sys
 
-_PIECE, _PIECES = 1 << 20, 8  # 8 MB a file
+_PIECE = 1 << 20
 
 
 def load_atomic():
@@ -37,7 +37,7 @@ def content(path):
     return data[0]
 
 
-def write(atomic, kind, path, number, pieces=_PIECES):
+def write(atomic, kind, path, number, pieces):
     """Writes what holds a number."""
     if kind in ("file", "shared file"):
         write_file = atomic.write_file if kind == "file" else atomic.write_entries
@@ -77,17 +77,12 @@ def die_at(fatal):
     sys.addaudithook(hook)
 
 
-def main(kind, path, fatal=None):
+def main(kind, path, fatal):
     atomic = load_atomic()
-    number = read(atomic, kind, path)
-    if fatal is None:
-        while True:
-            number += 1
-            write(atomic, kind, path, number)
-            print(number, flush=True)
+    number = read(atomic, kind, path) + 1
     die_at(int(fatal))
-    write(atomic, kind, path, number + 1, pieces=1)
-    print(number + 1, flush=True)
+    write(atomic, kind, path, number, pieces=1)
+    print(number, flush=True)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from steps import TAKES_SEVERAL_STEPS
 import easyddl as ddl
 from easyddl.checkpoint import atomic_files
 from easyddl.reducer import gradient_reducer
-from easyddl.training import moving_statistics
+from easyddl.training.state import moving_statistics
 
 
 def new_model(optimizer="sgd", **arguments):

@@ -98,16 +98,6 @@ def quiet():
 
 
 @in_shared_folder
-def check_all_ranks_save_again_and_again(folder):
-    path = folder / "m.keras"
-    for _ in range(SAVES):
-        COMM.Barrier()
-        trained().save(path)
-        assert_loads(path)  # while others may still write it
-    assert_holds(folder, "m.keras")
-
-
-@in_shared_folder
 def check_all_public_functions(folder):
     model = trained()
     saves = {

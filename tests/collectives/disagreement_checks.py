@@ -307,16 +307,6 @@ def check_collectives_that_differ():
         assert_disagreement(calls[here], calls[there], here, there)
 
 
-def check_every_rank_asks_for_something_else():
-    if ddl.size() == 1:
-        return
-    text = error_of(RuntimeError, lambda: ddl.allreduce(floats(ddl.rank() + 1)))
-    assert_same_on_all(text)
-    for rank in range(ddl.size()):
-        assert f"Rank {rank} called allreduce(x: float32 of shape ({rank + 1},)" in text, text
-    assert_world_works()
-
-
 def check_hosts_that_disagree():
     # All ranks of one host ask for the same, and only the hosts differ.
     if ddl.num_nodes() == 1:

@@ -71,7 +71,7 @@ CALLS = {
 
 def before_room_is_made(act):
     """Has this rank do something between the halves of its first call."""
-    ALLOCATIONS.plant(0, ("empty", "empty_like"), act)
+    ALLOCATIONS.plant(act)
 
 
 def prepare(pids):
@@ -134,12 +134,12 @@ def main():
         def act(x=x, number=number):
             return INTERRUPT.run(lambda: call(x, number))
 
-        calls.append(outcome(CALL, act, expected, x))
+        calls.append(outcome(act, expected, x))
         del x, act
         if WHERE == "transfer" and number == 0 and RANK == 0:
             found["overwritten"] = watch()
     path = pathlib.Path(FOLDER, f"{RANK}.json")
-    path.write_text(json.dumps({"kind": "interrupt", "victim": 0, "calls": calls, **found}))
+    path.write_text(json.dumps({"calls": calls, **found}))
 
 
 if __name__ == "__main__":

@@ -119,39 +119,3 @@ def test_no_private_name_of_keras(path):
         f"line {node.lineno}: {ast.unparse(node)}" for node in found_in(ast.parse(path.read_text()))
     ]
     assert not found, f"use a function of easyddl/compat in {path}: {found}"
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "from keras.src.losses import loss",
-        "from keras import src",
-        "import keras.src.losses.loss",
-        "keras.src.losses.loss",
-        "model._flatten_layers()",
-        "model._made_up_by_keras",
-        "self.model._loss_tracker",
-        "super()._moments(inputs)",
-        "getattr(model, '_jax_state', None)",
-        "class A(keras.callbacks.Callback):\n    def f(self):\n        return self._model",
-        "class A(keras_callback.SavingCheckpoint):\n    def _save_model(self): ...",
-        "class A(keras.layers.BatchNormalization):\n    def _moments(self): ...",
-    ],
-)
-def test_each_kind_of_use_is_found(line):
-    assert list(found_in(ast.parse(line)))
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "from keras import ops",
-        "self._model",
-        "self._made_up",
-        "tensor._version",
-        "model.__class__",
-        "class A(keras.callbacks.Callback):\n    def f(self):\n        return self._steps",
-    ],
-)
-def test_what_is_no_such_use(line):
-    assert not list(found_in(ast.parse(line)))

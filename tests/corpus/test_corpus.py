@@ -54,16 +54,16 @@ def backends_of(script):
 
 
 def is_chosen(backend, script, number):
-    """Whether a script is trained on a backend: all on PyTorch, and a third on one more.
+    """Whether a script is trained on a backend: all on PyTorch, and two thirds on one more.
 
-    PyTorch compiles nothing, and takes a fifth of the others' time. JAX and TensorFlow take a sixth
+    PyTorch compiles nothing, and takes a fifth of the others' time. JAX and TensorFlow take a third
     of the scripts each, and TensorFlow those of `QUICK` besides.
     """
     if backend not in backends_of(script) or len(backends_of(script)) < len(BACKENDS) or ALL:
         return backend in backends_of(script)
     if script in QUICK:
         return backend in ("tensorflow", "torch")
-    return backend == "torch" or number % 6 == ("jax", "tensorflow").index(backend)
+    return backend == "torch" or number % 3 == ("tensorflow", "jax").index(backend)
 
 
 def marks_of(backend, script):
@@ -222,11 +222,6 @@ def test_script(results, backend, script):
     pairs = zip(alone["state"].items(), root["state"].values(), strict=True)
     for (name, value), on_ranks in pairs:
         assert_close(on_ranks, value, rtol, name)
-
-
-@pytest.mark.gate
-def test_the_corpus_is_large():
-    assert len(SCRIPTS) == len(list(HERE.glob("scripts/*/*.py"))) >= 60  # each has its own name
 
 
 @pytest.mark.gate

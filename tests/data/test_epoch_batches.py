@@ -9,7 +9,7 @@ import pytest
 
 from easyddl import split_data
 from easyddl.data import set_epoch
-from easyddl.training import fit_context
+from easyddl.training.fit import fit_context
 
 SIZES = [1, 2, 3]
 

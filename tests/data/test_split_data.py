@@ -51,26 +51,6 @@ def test_each_rank_gets_every_kth_sample(split, size, samples, remainder):
         assert part.dtype == x.dtype
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
-@pytest.mark.parametrize("samples", SAMPLES)
-@pytest.mark.parametrize("size", SIZES)
-def test_parts_are_disjoint_and_make_up_the_data(split, size, samples, shuffle):
-    parts = split(size, np.arange(samples), shuffle=shuffle, remainder="keep")
-    assert sorted(np.concatenate(parts)) == list(range(samples))
-    lengths = [len(part) for part in parts]
-    assert max(lengths) - min(lengths) <= 1
-
-
-@pytest.mark.parametrize("shuffle", [False, True])
-@pytest.mark.parametrize("samples", SAMPLES)
-@pytest.mark.parametrize("size", SIZES)
-def test_drop_gives_all_ranks_equally_many(split, size, samples, shuffle):
-    parts = split(size, np.arange(samples), shuffle=shuffle, remainder="drop")
-    assert {len(part) for part in parts} == {samples // size}
-    together = np.concatenate(parts)
-    assert len(set(together)) == len(together) == samples - samples % size
-
-
 def test_the_same_samples_of_each_array(split):
     x, y = table(13), np.arange(13)
     for shuffle in (False, True):
@@ -78,11 +58,13 @@ def test_the_same_samples_of_each_array(split):
             np.testing.assert_array_equal(part_x, x[part_y])
 
 
+@pytest.mark.parametrize("remainder", ["drop", "keep"])
 @pytest.mark.parametrize("size", SIZES)
-def test_shuffle_permutes_once_and_then_splits(split, size):
+def test_shuffle_permutes_once_and_then_splits(split, size, remainder):
     permutation = np.random.default_rng(7).permutation(101)
-    for rank, part in enumerate(split(size, np.arange(101), shuffle=True, seed=7)):
-        np.testing.assert_array_equal(part, permutation[expected_rows(101, rank, size)])
+    options = {"shuffle": True, "seed": 7, "remainder": remainder}
+    for rank, part in enumerate(split(size, np.arange(101), **options)):
+        np.testing.assert_array_equal(part, permutation[expected_rows(101, rank, size, remainder)])
 
 
 def test_the_seed_decides_the_permutation(split):
@@ -421,25 +403,19 @@ def test_list_of_tensors_that_looks_like_several_inputs(at):
 @pytest.mark.parametrize("scalar", [np.array(3.0), np.float32(3.0), np.array("text")])
 def test_arrays_without_dimensions(at, scalar):
     at(0, 2)
-    assert "arrays[1] of shape ()" in refused(ValueError, np.arange(4), scalar)
-
-
-@pytest.mark.parametrize("scalar", [3, 3.0, True, "text", b"bytes"])
-def test_single_values(at, scalar):
-    at(0, 2)
-    assert f"Received: arrays[1]={scalar!r}" in refused(TypeError, np.arange(4), scalar)
+    assert "arrays[1] of type numpy" in refused(ValueError, np.arange(4), scalar)
 
 
 def test_tuple_of_values_is_not_a_list_of_samples(at):
     at(0, 2)
     message = refused(TypeError, np.arange(4), (0, 1, 1, 0))
-    assert "a tuple is treated as several inputs" in message
-    assert "arrays[1][0]=0" in message
+    assert "A tuple is treated as several inputs" in message
+    assert "arrays[1][0] of type builtins.int" in message
 
 
 def test_symbolic_tensor(at):
     at(0, 2)
-    assert "must be known" in refused(ValueError, keras.Input((3,)))
+    assert "known" in refused(ValueError, keras.Input((3,)))
 
 
 @pytest.mark.parametrize("remainder", ["pad", None, True, ["drop"]])
@@ -492,23 +468,9 @@ def test_datasets_go_alone(at):
     assert "arrays[1] of type" in refused(TypeError, np.arange(4), iter([1, 2]))
 
 
-def test_torch_datasets_want_a_loader(at):
-    at(0, 2)
-    dataset = type("Dataset", (), {"__module__": "torch.utils.data"})
-    derived = type("Mine", (dataset,), {"__module__": "my_code"})
-    assert "torch.utils.data.DataLoader" in refused(TypeError, derived())
-
-
-def test_iterable_without_length(at):
-    class Stream:
-        def __iter__(self):
-            return iter([1, 2])
-
-    at(0, 2)
-    assert "split_data(iter(data))" in refused(TypeError, Stream())
-
-
-@pytest.mark.parametrize("thing", [{1, 2}, object(), collections.deque([1, 2])])
+@pytest.mark.parametrize(
+    "thing", [{1, 2}, object(), collections.deque([1, 2]), 3, "text", b"bytes"]
+)
 def test_other_types_name_what_is_supported(at, thing):
     at(0, 2)
     message = refused(TypeError, thing)

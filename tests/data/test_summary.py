@@ -139,16 +139,18 @@ def test_equal_data_must_have_contents_that_differ_by_row():
 def test_what_split_data_returned_is_known(monkeypatch):
     monkeypatch.setattr(world, "rank", lambda: 1)
     monkeypatch.setattr(world, "size", lambda: 2)
-    split_calls.take()
+    split_calls.take([])
     x, y = split_data(FLOATS, INTEGERS)
     assert split_calls.is_result(x) and split_calls.is_result(y[10:])
     assert not split_calls.is_result(x * 2) and not split_calls.is_result(FLOATS)
     assert not split_calls.is_result(None)
-    ((place, number), call), *others = split_calls.take().items()
-    assert place.startswith("test_summary.py, line ") and number == 1 and not others
+    first = split_data(FLOATS)
+    (key, used), ((place, number), call) = split_calls.take([first]).items()
+    assert key == (None, -1) and list(used.summaries) == ["arrays[0]"]
+    assert place == call.place and place.startswith("test_summary.py, line ") and number == -1
     assert call.options == "shuffle=False, seed=0, remainder='drop'"
     assert call.summaries["arrays[1]"] == summary.of(INTEGERS)
-    assert not split_calls.take()
+    assert not split_calls.take([])
 
 
 def test_calls_without_end_are_not_kept(monkeypatch):
@@ -156,4 +158,4 @@ def test_calls_without_end_are_not_kept(monkeypatch):
     monkeypatch.setattr(world, "size", lambda: 2)
     for _ in range(100):
         split_data(INTEGERS)
-    assert [number for _, number in split_calls.take()] == list(range(1, 65))
+    assert [number for _, number in split_calls.take([])] == list(range(-1, -65, -1))

@@ -18,7 +18,7 @@ TESTS = pathlib.Path(__file__).parents[1]
 FIT = TESTS / "gpu" / "fit_job.py"
 CHECKS = TESTS / "gpu_stand_in" / "gpu_path_checks.py"
 FAULTS = CHECKS.with_name("gpu_fault_job.py")
-BENCHMARKS = TESTS / "benchmarks"
+BENCHMARKS = TESTS.parent / "tutorials" / "benchmarks"
 
 # They need no work on the GPU but copies.
 ON_ANY_GPU = (

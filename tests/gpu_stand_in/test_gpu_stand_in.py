@@ -2,20 +2,17 @@
 
 import concurrent.futures
 import ctypes
-import math
 import os
 import sys
 import threading
 import time
 
 import gpu_stand_in
-import ml_dtypes
 import mpi
 import numpy as np
 import pytest
 
 SUCCESS, SYSTEM_ERROR, INVALID_ARGUMENT, INVALID_USAGE = 0, 2, 4, 5
-TYPES = {"int8": 0, "int32": 2, "int64": 4, "float16": 6, "float32": 7, "float64": 8, "bfloat16": 9}
 SUM, PROD, MAX, MIN = range(4)
 RANKS = 3
 
@@ -109,72 +106,6 @@ def on_ranks(cuda, nccl):
             return list(pool.map(run, range(RANKS)))
 
     return on_ranks
-
-
-def values(rank, dtype, count=1000):
-    kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
-    random = np.random.default_rng(rank)
-    if kind.kind == "i":
-        return random.integers(-5, 6, count).astype(kind)
-    return random.standard_normal(count).astype(kind)
-
-
-@pytest.mark.parametrize("dtype", TYPES)
-def test_sums_are_rounded_once(on_ranks, dtype):
-    def sum_up(rank):
-        mine = values(rank.number, dtype)
-        array = rank.array(mine)
-        assert rank.allreduce(array, mine.size, TYPES[dtype]) == SUCCESS
-        return rank.read(array, mine)
-
-    wide = np.float32 if dtype in ("float16", "bfloat16") else dtype
-    rows = [values(number, dtype).astype(wide) for number in range(RANKS)]
-    want = (rows[0] + rows[1] + rows[2]).astype(values(0, dtype).dtype)
-    for result in on_ranks(sum_up):
-        assert result.tobytes() == want.tobytes()
-
-
-@pytest.mark.parametrize(("op", "function"), [(MAX, max), (MIN, min), (PROD, math.prod)])
-def test_operators(on_ranks, op, function):
-    def reduce(rank):
-        mine = np.array([rank.number - 1, 5 - rank.number, 7], np.float32)
-        array = rank.array(mine)
-        assert rank.allreduce(array, 3, op=op) == SUCCESS
-        return rank.read(array, mine).tolist()
-
-    want = [function(column) for column in ((-1, 0, 1), (5, 4, 3), (7, 7, 7))]
-    assert on_ranks(reduce) == [want] * RANKS
-
-
-def test_each_rank_multiplies_by_a_factor_of_its_own(on_ranks):
-    def reduce(rank):
-        op, factor = ctypes.c_int(), ctypes.c_float(rank.number + 1)
-        made = rank.nccl.ncclRedOpCreatePreMulSum(
-            ctypes.byref(op), ctypes.byref(factor), 7, 1, rank.comm
-        )
-        assert made == SUCCESS
-        mine = np.full(5, 10 + rank.number, np.float32)
-        array = rank.array(mine)
-        assert rank.allreduce(array, 5, op=op.value) == SUCCESS
-        assert rank.nccl.ncclRedOpDestroy(op, rank.comm) == SUCCESS
-        assert rank.allreduce(array, 5, op=op.value) == INVALID_ARGUMENT
-        return rank.read(array, mine).tolist()
-
-    assert on_ranks(reduce) == [[10 + 2 * 11 + 3 * 12] * 5] * RANKS
-
-
-def test_shards(on_ranks):
-    def there_and_back(rank):
-        n = ctypes.c_size_t(4)
-        mine = np.arange(12, dtype=np.float32) * (rank.number + 1)
-        array = rank.array(mine)
-        shard = ctypes.c_size_t(array.value + 16 * rank.number)
-        scatter = (array, shard, n, 7, SUM, rank.comm, rank.stream)
-        assert rank.nccl.ncclReduceScatter(*scatter) == SUCCESS
-        assert rank.nccl.ncclAllGather(shard, array, n, 7, rank.comm, rank.stream) == SUCCESS
-        return rank.read(array, mine).tolist()
-
-    assert on_ranks(there_and_back) == [(np.arange(12) * 6).tolist()] * RANKS
 
 
 @pytest.mark.parametrize("what", ["count", "dtype", "op", "root"])

@@ -37,7 +37,7 @@ def test_good_hosts():
 
 
 def test_a_bad_link_is_named():
-    fault = random.choice(bad_network.FAULTS)  # each of them: tests/benchmarks/doctor.py
+    fault = random.choice(bad_network.FAULTS)  # each of them: tutorials/benchmarks/doctor.py
     print("The fault:", fault)
     with network.Network(4, mbit=1000) as net, bad_network.spoiled(net, fault, [("h2", "h4")]):
         status, report = bad_network.doctor(net)

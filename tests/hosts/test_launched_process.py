@@ -28,43 +28,6 @@ def test_no_launcher():
     assert launched_process.local_size() == 1
 
 
-@pytest.mark.parametrize(
-    "told",
-    [
-        # As MPICH's mpirun, Open MPI's, and srun.
-        ("PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"),
-        (
-            "OMPI_COMM_WORLD_SIZE",
-            "OMPI_COMM_WORLD_RANK",
-            "OMPI_COMM_WORLD_LOCAL_SIZE",
-            "OMPI_COMM_WORLD_LOCAL_RANK",
-        ),
-        ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_STEP_TASKS_PER_NODE", "SLURM_LOCALID"),
-    ],
-)
-def test_each_launcher(monkeypatch, told):
-    for name, value in zip(told, ("8", "5", "4", "1"), strict=True):
-        monkeypatch.setenv(name, value)
-    assert launched_process.size() == 8
-    assert launched_process.rank() == 5
-    assert launched_process.local_size() == 4
-    assert launched_process.local_rank() == 1
-
-
-def test_mpirun_inside_of_a_slurm_job(monkeypatch):
-    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")
-    monkeypatch.setenv("SLURM_PROCID", "0")
-    monkeypatch.setenv("PMI_SIZE", "4")
-    monkeypatch.setenv("PMI_RANK", "3")
-    assert (launched_process.size(), launched_process.rank()) == (4, 3)
-
-
-def test_a_slurm_allocation_is_no_launcher(monkeypatch):
-    monkeypatch.setenv("SLURM_NTASKS", "16")
-    monkeypatch.setenv("SLURM_NNODES", "2")
-    assert launched_process.size() is None
-
-
 @pytest.mark.parametrize("value", ["", "many", "-1", "4(x2)"])
 def test_what_is_no_number_is_not_believed(monkeypatch, value):
     monkeypatch.setenv("PMI_SIZE", value)

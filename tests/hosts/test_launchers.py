@@ -73,18 +73,6 @@ def test_what_a_rank_is_told(name):
     assert found is None if launcher is None else launcher in found.name
 
 
-def test_slots_of_a_slurm_allocation():
-    launcher, found = launchers.allocated(
-        {
-            "SLURM_JOB_ID": "7",
-            "SLURM_JOB_NODELIST": "n[01-02,10],gpu3",
-            "SLURM_TASKS_PER_NODE": "4(x2),3,1",
-        }
-    )
-    assert "Slurm" in launcher.name
-    assert ",".join(map(str, found)) == "n01:4,n02:4,n10:3,gpu3:1"
-
-
 # What `salloc -N1 -n2 -c2 : -N2 -n3` of Slurm 22.05 sets. A batch script has the first group's
 # nodes in SLURM_JOB_NODELIST besides.
 HETEROGENEOUS = {
@@ -99,38 +87,29 @@ HETEROGENEOUS = {
 }
 
 
-@pytest.mark.parametrize("of_a_batch_script", [{}, {"SLURM_JOB_NODELIST": "n1"}])
-def test_slots_of_a_heterogeneous_job_of_slurm(of_a_batch_script):
-    _, found = launchers.allocated({**HETEROGENEOUS, **of_a_batch_script})
-    assert ",".join(map(str, found)) == "n1:2,n2:2,n3:1"
-
-
-def test_a_heterogeneous_job_of_slurm_that_is_incomplete():
-    with pytest.raises(ValueError, match=r"_HET_GROUP_2 must .* SLURM_HET_SIZE is 3"):
-        launchers.allocated({**HETEROGENEOUS, "SLURM_HET_SIZE": "3"})
-
-
-def test_slots_of_pbs(tmp_path):
-    (tmp_path / "nodes").write_text("a.site\na.site\nb.site\n")
-    environment = {"PBS_NODEFILE": str(tmp_path / "nodes"), "PBS_JOBID": "1.server"}
-    launcher, found = launchers.allocated(environment)
-    assert launcher.name == "PBS"
-    assert found == [host_list.HostSlots("a.site", 2), host_list.HostSlots("b.site", 1)]
-
-
 @pytest.mark.parametrize(
-    ("value", "expected"), [("h1 4 h2 4", "h1:4,h2:4"), ("batch5 1 a1 42", "batch5:1,a1:42")]
-)
-def test_slots_of_lsf(value, expected):
-    launcher, found = launchers.allocated({"LSB_MCPU_HOSTS": value, "LSB_JOBID": "3"})
-    assert launcher.name == "LSF"
+    ("environment", "launcher", "expected"),
+    [
+        (
+            {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[01-02,10],gpu3",
+             "SLURM_TASKS_PER_NODE": "4(x2),3,1"},
+            "Slurm's srun", "n01:4,n02:4,n10:3,gpu3:1",
+        ),
+        (HETEROGENEOUS, "Slurm's srun", "n1:2,n2:2,n3:1"),
+        ({**HETEROGENEOUS, "SLURM_JOB_NODELIST": "n1"}, "Slurm's srun", "n1:2,n2:2,n3:1"),
+        ({"PBS_NODEFILE": "a.site a.site b.site", "PBS_JOBID": "1"}, "PBS", "a.site:2,b.site:1"),
+        ({"LSB_MCPU_HOSTS": "h1 4 h2 4", "LSB_JOBID": "3"}, "LSF", "h1:4,h2:4"),
+        ({"LSB_MCPU_HOSTS": "batch5 1 a1 42"}, "LSF", "batch5:1,a1:42"),
+        ({"LSB_DJOB_HOSTFILE": "h1 h1 h2"}, "LSF", "h1:2,h2:1"),
+    ],
+)  # fmt: skip
+def test_slots_of_an_allocation(environment, launcher, expected, tmp_path):
+    for name in environment.keys() & {"PBS_NODEFILE", "LSB_DJOB_HOSTFILE"}:
+        (tmp_path / "hosts").write_text(environment[name].replace(" ", "\n") + "\n")
+        environment = {**environment, name: str(tmp_path / "hosts")}
+    found_launcher, found = launchers.allocated(environment)
+    assert found_launcher.name == launcher
     assert ",".join(map(str, found)) == expected
-
-
-def test_slots_of_lsf_by_its_file(tmp_path):
-    (tmp_path / "hosts").write_text("h1\nh1\nh2\n")
-    _, found = launchers.allocated({"LSB_DJOB_HOSTFILE": str(tmp_path / "hosts")})
-    assert ",".join(map(str, found)) == "h1:2,h2:1"
 
 
 @pytest.mark.parametrize("variable", launchers.HOSTFILES)
@@ -147,6 +126,7 @@ def test_no_allocation():
 @pytest.mark.parametrize(
     ("environment", "words"),
     [
+        ({**HETEROGENEOUS, "SLURM_HET_SIZE": "3"}, r"_HET_GROUP_2 must .* SLURM_HET_SIZE is 3"),
         ({"LSB_MCPU_HOSTS": "h1 h2 4"}, "LSB_MCPU_HOSTS must be"),
         ({"PBS_NODEFILE": "/nowhere"}, "PBS_NODEFILE"),
         ({"HYDRA_HOST_FILE": "/nowhere"}, "HYDRA_HOST_FILE"),

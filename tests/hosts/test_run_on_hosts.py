@@ -1,10 +1,8 @@
 """`easyddl run` on several hosts: network namespaces, which it reaches by a real sshd on each."""
 
-import hashlib
 import json
 import os
 import pathlib
-import random
 import re
 import subprocess
 import sys
@@ -183,19 +181,6 @@ def test_a_network_interface_and_tcp(four_hosts):
     done = easyddl_run(four_hosts, "-H", "h1:1,h2:1", "--nic", "eth0", "--tcp", *job("add_up"))
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("size 2 sum 3") == 2
-
-
-@pytest.mark.parametrize("hosts", ["h1:1,h2:1", "h2:1,h3:1"])
-def test_standard_input_of_rank_0(hosts, four_hosts, tmp_path):
-    net, servers = four_hosts
-    data = random.Random(hosts).randbytes(3_000_000)
-    (tmp_path / "input").write_bytes(data)
-    pipe = ["sh", "-c", 'cat "$0" | "$@"', str(tmp_path / "input")]
-    line = command(net, "-H", hosts, *job("digest"))
-    done = mpi.run_command([*pipe, *line], servers.environment({"PYTHONPATH": path()}), TIMEOUT)
-    assert done.returncode == 0, done.stdout
-    assert f"[0] read {len(data)} bytes {hashlib.sha256(data).hexdigest()}\n" in done.stdout
-    assert "[1] read 0 bytes" in done.stdout
 
 
 @pytest.mark.gate
@@ -408,22 +393,3 @@ def test_another_version_of_easyddl(four_hosts, tmp_path):
     assert done.returncode == 1
     assert "The host h3 (rank 1) has easyddl 9.9, and this host has" in done.stdout, done.stdout
     assert not facts(done.stdout)
-
-
-@pytest.fixture
-def full_disk(tmp_path):
-    """A folder that has room for some kilobytes."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", folder], check=True)
-    yield folder
-    subprocess.run(["umount", folder], check=True)
-
-
-def test_a_full_disk_on_another_host(full_disk):
-    with network.Network(2) as net, ssh.Servers(net) as servers:  # which see the folder
-        output = ["-H", "h2:1", "--output", full_disk]
-        done = easyddl_run((net, servers), *output, *job("talk", 5000))
-    assert done.returncode == 1
-    assert "rank 0 on host h2 failed: its output file" in done.stdout, done.stdout
-    assert "No space left on device" in done.stdout

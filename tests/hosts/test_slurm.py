@@ -74,14 +74,6 @@ def test_digits_by_srun(cluster):
     assert "with 4 rank(s)" in done.stdout, done.stdout
 
 
-@pytest.mark.soak
-def test_digits_by_easyddl_run(cluster):
-    launcher = ["salloc", "-N2", "-n4", *EASYDDL_RUN]
-    done = python(cluster, launcher, DIGITS, "--epochs", 1, shown=("sklearn",))
-    assert done.returncode == 0, done.stdout
-    assert "with 4 rank(s)" in done.stdout, done.stdout
-
-
 def sbatch(cluster, folder, *arguments):
     """Submits the tutorial's file; returns the path of what the job prints."""
     options = ["--parsable", "-N2", "--ntasks-per-node=2"]

@@ -1,6 +1,5 @@
 """The parts of `easyddl run` that need no job: placement, command lines, binding, verdicts."""
 
-import pathlib
 import signal
 import socket
 
@@ -11,11 +10,11 @@ from easyddl.doctor import agent_start as doctor_start
 from easyddl.hosts import host_list
 from easyddl.hosts.host_list import HostSlots
 from easyddl.launch.calls import run_process
-from easyddl.launch.output import phrases, startup_lines
-from easyddl.launch.output.lines import Lines
+from easyddl.launch.output import startup_lines
 from easyddl.launch.start import binding, command_line, environment, mpirun, placement
 from easyddl.launch.start.request import Request
-from easyddl.launch.supervise import granted, host_names, verdict
+from easyddl.launch.supervise import verdict
+from easyddl.machine import processes
 
 VERSIONS = {
     mpirun.HYDRA: "HYDRA build details:\n    Version:                                 5.0.2\n",
@@ -23,11 +22,6 @@ VERSIONS = {
     mpirun.OPEN_MPI_4: "mpirun (Open MPI) 4.1.4\n\nReport bugs to ...\n",
     mpirun.OPEN_MPI_5: "mpirun (Open MPI) 5.0.11\n\nReport bugs to ...\n",
 }
-
-
-@pytest.mark.parametrize("family", VERSIONS)
-def test_mpis_are_recognized(family):
-    assert mpirun.recognize("/bin/mpirun", VERSIONS[family]).family == family
 
 
 def made(family, monkeypatch, **request):
@@ -257,16 +251,6 @@ def test_cpus_of_other_hosts():
         placement.place(Request(["x"], cpus=CPUS), slurm)
 
 
-def test_a_launcher_that_does_not_pass_the_cpus_on():
-    placed = placement.place(Request(["x"], 2, cpus=CPUS), {})
-    got = hellos("h1", "h1")
-    got[0]["cpus"], got[1]["cpus"] = [0, 1], [2, 5]
-    assert granted.problem(placed, got, "1") is None
-    got[1]["cpus"] = [2, 3]
-    told = granted.problem(placed, got, "1")
-    assert "Rank 1 may use the CPUs 2-3, but `--cpus` allows 0-2,5" in told
-
-
 def cores(count, threads=1):
     """The logical CPUs of each core, numbered as on x86: second threads after all first ones."""
     return [[core + count * thread for thread in range(threads)] for core in range(count)]
@@ -311,90 +295,6 @@ def test_ctrl_c_before_a_job_prints_no_traceback(monkeypatch, capsys):
     assert capsys.readouterr().err == "easyddl: interrupted\n"
 
 
-def hellos(*hosts, size=None, version="1"):
-    return {
-        rank: {
-            "host": host,
-            "kernel": host,
-            "addresses": ["10.0.0." + host[1:]],
-            "size": size or len(hosts),
-            "version": version,
-        }
-        for rank, host in enumerate(hosts)
-    }
-
-
-def placed(text):
-    return placement.place(Request(["x"], None, host_list.parse(text)), {})
-
-
-@pytest.mark.parametrize(
-    ("asked", "got"),
-    [
-        ("h1:2,h2:1", hellos("h1", "h1", "h2")),
-        ("10.0.0.1:1,10.0.0.2:1", hellos("h1", "h2")),
-        ("alias:1,h2:1", hellos("h1", "h2")),
-        ("h1.site:1,h2.site:1", hellos("h1", "h2")),
-        # Hosts that were copied, names and all.
-        ("h1:1,h2:1", {0: hellos("h1", "h2")[0], 1: {**hellos("h1", "h1")[1], "kernel": "copy"}}),
-    ],
-)
-def test_what_was_granted_as_asked(asked, got):
-    assert granted.problem(placed(asked), got, "1") is None
-
-
-@pytest.mark.parametrize(
-    ("asked", "got", "words"),
-    [
-        ("h1:1,h2:1", hellos("h1", "h1"), "but it runs on h1 (2 ranks)"),
-        ("h1:2,h2:2", hellos("h1", "h2", "h2", "h2"), "but it runs on h1 (1 rank), h2 (3 ranks)"),
-        ("h1:1,h2:1", hellos("h1", "h1"), "The names h1, h2 lead to one host"),
-        ("h1:1,h2:1,h3:1", hellos("h1", "h3", "h4"), "Rank 1 was to run on h2, but it runs on h3"),
-        ("h1:1,h2:1", hellos("h2", "h1"), "Rank 0 was to run on h1, but it runs on h2"),
-        ("10.0.0.1:1", hellos("h2"), "Rank 0 was to run on 10.0.0.1"),
-        ("h1:2", hellos("h1", "h1", size=1), "jobs of 1 rank(s) instead of one job of 2"),
-        ("h1:1", hellos("h1", version="2"), "The host h1 (rank 0) has easyddl 2, and this"),
-    ],
-)
-def test_what_was_not_granted(asked, got, words):
-    assert words in granted.problem(placed(asked), got, "1")
-
-
-@pytest.mark.parametrize(
-    ("asked", "got", "expected"),
-    [
-        ("h1:1,h2:2", hellos("h1", "h2", "h2"), {}),
-        ("h1.site:1,10.0.0.2:1,localhost:1", hellos("h1", "h2", "h3"), {}),
-        ("gpu:2,h2:1,node:2", hellos("h1", "h1", "h2", "h3", "h3"), {0: "gpu", 3: "node"}),
-    ],
-)
-def test_names_that_the_hosts_do_not_give_themselves(asked, got, expected):
-    assert host_names.aliases(placed(asked), got) == expected
-
-
-@pytest.mark.parametrize(
-    ("there", "here", "expected"),
-    [
-        ([], ["10.0.0.2"], False),  # an alias of this host's own
-        (["10.0.0.3"], ["10.0.0.3"], False),
-        (["127.0.1.1"], ["10.0.0.3"], False),
-        (["10.0.0.2", "10.0.0.3"], ["10.0.0.2"], False),
-        (["192.0.2.7"], ["192.0.2.7"], False),  # of a router that passes connections on
-        (["10.0.0.3"], ["192.0.2.7"], False),
-        (["10.0.0.2"], [], False),  # an alias of ssh
-        (["10.0.0.2"], ["10.0.0.3"], True),
-    ],
-)
-def test_names_of_which_hosts_disagree(there, here, expected, monkeypatch):
-    """The name h2 has led to the host h3, whose address is 10.0.0.3."""
-    monkeypatch.setattr(host_names, "look_up", lambda name: here)
-    said = host_names.contradiction("h2", hellos("h3")[0], there)
-    assert bool(said) == expected
-    if expected:
-        words = "h2 leads to host h3, but on h3 it is the name of 10.0.0.2, and here of 10.0.0.3"
-        assert words in said
-
-
 @pytest.mark.parametrize(("seconds", "expected"), [(10, 8), (30, 25), (60, 55)])
 def test_easyddl_run_gives_up_before_those_who_wait_for_it(seconds, expected, monkeypatch):
     """It knows the reason, which they show."""
@@ -427,42 +327,6 @@ def test_variables_that_ranks_get():
     }
     ours["PYTHONHASHSEED"] = "random"
     assert environment.forwarded(ours, Request(["x"]))["PYTHONHASHSEED"] == "random"
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
-def test_lines_do_not_depend_on_how_data_arrive(size):
-    text = b"one\ntwo\r\nbar 1\rbar 2\rbar 3\n\nlast"
-    lines, found = Lines(), []
-    for begin in range(0, len(text), size):
-        found += lines.add(text[begin : begin + size])
-    assert found == [b"one\n", b"two\r\n", b"bar 1\r", b"bar 2\r", b"bar 3\n", b"\n"]
-    assert lines.rest() == b"last"
-    assert lines.last() == ["one", "two", "bar 3", "last"]
-
-
-def test_a_line_of_any_length_takes_a_time_in_proportion():
-    """A search that begins anew at each byte would take days for it."""
-    lines, passed_on = Lines(), 0
-    for begin in (b"x" * (1 << 16), b"\r" * (1 << 16), bytes(range(256)) * 256):
-        for _ in range(200):
-            passed_on += sum(map(len, lines.add(begin)))
-    for _ in range(300_000):
-        passed_on += sum(map(len, lines.add(b"x")))
-    assert passed_on + len(lines.rest()) == 600 * (1 << 16) + 300_000
-    assert max(map(len, lines.last())) <= 1 << 13
-
-
-def test_the_last_lines_show_the_end_of_a_long_one():
-    lines = Lines()
-    lines.add(b"begin " + b"x" * 100_000 + b" end\n")
-    (line,) = lines.last()
-    assert line.startswith("...xx") and line.endswith("xx end")
-
-
-def test_the_last_lines_are_few():
-    lines = Lines(keep=3)
-    lines.add(b"".join(b"%d\n" % i for i in range(10)))
-    assert lines.last() == ["7", "8", "9"]
 
 
 @pytest.mark.parametrize(
@@ -559,9 +423,9 @@ def test_a_problem_ends_in_one_mark():
 
 
 def test_how_a_process_ended():
-    assert phrases.end_of_process(3) == "ended with status 3"
-    assert phrases.end_of_process(-9) == "was killed by SIGKILL"
-    assert phrases.end_of_process(-250) == "was killed by signal 250"
+    assert processes.end_of(3) == "ended with status 3"
+    assert processes.end_of(-9) == "was killed by SIGKILL"
+    assert processes.end_of(-250) == "was killed by signal 250"
 
 
 def test_a_lost_host():
@@ -576,12 +440,6 @@ def test_a_lost_host():
 
 def test_no_failure():
     assert verdict.first_failure([rank(0, status=0), rank(1, status=143, ordered=True)]) is None
-
-
-def test_no_file_of_launch_imports_a_framework():
-    for path in pathlib.Path(verdict.__file__).parent.glob("*.py"):
-        for name in ("keras", "numpy", "tensorflow", "mpi4py"):
-            assert f"import {name}\n" not in path.read_text(), path
 
 
 def test_ranks_that_stopped_after_a_signal_have_not_failed():

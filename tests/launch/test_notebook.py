@@ -125,34 +125,11 @@ def test_cells_train_with_a_progress_bar(kernel):
     assert kernel.value(f"import sys; {unwanted} & set(sys.modules)") == set()
 
 
-def test_the_next_cell_finds_the_same_ranks(kernel):
-    pids = kernel.value("import os; ranks.run(os.getpid)")
-    assert kernel.value("ranks.run(os.getpid)") == pids and len(set(pids)) == 2
-
-
 def test_an_exception_shows_the_line_of_the_cell(kernel):
     reply = kernel.run("def fail(x):\n    return 1 / x\n\nranks.run(fail, (0,))")
     assert (reply["status"], reply["ename"]) == ("error", "RankError")
     assert re.search(r"Rank 0 on host .*ZeroDivisionError", reply["evalue"])
     assert "return 1 / x" in reply["evalue"]
-
-
-def test_a_new_line_of_the_bar_is_shown_in_place(kernel):
-    code = """
-def count():
-    import time
-    if ddl.rank() == 0:
-        for step in range(100):
-            print(f"\\r{step + 1}/100", end="", flush=True)
-            time.sleep(0.01)
-
-ranks.run(count)
-"""
-    assert kernel.run(code)["status"] == "ok"
-    text = "".join(kernel.printed())
-    versions = re.findall(r"\[0\] (\d+)/100", text)
-    assert 2 <= len(versions) <= 20 and versions[-1] == "100", text
-    assert text.count("\n") == 1 and "\r[0] " in text
 
 
 def test_an_interrupt_of_the_cell_ends_the_ranks(kernel):

@@ -1,7 +1,5 @@
 """How a caller and its ranks find each other, and how the marks in output are found."""
 
-import os
-import socket
 import sys
 import threading
 import time
@@ -9,12 +7,9 @@ import time
 import pytest
 
 from easyddl.launch.calls import call_server, run_process
-from easyddl.launch.calls.rank_group import RankGroup, listen
+from easyddl.launch.calls.rank_group import RankGroup
 from easyddl.launch.output.call_marks import CallMarks
-from easyddl.transport import protocol
 from easyddl.transport.connection import Connection
-
-TOKEN = "a secret"
 
 
 def come(address, token, rank, size):
@@ -34,13 +29,12 @@ class Launcher:
 
     Args:
         ranks: List of integers. The rank of each thread.
-        before: Function of the address to which they will connect.
     """
 
     status = None
 
-    def __init__(self, ranks, before=lambda address: None):
-        self._ranks, self._before = ranks, before
+    def __init__(self, ranks):
+        self._ranks = ranks
         self.found = []  # connections of the ranks
 
     def __call__(self, line, environment, calls):
@@ -48,7 +42,6 @@ class Launcher:
         self._calls = calls.dup()
         address, token = (line[-2], int(line[-1])), environment[call_server.TOKEN]
         assert address[0] == "127.0.0.1"
-        self._before(address)
         self._threads = [
             threading.Thread(
                 target=lambda rank=rank: self.found.append(
@@ -106,48 +99,6 @@ def test_a_rank_that_sends_garbage_or_ends_is_lost(how, monkeypatch):
         group.pump(None)
     assert group.ended_rank().number == 1
     group.end("the test is over")
-
-
-def test_strangers_are_refused_while_ranks_are_received(monkeypatch):
-    silent, wrong = [], []
-
-    def before(address):
-        silent.append(socket.create_connection(address))
-        noisy = socket.create_connection(address)
-        noisy.sendall(os.urandom(1000))
-        silent.append(noisy)
-        guesses = threading.Thread(target=lambda: wrong.append(come(address, "a guess", 0, 1)))
-        guesses.start()
-        guessing.append(guesses)
-
-    guessing = []
-    monkeypatch.setattr(run_process, "LauncherProcess", Launcher([0], before))
-    group = RankGroup(1, None, {}, None, 30)
-    guessing[0].join()
-    assert len(wrong) == 1 and isinstance(wrong[0], ConnectionError)
-    assert len(silent[0].recv(100)) == protocol.NONCE and silent[0].recv(100) == b""
-    group.end("the test is over")
-    for sock in silent:
-        sock.close()
-
-
-def test_a_caller_that_does_not_know_the_token_is_refused():
-    server = listen(None)
-
-    def pretend():
-        sock, _ = server.accept()
-        with sock:
-            sock.sendall(os.urandom(protocol.NONCE))
-            size = protocol.NONCE + protocol.CLAIM.size + protocol.PROOF
-            sock.recv(size, socket.MSG_WAITALL)
-            sock.sendall(os.urandom(protocol.PROOF))
-
-    thread = threading.Thread(target=pretend)
-    thread.start()
-    with pytest.raises(ConnectionError, match="does not know their token"):
-        call_server.connect(server.getsockname(), TOKEN, 0)
-    thread.join()
-    server.close()
 
 
 @pytest.mark.parametrize("ranks", [[0, 0], [0, 2]])

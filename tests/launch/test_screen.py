@@ -2,51 +2,59 @@
 
 import pytest
 
-from easyddl.launch.output import screen
-from easyddl.launch.output.lines import LONGEST, Lines
-
-LINE = b"x" * 5 * LONGEST + b"\n"
+from easyddl.launch.output.lines import LONGEST, LastLines, Lines
+from easyddl.launch.output.screen import Screen
 
 
-@pytest.fixture
-def shown(capfd):
-    """A function that returns the output since its last call."""
-    return lambda: capfd.readouterr().out
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_lines_do_not_depend_on_how_data_arrive(size):
+    text = b"one\ntwo\r\nbar 1\rbar 2\rbar 3\n\nlast"
+    lines, last, found = Lines(), LastLines(), []
+    for begin in range(0, len(text), size):
+        found += lines.add(text[begin : begin + size])
+    assert found == [b"one\n", b"two\r\n", b"bar 1\r", b"bar 2\r", b"bar 3\n", b"\n"]
+    rest = lines.rest()
+    assert rest == b"last" and not lines.has_unfinished
+    for line in [*found, rest[:1], rest[1:]]:
+        last.add(line)
+    assert last.texts() == ["one", "two", "bar 3", "last"]
 
 
-@pytest.mark.parametrize("prefix", [True, False])
-def test_long_lines_of_several_ranks_are_whole(prefix, shown):
-    on, streams = screen.Screen(3, prefix), [Lines() for _ in range(2)]
-    data = 4 * LINE
-    for begin in range(0, len(data), LONGEST):
+def test_a_line_of_any_length_takes_a_time_in_proportion():
+    """A search that begins anew at each byte would take days for it."""
+    lines, passed_on = Lines(), 0
+    for begin in (b"x" * (1 << 16), b"\r" * (1 << 16), bytes(range(256)) * 256):
+        for _ in range(200):
+            passed_on += sum(map(len, lines.add(begin)))
+    for _ in range(100_000):
+        passed_on += sum(map(len, lines.add(b"x")))
+    assert passed_on + len(lines.rest()) == 600 * (1 << 16) + 100_000
+
+
+def test_the_last_lines_are_few_and_show_the_end_of_a_long_one():
+    last = LastLines(3)
+    for line in (b"1\n", b"2\n", b"3\n", b"begin " + b"x" * 100_000 + b" end\n"):
+        last.add(line)
+    *before, long = last.texts()
+    assert before == ["2", "3"]
+    assert long.startswith("...xx") and long.endswith("xx end") and len(long) < 1 << 13
+
+
+@pytest.mark.parametrize("prefixes", [["[0] ", "[1] "], ["", ""]])
+def test_long_lines_of_several_ranks_are_whole(prefixes, capfd):
+    screen, streams = Screen(2, bool(prefixes[0])), [Lines() for _ in prefixes]
+    line = b"x" * (LONGEST - 1000) + b"\n"
+    for begin in range(0, 3 * len(line), 1 << 16):
         for rank, stream in enumerate(streams):
-            on.write(rank, "out", stream.add(data[begin : begin + LONGEST]))
-        on.write(2, "out", [b"short\n"])
-    on.finish()
-    lines, line = shown().splitlines(), LINE.decode().rstrip()
-    begins = ["[0] ", "[1] ", "[2] "] if prefix else ["", "", ""]
-    shorts = [f"{begins[2]}short"] * -(-len(data) // LONGEST)
-    assert sorted(lines) == sorted(
-        [*(f"{begin}{line}" for begin in begins[:2] for _ in range(4)), *shorts]
-    )
-    assert lines.index(shorts[0]) < 3  # no rank waits for more than the line of each other one
+            screen.write(rank, "out", stream.add((3 * line)[begin : begin + (1 << 16)]))
+    screen.finish()
+    expected = [prefix + line.decode() for _ in range(3) for prefix in prefixes]
+    assert capfd.readouterr().out == "".join(expected)
 
 
-@pytest.mark.parametrize("limit", ["time", "bytes"])
-def test_ranks_do_not_wait_for_a_line_without_end(limit, shown, monkeypatch):
-    on = screen.Screen(2, True)
-    on.write(0, "out", [LINE[:-1]])
-    on.write(1, "out", [b"waits\n"])
-    on.release_overdue()
-    assert "waits" not in shown()
-    monkeypatch.setattr(screen, "_LONGEST_HOLD" if limit == "time" else "_MOST_HELD", -1)
-    on.release_overdue()
-    on.write(1, "out", [b"goes on\n"])
-    assert shown() == "\n[1] waits\n[1] goes on\n"
-
-
-def test_a_question_does_not_hold_other_ranks(shown):
-    on = screen.Screen(2, True)
-    on.write(0, "out", [b"question? "])
-    on.write(1, "out", [b"a line\n"])
-    assert shown() == "[0] question? \n[1] a line\n"
+def test_unfinished_lines(capfd):
+    screen = Screen(2, True)
+    for rank, line in ((0, b"question? "), (0, b"answer: "), (1, b"a line\n"), (1, b"last")):
+        screen.write(rank, "out", [line])
+    screen.finish()
+    assert capfd.readouterr().out == "[0] question? answer: \n[1] a line\n[1] last\n"

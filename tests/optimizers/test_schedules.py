@@ -258,11 +258,6 @@ def test_things_that_are_no_number(ranks, lr):
     assert message.endswith(f"Received: lr={lr!r} of type {type(lr).__name__}")
 
 
-def test_callable(ranks):
-    ranks(2)
-    assert "Multiply the result of this callable" in refused(TypeError, lambda: 0.1)
-
-
 def test_optimizer(ranks):
     ranks(2)
     message = refused(TypeError, keras.optimizers.SGD(0.1))

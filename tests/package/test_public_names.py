@@ -50,11 +50,6 @@ def test_the_reference_has_all_of_them():
     assert sorted(found) == sorted(NAMES)
 
 
-def test_beside_the_folders_there_is_nothing_but_the_package_itself():
-    package = pathlib.Path(ddl.__file__).parent
-    assert {path.name for path in package.glob("*.py")} == {"__init__.py", "__main__.py"}
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_each_is_there_with_a_docstring(name):
     thing = getattr(ddl, name)

@@ -1,6 +1,5 @@
-"""One word for one thing, and one mood for docstrings."""
+"""One word for one thing."""
 
-import ast
 import pathlib
 import re
 
@@ -68,26 +67,3 @@ def test_no_retired_word_is_used(pattern, word):
 def test_no_retired_word_is_used_in_python(pattern, word):
     found = _uses(pattern, [path for path in FILES if path.suffix == ".py"])
     assert not found, f"Write {word} instead of {pattern}:\n" + "\n".join(found)
-
-
-def _functions(path):
-    nodes = ast.walk(ast.parse(path.read_text()))
-    functions = (each for each in nodes if isinstance(each, ast.FunctionDef))
-    for function in functions:
-        if not any("property" in ast.unparse(each) for each in function.decorator_list):
-            yield function
-
-
-def test_docstrings_of_functions_begin_with_a_verb_in_the_third_person():
-    files = [path for path in FILES if path.suffix == ".py"] + sorted((ROOT / ".ci").glob("*.py"))
-    docstrings = [
-        (f"{path.relative_to(ROOT)}:{function.lineno}", ast.get_docstring(function))
-        for path in files
-        for function in _functions(path)
-    ]
-    wrong = [
-        f"{place}: {text.splitlines()[0]}"
-        for place, text in docstrings
-        if text is not None and not re.match(r"[A-Z][a-z]*s,? ", text)
-    ]
-    assert not wrong, "Begin with a verb, as in 'Returns the ...':\n" + "\n".join(wrong)

@@ -13,16 +13,11 @@ from sparse_rows import (
     ROWS,
     assert_equal_to_one_process,
     averaging,
-    difference,
     fit_alone,
-    in_a_graph,
     new_variable,
     squared_error,
     squaring,
 )
-from steps import gradients_of
-
-import easyddl as ddl
 
 WIDTH, LENGTH = 4, 6
 STEPS = 5
@@ -150,17 +145,6 @@ def check_layers():
         assert_trains_as_one_process(lambda layer=layer: new_model(layer), parts)
 
 
-def check_optimizers():
-    optimizers = [
-        lambda: keras.optimizers.SGD(0.3, momentum=0.9, global_clipnorm=0.05),
-        lambda: keras.optimizers.Adagrad(0.1),
-        lambda: keras.optimizers.LossScaleOptimizer(squaring(), initial_scale=64.0),
-    ]
-    parts = parts_of([2 + rank for rank in range(SIZE)])
-    for make in optimizers:
-        assert_trains_as_one_process(lambda make=make: new_model(OneTable, make), parts)
-
-
 def check_several_steps_at_once():
     parts = parts_of([3] * SIZE)
     assert_trains_as_one_process(lambda: new_model(OneTable, steps_per_execution=2), parts)
@@ -205,25 +189,6 @@ def check_steps_that_xla_compiles():
             fit_arrays(model, *arrays, 3)
         fit_alone(alone, parts)
         assert_equal_to_one_process(model, alone)
-
-
-def check_a_custom_loop():
-    parts = parts_of([3] * SIZE)
-    model, alone = new_model(OneTable), new_model(OneTable)
-    optimizer = ddl.DistributedOptimizer(squaring())
-    optimizer.build(model.trainable_variables)
-
-    @in_a_graph
-    def step(x, y):
-        variables = model.trainable_variables
-        loss = squared_error()
-        _, found = gradients_of(lambda: loss(y, model(x, training=True)), variables)
-        optimizer.apply_gradients(zip(found, variables, strict=True))
-
-    for x, y in parts[RANK]:
-        step(tf.constant(x), tf.constant(y))
-    fit_alone(alone, parts)
-    assert RANK != 0 or difference(model.get_weights(), alone.get_weights()) <= 1e-10
 
 
 def slices(indices):

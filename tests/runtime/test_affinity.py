@@ -15,45 +15,34 @@ def ranks(*masks, offered=64, kernel="m", quota=None):
     ]
 
 
-def threads(everyones):
-    return [affinity.threads_of(rank, everyones) for rank in range(len(everyones))]
+PACKAGES = [range(32), range(32, 64)]  # as Open MPI binds ranks
+QUOTA = CpuQuota(6.5, "1")
 
 
-def test_unbound_ranks_share_all_cores():
-    assert threads(ranks(*[range(64)] * 4)) == [16] * 4
-    assert threads(ranks(*[range(8)] * 3)) == [2] * 3
-    assert threads(ranks(*[range(2)] * 8)) == [1] * 8
-
-
-def test_ranks_that_are_bound_to_cores_of_their_own_use_all_of_them():
-    assert threads(ranks(range(6), range(6, 8))) == [6, 2]
-
-
-def test_ranks_that_are_bound_to_the_same_cores_share_them():
-    # As Open MPI binds four ranks on two packages.
-    packages = [range(32), range(32, 64)]
-    assert threads(ranks(*packages, *packages)) == [16] * 4
-    assert threads(ranks(*[range(4)] * 4)) == [1] * 4
-
-
-def test_masks_that_overlap_in_part():
-    # Of four cores the first rank has two alone, and two with the other.
-    assert threads(ranks(range(4), {2, 3})) == [3, 1]
-    assert threads(ranks({0}, {0}, {0}, range(4))) == [1, 1, 1, 3]
-
-
-def test_ranks_of_other_hosts_share_nothing():
-    everyones = ranks(range(8), kernel="a") + ranks(range(8), range(8), kernel="b")
-    assert threads(everyones) == [8, 4, 4]
-
-
-def test_a_quota_is_shared_by_the_ranks_of_its_cgroup():
-    everyones = ranks(*[range(64)] * 2, quota=CpuQuota(6.5, "1"))
-    assert threads(everyones) == [3, 3]
-    # Two containers on one kernel, one without a quota.
-    assert threads(everyones + ranks(*[range(64)] * 2)) == [3, 3, 16, 16]
-    assert threads(ranks(*[range(64)] * 4, quota=CpuQuota(2, "1"))) == [1] * 4
-    assert threads(ranks({0}, {1}, quota=CpuQuota(100, "1"))) == [1, 1]
+@pytest.mark.parametrize(
+    ("everyones", "expected"),
+    [
+        # Ranks that are not bound share all cores.
+        (ranks(*[range(64)] * 4), [16] * 4),
+        (ranks(*[range(8)] * 3), [2] * 3),
+        (ranks(*[range(2)] * 8), [1] * 8),
+        # Of the cores to which they are bound they share those of several ranks.
+        (ranks(range(6), range(6, 8)), [6, 2]),
+        (ranks(*PACKAGES, *PACKAGES), [16] * 4),
+        (ranks(*[range(4)] * 4), [1] * 4),
+        (ranks(range(4), {2, 3}), [3, 1]),
+        (ranks({0}, {0}, {0}, range(4)), [1, 1, 1, 3]),
+        # Ranks of other hosts share nothing.
+        (ranks(range(8), kernel="a") + ranks(range(8), range(8), kernel="b"), [8, 4, 4]),
+        # A quota is shared by the ranks of its cgroup.
+        (ranks(*[range(64)] * 2, quota=QUOTA), [3, 3]),
+        (ranks(*[range(64)] * 2, quota=QUOTA) + ranks(*[range(64)] * 2), [3, 3, 16, 16]),
+        (ranks(*[range(64)] * 4, quota=CpuQuota(2, "1")), [1] * 4),
+        (ranks({0}, {1}, quota=CpuQuota(100, "1")), [1, 1]),
+    ],
+)
+def test_the_threads_of_each_rank(everyones, expected):
+    assert [affinity.threads_of(rank, everyones) for rank in range(len(everyones))] == expected
 
 
 @pytest.mark.parametrize(

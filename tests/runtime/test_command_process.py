@@ -28,7 +28,7 @@ SCRIPT = "import sys\nfrom easyddl.cli import main\nsys.exit(main())\n"
 
 @pytest.fixture(params=["script", "-m"])
 def command(request, tmp_path):
-    """The begin of a command line that runs `easyddl`."""
+    """The start of a command line that runs `easyddl`."""
     if request.param == "-m":
         return [sys.executable, "-m", "easyddl"]
     (tmp_path / "easyddl").write_text(SCRIPT)

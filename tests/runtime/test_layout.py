@@ -55,15 +55,6 @@ def test_racks_and_routes_of_rank_zero_count_on_all(tmp_path):
     )
 
 
-def test_the_former_name_of_the_algorithm_is_read(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text("import easyddl as ddl\nddl.init()\n")
-    env = {**mpi.ANY_BACKEND, "EASYDDL_HOSTS": "a,b", "EASYDDL_ROUTE": "tree"}
-    done = mpi.run(2, script, env=env)
-    assert done.returncode != 0 and "Received: 'tree'" in done.stdout, done.stdout
-    assert done.stdout.count("EASYDDL_ROUTE is now called EASYDDL_ALGORITHM") == 1, done.stdout
-
-
 @pytest.mark.parametrize("first", [True, False])
 def test_mpi4py_in_the_same_script(tmp_path, first):
     lines = ["import easyddl as ddl", "assert ddl.size() == 2"]

@@ -12,7 +12,8 @@ from steps import BACKEND, KERAS, TAKES_SEVERAL_STEPS, fit_by_the_root, gradient
 from uneven_batches import N, batches_of, dataset, fit, new_model
 
 import easyddl as ddl
-from easyddl.training import fit_context, optimizer_hook
+from easyddl.training.fit import fit_context
+from easyddl.training.step import optimizer_hook
 
 
 def steps_of(parts):

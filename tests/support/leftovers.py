@@ -22,7 +22,7 @@ _GRACE = 20  # seconds in which what has been killed disappears
 
 
 class Leftovers:
-    """Compares this machine at the end of a run with what it was at the begin."""
+    """Compares this machine at the end of a run with what it was at the start."""
 
     def __init__(self):
         self._before = _files()

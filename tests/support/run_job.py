@@ -69,11 +69,6 @@ def ignore_input():
     print("not read", flush=True)
 
 
-def draw_bar():
-    for step in range(1, 4):
-        print(f"step {step}/3", end="\r" if step < 3 else "\n", flush=True)
-
-
 def ask():
     """Prints a line that it does not end, and waits until the test has seen it."""
     print("question? ", end="", flush=True)

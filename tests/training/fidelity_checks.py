@@ -14,7 +14,8 @@ from steps import BACKEND, TAKES_SEVERAL_STEPS, fit_by_the_root, gradients_of, s
 
 import easyddl as ddl
 from easyddl.runtime import notices
-from easyddl.training import compiled_step, layer_state
+from easyddl.training.state import layer_state
+from easyddl.training.step import compiled_step
 
 N, STEPS, EPOCHS = 4, 3, 2
 COUNT = N * SIZE * STEPS

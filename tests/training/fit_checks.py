@@ -36,7 +36,7 @@ import easyddl as ddl
 from easyddl.compat import check, keras_callback, names
 from easyddl.reducer import gradient_reducer
 from easyddl.runtime import notices
-from easyddl.training import inner_optimizers, optimizer_hook
+from easyddl.training.step import inner_optimizers, optimizer_hook
 
 
 def check_keras_has_all_private_names_in_use():

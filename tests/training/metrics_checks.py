@@ -18,7 +18,7 @@ from ranks import assert_same_on_all
 from steps import fit_by_the_root, gradients_of, stateful
 
 import easyddl as ddl
-from easyddl.training import metrics
+from easyddl.training.metrics import metrics
 
 N = 4  # samples a rank takes in a step
 STEPS = 5

@@ -3,7 +3,7 @@
 import re
 
 import keras
-from fits import COMM, RANK, SIZE, both, fails, said
+from fits import COMM, RANK, SIZE, both, fails
 from mpi import run_checks
 from uneven_batches import batches_of, fit, new_model
 
@@ -80,41 +80,6 @@ def check_ranks_that_have_joined_are_not_waited_for():
     model = new_model()
     mine = parts[RANK] if RANK == 0 else parts[RANK][:2]
     train_on(model, mine)
-
-
-class Standardize(keras.layers.Layer):
-    """Keeps what `adapt` has computed in attributes that are no arrays, and its last outputs."""
-
-    def adapt(self, x):
-        self.stats, self._moments, self.scale = {"mean": x.mean(0)}, [x.std(0)], float(x.max())
-        self.calls = 0.0
-
-    def call(self, x):
-        self.calls += 1.0 + RANK
-        x = keras.ops.subtract(x, self.stats["mean"])
-        self.last = keras.ops.divide(x, self._moments[0]) * self.scale
-        return self.last
-
-
-def said_of_constants(mine):
-    """What is said of a model whose layers each rank makes from these samples."""
-    layer, shift = Standardize(), mine.mean(0)
-    layer.adapt(mine)
-    shape = batches_of(SIZE)[RANK][0][0][:1]  # other values on each rank
-    functions = [lambda x: x - shift, lambda x: keras.ops.reshape(x, (-1, shape.shape[1]))]
-    layers = [layer, *map(keras.layers.Lambda, functions), keras.layers.Dense(1)]
-    text = said(lambda: fit(new_model(layers=layers), batches_of(3 * SIZE)[RANK], epochs=2))
-    return COMM.bcast(text)
-
-
-def check_values_that_layers_keep():
-    found = said_of_constants(batches_of(SIZE, seed=RANK)[0][0][0])
-    assert ("Each rank computed them by itself" in found) == (SIZE > 1), found
-    for name in (".stats", "._moments", ".scale", ".function"):
-        assert (f"{name} on rank" in found) == (SIZE > 1), found
-    assert found.count(".function on rank") <= 1, found
-    found = said_of_constants(batches_of(SIZE, seed=1)[0][0][0])
-    assert "layers keep different values" not in found, found
 
 
 def check_bad_intervals():

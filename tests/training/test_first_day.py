@@ -126,7 +126,8 @@ MISTAKES = {
         "class Own(keras.callbacks.Callback):\n"
         "    def on_epoch_end(self, epoch, logs=None):\n"
         "        logs['own'] = float(ddl.rank())\n"
-        "callbacks = [ddl.DDLCallback(), Own(), ",
+        "stop = keras.callbacks.EarlyStopping('own', mode='min')\n"
+        "callbacks = [ddl.DDLCallback(), Own(), stop, ",
         "'own' of the logs of epoch 1 differs between the ranks",
         True,
     ),
@@ -150,7 +151,7 @@ MISTAKES = {
     ),
     "training_on_batches": (
         FIT,
-        "model.train_on_batch(x, y)\n",
+        "for i in range(2):\n    model.train_on_batch(x[16 * i :][:16], y[16 * i :][:16])\n",
         "optimizer=ddl.DistributedOptimizer(keras.optimizers.SGD(...))",
         True,
     ),

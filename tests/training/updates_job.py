@@ -132,11 +132,14 @@ class OnBatch(keras.callbacks.Callback):
         self.other = new_model()
 
     def on_epoch_end(self, epoch, logs=None):
-        self.other.train_on_batch(X, Y)
+        for _ in range(2):
+            self.other.train_on_batch(X, Y)
 
 
-if HOW == "on_batch":
-    new_model().train_on_batch(X, Y)
+if HOW.startswith("on_batch_times"):
+    model = new_model()
+    for _ in range(int(HOW.removeprefix("on_batch_times_"))):
+        model.train_on_batch(X, Y)
 elif HOW == "on_batch_with_other_reductions":
     model = new_model()
     ddl.allreduce(np.array(len(X)), "sum")  # a single number, as the bias of the last layer
@@ -146,14 +149,15 @@ elif HOW == "on_batch_with_other_reductions":
         ddl.allreduce(np.array(loss))
 elif HOW.startswith("on_batch_averaged"):
     model = new_model()
-    for step in range(5 if HOW == "on_batch_averaged_too_early" else 4):
+    for step in range(6 if HOW == "on_batch_averaged_too_early" else 4):
         model.train_on_batch(X, Y)
-        if step % 2 == 1:
+        if step in (1, 3):
             average(model)
 elif HOW == "on_batch_after_a_fit":
     model = new_model()
     fit(model)
-    model.train_on_batch(X, Y)
+    for _ in range(2):
+        model.train_on_batch(X, Y)
 elif HOW == "on_batch_in_a_callback":
     fit(new_model(), OnBatch())
 elif HOW == "on_batch_wrapped":
@@ -166,8 +170,9 @@ elif HOW == "on_batch_wrapped_of_other_weights":
     model.train_on_batch(X, Y)
     model.train_on_batch(X, Y)
 elif HOW == "on_batch_on_the_root":
-    if ddl.is_root():
-        new_model().train_on_batch(X, Y)
+    model = new_model()
+    for _ in range(3 * ddl.is_root()):
+        model.train_on_batch(X, Y)
 elif HOW == "fit":
     fit(new_model())
 elif HOW == "plain_fit":  # it has a warning of its own

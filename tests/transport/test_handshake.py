@@ -18,12 +18,9 @@ from easyddl.doctor.agent_start import Program, end_all
 from easyddl.doctor.coordinator import Coordinator
 from easyddl.doctor.link_ports import LinkPorts
 from easyddl.hosts.host_list import HostSlots
-from easyddl.launch.calls import call_server
-from easyddl.launch.calls.rank_group import listen
 from easyddl.launch.start.placement import Placement
 from easyddl.launch.start.request import Request
 from easyddl.launch.supervise.reports import Reports
-from easyddl.transport import connection as connections
 from easyddl.transport import handshake, protocol
 from easyddl.transport.connection import Connection
 from easyddl.transport.listener import Listener
@@ -34,14 +31,22 @@ TOKEN = "0123456789abcdef" * 2
 
 
 class Loop:
-    """A loop of events in a thread of its own, with a listener."""
+    """A loop of events in a thread of its own, with a listener.
 
-    def __init__(self):
-        server = socket.create_server(("127.0.0.1", 0))
-        self.address = server.getsockname()
+    Args:
+        make: Function of a selector that returns the listener. Defaults to one of `TOKEN`.
+        **options: Further arguments of `Listener`.
+    """
+
+    def __init__(self, make=None, **options):
+        def listen(selector):
+            server = socket.create_server(("127.0.0.1", 0))
+            return Listener(selector, server, TOKEN, [PROBE, MESSAGES], **options)
+
         self.received = []
         self._selector = selectors.DefaultSelector()
-        self._listener = Listener(self._selector, server, TOKEN, [PROBE])
+        self.listener = (make or listen)(self._selector)
+        self.address = ("127.0.0.1", self.listener.port)
         self._has_ended = False
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -50,7 +55,13 @@ class Loop:
         while not self._has_ended:
             for key, _ in self._selector.select(0.05):
                 key.data()
-            self.received.extend(self._listener.take())
+            self.received.extend(self.listener.take())
+
+    def wait(self, count=1):
+        """Waits until so many clients have arrived, and returns the last of them."""
+        wait_until(lambda: len(self.received) >= count)
+        assert len(self.received) == count
+        return self.received[-1]
 
     def __enter__(self):
         return self
@@ -58,7 +69,7 @@ class Loop:
     def __exit__(self, *error):
         self._has_ended = True
         self._thread.join()
-        self._listener.close()
+        self.listener.close()
         self._selector.close()
         for arrival in self.received:
             arrival.socket.close()
@@ -137,95 +148,61 @@ def is_closed(sock):
 def test_both_sides_with_the_token_connect():
     with Loop() as loop:
         sock = handshake.connect(loop.address, TOKEN, PROBE, 1234567890)
-        wait_until(lambda: loop.received)
-        (arrival,) = loop.received
+        arrival = loop.wait()
         assert (arrival.kind, arrival.number) == (PROBE, 1234567890)
         arrival.socket.send(b"from the server")
         assert sock.recv(100) == b"from the server"
         sock.close()
 
 
-def test_a_client_with_a_wrong_token_is_refused():
-    with Loop() as loop:
-        with pytest.raises(ConnectionError):
-            handshake.connect(loop.address, "wrong", PROBE)
-        handshake.connect(loop.address, TOKEN, PROBE).close()
-        wait_until(lambda: loop.received)
-        assert len(loop.received) == 1
-
-
-def test_a_client_that_wants_another_kind_of_connection_is_refused():
-    with Loop() as loop:
-        with pytest.raises(ConnectionError):
-            handshake.connect(loop.address, TOKEN, ALIVE)
-        handshake.connect(loop.address, TOKEN, PROBE).close()
-        wait_until(lambda: loop.received)
-        assert len(loop.received) == 1
-
-
-@contextlib.contextmanager
-def listening(**options):
-    """A port for messages, its address, and a function that waits for arrivals."""
-    server, arrived = socket.create_server(("127.0.0.1", 0)), []
-    with selectors.DefaultSelector() as selector:
-        listener = Listener(selector, server, TOKEN, [MESSAGES], **options)
-
-        def step():
-            for key, _ in selector.select(0.05):
-                key.data()
-            arrived.extend(listener.take())
-            return arrived
-
-        yield server.getsockname(), step
-        listener.close()
-    for arrival in arrived:
-        arrival.socket.close()
-
-
-def in_thread(function, *arguments):
-    thread = threading.Thread(target=function, args=arguments)
-    thread.start()
-    return thread
-
-
 def test_a_client_for_messages_arrives_with_its_first_one():
-    with listening() as (address, step):
-        said, clients = threading.Event(), []
-
-        def introduce():
-            clients.append(Connection(handshake.connect(address, TOKEN, MESSAGES, 3)))
-            said.wait()
-            clients[0].send(name="h1")
-
-        thread = in_thread(introduce)
-        wait_until(lambda: step() or clients)
-        assert step() == []
-        said.set()
-        wait_until(step)
-        thread.join()
-        (arrival,) = step()
+    with Loop() as loop:
+        client = Connection(handshake.connect(loop.address, TOKEN, MESSAGES, 3))
+        handshake.connect(loop.address, TOKEN, PROBE).close()
+        assert loop.wait().kind == PROBE
+        client.send(name="h1")
+        arrival = loop.wait(2)
         assert (arrival.number, arrival.header) == (3, {"name": "h1"})
         arrival.connection.send(b"data", answer=1)
-        assert clients[0].wait(TIMEOUT) == ({"answer": 1}, [b"data"])
-        clients[0].close()
+        assert client.wait(TIMEOUT) == ({"answer": 1}, [b"data"])
+        client.close()
 
 
 @pytest.mark.parametrize("data", [b"", b"no message " * 10])
 def test_a_client_for_messages_without_a_first_one_is_dropped(data):
-    with listening(first=0.3) as (address, step):
-        socks = []
+    with Loop(first=0.3) as loop, handshake.connect(loop.address, TOKEN, MESSAGES) as sock:
+        sock.sendall(data)
+        assert is_closed(sock) and loop.received == []
 
-        def come():
-            socks.append(handshake.connect(address, TOKEN, MESSAGES))
-            socks[0].sendall(data)
 
-        thread = in_thread(come)
-        wait_until(lambda: step() or socks)
-        thread.join()
-        closed = in_thread(is_closed, socks[0])
-        wait_until(lambda: step() or not closed.is_alive())
-        assert step() == []
-        socks[0].close()
+@pytest.mark.parametrize(("token", "kind"), [("wrong", PROBE), (TOKEN, ALIVE)])
+def test_a_client_with_a_wrong_token_or_claim_is_refused(token, kind):
+    with Loop() as loop:
+        with pytest.raises(ConnectionError):
+            handshake.connect(loop.address, token, kind)
+        handshake.connect(loop.address, TOKEN, PROBE).close()
+        loop.wait()
+
+
+def reply_to(nonce, side=b"client", claimed=1):
+    own, claim = os.urandom(NONCE), CLAIM.pack(PROBE, 1)
+    proof = handshake._proof(TOKEN, side, nonce, own, claim)
+    return own + CLAIM.pack(PROBE, claimed) + proof
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_right"),
+    [
+        (reply_to, True),
+        (lambda nonce: reply_to(bytes(NONCE)), False),  # of another connection
+        (lambda nonce: reply_to(nonce, b"server"), False),
+        (lambda nonce: reply_to(nonce, claimed=2), False),  # changed on the way
+    ],
+)
+def test_a_proof_is_of_no_use_elsewhere(answer, is_right):
+    with Loop() as loop, socket.create_connection(loop.address) as sock:
+        sock.sendall(answer(sock.recv(NONCE, socket.MSG_WAITALL)))
+        assert len(sock.recv(PROOF, socket.MSG_WAITALL)) == PROOF * is_right
 
 
 @contextlib.contextmanager
@@ -247,57 +224,18 @@ def impostor(answer):
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [lambda reply: os.urandom(PROOF), lambda reply: reply[-PROOF:], lambda reply: reply[:PROOF]],
-    ids=["guessed", "the client's own", "its nonce"],
+    ("answer", "error"),
+    [
+        (lambda reply: os.urandom(PROOF), PermissionError),
+        (lambda reply: reply[-PROOF:], PermissionError),  # the client's own
+        (lambda reply: reply[:PROOF], PermissionError),
+        (lambda reply: b"", TimeoutError),
+    ],
 )
-def test_a_server_without_the_token_is_refused(answer):
-    with impostor(answer) as address, pytest.raises(PermissionError, match="the token"):
+def test_a_server_without_the_token_is_refused(answer, error, monkeypatch):
+    monkeypatch.setattr(protocol, "LIMIT", 0.5)
+    with impostor(answer) as address, pytest.raises(error):
         handshake.connect(address, TOKEN, PROBE)
-
-
-def test_a_server_that_is_silent_is_given_up(monkeypatch):
-    monkeypatch.setattr(protocol, "LIMIT", 0.2)
-    with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(TimeoutError):
-        handshake.connect(server.getsockname(), TOKEN, MESSAGES)
-
-
-def reply_to(nonce):
-    own, claim = os.urandom(NONCE), CLAIM.pack(PROBE, 1)
-    return own + claim + handshake._proof(TOKEN, b"client", nonce, own, claim)
-
-
-def test_a_reply_is_of_no_use_in_another_connection():
-    with Loop() as loop:
-        first, second = (socket.create_connection(loop.address) for _ in range(2))
-        reply = reply_to(first.recv(NONCE, socket.MSG_WAITALL))
-        first.sendall(reply)
-        assert len(first.recv(PROOF, socket.MSG_WAITALL)) == PROOF
-        second.sendall(reply)
-        assert len(second.recv(NONCE, socket.MSG_WAITALL)) == NONCE
-        assert second.recv(1) == b""
-        first.close()
-        second.close()
-
-
-def test_the_proof_of_a_server_is_not_that_of_a_client():
-    with Loop() as loop:
-        sock = socket.create_connection(loop.address)
-        nonce, own = sock.recv(NONCE, socket.MSG_WAITALL), os.urandom(NONCE)
-        claim = CLAIM.pack(PROBE, 0)
-        sock.sendall(own + claim + handshake._proof(TOKEN, b"server", nonce, own, claim))
-        assert sock.recv(1) == b""
-        sock.close()
-
-
-def test_a_claim_that_was_changed_on_the_way_is_refused():
-    with Loop() as loop:
-        sock = socket.create_connection(loop.address)
-        reply = bytearray(reply_to(sock.recv(NONCE, socket.MSG_WAITALL)))
-        reply[NONCE:-PROOF] = CLAIM.pack(PROBE, 2)
-        sock.sendall(reply)
-        assert sock.recv(1) == b""
-        sock.close()
 
 
 def flood(sock):
@@ -315,27 +253,19 @@ STRANGERS = {
 }
 
 
-@contextlib.contextmanager
-def strangers(address, limit, monkeypatch):
-    """Connects one of each kind. They have a time limit of their own, which begins now."""
-    with contextlib.ExitStack() as stack, monkeypatch.context() as patch:
-        patch.setattr(protocol, "LIMIT", limit)
-        socks = [stack.enter_context(socket.create_connection(address)) for _ in STRANGERS]
+def test_strangers_do_not_disturb_the_listener_and_are_dropped(monkeypatch):
+    with Loop() as loop, contextlib.ExitStack() as stack:
+        monkeypatch.setattr(protocol, "LIMIT", 2.0)
+        socks = [stack.enter_context(socket.create_connection(loop.address)) for _ in STRANGERS]
         for sock, behave in zip(socks, STRANGERS.values(), strict=True):
             assert len(sock.recv(NONCE, socket.MSG_WAITALL)) == NONCE
             behave(sock)
-        patch.undo()
-        yield socks
-
-
-def test_strangers_do_not_disturb_the_listener_and_are_dropped(monkeypatch):
-    with Loop() as loop, strangers(loop.address, 2.0, monkeypatch) as socks:
+        monkeypatch.undo()
         began = time.monotonic()
         handshake.connect(loop.address, TOKEN, PROBE).close()
-        wait_until(lambda: loop.received)
+        loop.wait()
         assert all(is_closed(sock) for sock in socks)
         assert time.monotonic() - began < LIMIT
-        assert len(loop.received) == 1
 
 
 def test_one_who_sends_a_byte_now_and_then_is_dropped(monkeypatch):
@@ -348,18 +278,12 @@ def test_one_who_sends_a_byte_now_and_then_is_dropped(monkeypatch):
                 time.sleep(0.1)
 
 
-@contextlib.contextmanager
-def many(address, count):
-    """Connects clients that say nothing."""
-    with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(socket.create_connection(address)) for _ in range(count)]
-
-
 def test_the_oldest_of_too_many_strangers_is_dropped(monkeypatch):
     monkeypatch.setattr(protocol, "ROOM", 20)
-    with Loop() as loop, many(loop.address, 25) as socks:
+    with Loop() as loop, contextlib.ExitStack() as stack:
+        socks = [stack.enter_context(socket.create_connection(loop.address)) for _ in range(25)]
         handshake.connect(loop.address, TOKEN, PROBE).close()
-        wait_until(lambda: loop.received)
+        loop.wait()
         assert all(is_closed(sock) for sock in socks[:6])
         for sock in socks[6:]:
             sock.settimeout(0.01)
@@ -370,9 +294,7 @@ def test_the_oldest_of_too_many_strangers_is_dropped(monkeypatch):
 
 CROWD = """
 import socket, sys
-from easyddl.transport import connection as connections
 from easyddl.transport import handshake, protocol
-from easyddl.transport.connection import Connection
 address = ("127.0.0.1", int(sys.argv[1]))
 input()
 strangers = [socket.create_connection(address) for _ in range(100)]
@@ -395,7 +317,7 @@ def test_strangers_that_use_up_all_descriptors_keep_nobody_out():
             crowd.stdin.write("\n")
             crowd.stdin.flush()
             assert crowd.stdout.readline() == "connected\n"
-            wait_until(lambda: len(loop.received) == 3)
+            loop.wait(3)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
             crowd.communicate("\n", timeout=TIMEOUT)
@@ -421,32 +343,11 @@ def test_a_client_that_cannot_be_accepted_does_not_keep_the_loop_awake():
         listener.close()
 
 
-def test_strangers_do_not_disturb_the_examination(monkeypatch):
-    with Coordinator() as coordinator:
-        address = ("127.0.0.1", coordinator.port)
-        with strangers(address, 2.0, monkeypatch) as socks:
-            agent = Program(agent_line(coordinator.port), coordinator.token)
-            wait_until(lambda: "here" in coordinator.agents)
-            assert all(is_closed(sock) for sock in socks)
-            assert list(coordinator.agents) == ["here"]
-    end_all([agent])
-
-
-def test_strangers_get_no_thread_each():
-    with Coordinator() as coordinator, many(("127.0.0.1", coordinator.port), 100) as socks:
-        for sock in socks:
-            assert len(sock.recv(NONCE, socket.MSG_WAITALL)) == NONCE
-        assert threading.active_count() < 10
-
-
-def agent_line(port):
-    line = [sys.executable, "-m", "easyddl.doctor.agent", "--host", "here"]
-    return [*line, "--port", str(port), "127.0.0.1"]
-
-
 def test_the_token_is_not_seen_in_an_examination():
     with Coordinator() as coordinator, Wire(coordinator.port) as wire:
-        agent = Program(agent_line(wire.address[1]), coordinator.token)
+        line = [sys.executable, "-m", "easyddl.doctor.agent", "--host", "here"]
+        line += ["--port", str(wire.address[1]), "127.0.0.1"]
+        agent = Program(line, coordinator.token)
         wait_until(lambda: "here" in coordinator.agents)
         facts = coordinator.agents["here"].ask("facts").result(TIMEOUT)
         link_ports = LinkPorts(coordinator.token)
@@ -460,111 +361,42 @@ def test_the_token_is_not_seen_in_an_examination():
     end_all([agent])
 
 
-def test_the_token_is_not_seen_between_a_caller_and_its_ranks():
-    token = os.urandom(32).hex()
-    server, found = listen(None), []
-    with selectors.DefaultSelector() as selector, Wire(server.getsockname()[1]) as wire:
-        listener, arrivals = Listener(selector, server, token, [MESSAGES]), []
+@contextlib.contextmanager
+def reporting_rank(*others):
+    """The loop of `easyddl run`, and a rank on this host that reports there.
 
-        def connect():
-            found.append(call_server.connect(wire.address, token, 0))
-            found[0].sendall(connections.pack([], {"said": "hello"}))
-
-        def has_arrived():
-            for key, _ in selector.select(0.05):
-                key.data()
-            arrivals.extend(listener.take())
-            return arrivals
-
-        thread = threading.Thread(target=connect)
-        thread.start()
-        wait_until(has_arrived)
-        thread.join()
-        listener.close()
-        assert [each.header for each in arrivals] == [{"said": "hello"}]
-        wait_until(lambda: b"hello" in wire.seen[0])
-        wire.has_no(token)
-        for sock in [*found, *(each.socket for each in arrivals)]:
-            sock.close()
-
-
-class Port:
-    """The port of `easyddl run` and its loop, for one rank on this host."""
-
-    def __init__(self):
-        self._selector = selectors.DefaultSelector()
-        placement = Placement([HostSlots("localhost", 1)], "-np", local=True)
-        self.reports = Reports(self._selector, Request(["true"]), placement)
-        self.settings = json.loads(self.reports.settings())
-        (self.address,) = map(tuple, self.settings["addresses"])
-        self.reported = []
-
-    def step(self):
-        """Waits a moment, and takes in what has come."""
-        for key, _ in self._selector.select(0.05):
-            key.data()
-        self.reported += self.reports.take()
-        return len(self.reported)
-
-    def rank(self, *addresses):
-        """Starts a rank that reports at one of some addresses."""
-        settings = json.dumps({**self.settings, "addresses": addresses})
-        return subprocess.Popen(
+    Args:
+        *others: Addresses that the rank tries before.
+    """
+    placement = Placement([HostSlots("localhost", 1)], "-np", local=True)
+    with Loop(lambda selector: Reports(selector, Request(["true"]), placement)) as loop:
+        settings = json.loads(loop.listener.settings())
+        settings["addresses"] = [*others, *settings["addresses"]]
+        rank = subprocess.Popen(
             [sys.executable, "-m", "easyddl.launch.supervise.rank"],
-            env={**os.environ, "EASYDDL_LAUNCH": settings, "PMI_RANK": "0", "PMI_SIZE": "1"},
+            env={
+                **os.environ,
+                "EASYDDL_LAUNCH": json.dumps(settings),
+                "PMI_RANK": "0",
+                "PMI_SIZE": "1",
+            },
             stderr=subprocess.PIPE,
             text=True,
         )
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.reports.close()
-        for each in self.reported:
-            each.socket.close()
-        self._selector.close()
-
-
-def test_the_token_is_not_seen_when_a_rank_reports():
-    with Port() as port, Wire(port.address[1]) as wire:
-        rank = port.rank(wire.address)
-        wait_until(lambda: port.step() == 2)
-        assert [each.header["rank"] for each in port.reported if each.connection] == [0]
-        for each in port.reported:
-            each.socket.close()
-        rank.communicate(timeout=TIMEOUT)
-        assert socket.gethostname().encode() in wire.seen[0]
-        wire.has_no(port.settings["token"])
-
-
-def test_strangers_do_not_disturb_a_rank_that_reports(monkeypatch):
-    with Port() as port:
-        has_ended = threading.Event()
-        loop = threading.Thread(target=lambda: [port.step() for _ in iter(has_ended.is_set, 1)])
-        loop.start()
-        with strangers(port.address, 2.0, monkeypatch) as socks:
-            rank = port.rank(port.address)
-            wait_until(lambda: len(port.reported) == 2)
-            assert all(is_closed(sock) for sock in socks)
-        has_ended.set()
-        loop.join()
+        loop.wait(2)
+        yield loop, rank
     rank.communicate(timeout=TIMEOUT)
 
 
 def test_a_rank_looks_further_where_a_process_does_not_know_the_token():
-    with Port() as port, impostor(lambda reply: reply[-PROOF:]) as address:
-        rank = port.rank(address, port.address)
-        wait_until(lambda: port.step() == 2)
-    rank.communicate(timeout=TIMEOUT)
+    with impostor(lambda reply: reply[-PROOF:]) as address, reporting_rank(address) as (loop, _):
+        assert [each.header["rank"] for each in loop.received if each.connection] == [0]
 
 
 @pytest.mark.parametrize("how", ["garbage", "end"])
 def test_a_rank_ends_when_its_job_sends_garbage_or_ends(how):
-    with Port() as port:
-        rank = port.rank(port.address)
-        wait_until(lambda: port.step() == 2)
-        (link,) = (each.connection for each in port.reported if each.connection)
+    with reporting_rank() as (loop, rank):
+        (link,) = (each.connection for each in loop.received if each.connection)
         if how == "garbage":
             link.socket.sendall(b"\xff" * 100)
         else:

@@ -61,9 +61,3 @@ def test_shell(path):
 @pytest.mark.parametrize("path", files(".py"))
 def test_python(path):
     ast.parse(path.read_text())
-
-
-def test_the_guide_names_every_file():
-    guide = FOLDER.with_suffix(".md").read_text()
-    for path in FOLDER.iterdir():
-        assert f"(clusters/{path.name})" in guide, path.name

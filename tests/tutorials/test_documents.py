@@ -69,39 +69,6 @@ def each_document_with_blocks(mark=""):
     return each(found, lambda path: pytest.mark.gate if path == README else ())
 
 
-SAMPLE = """\
-A paragraph.
-
-    indented = True
-
-- An item:
-
-  <!-- not run: needs a GPU -->
-  ```python
-  x = 1
-  ```
-
-<!-- run: soak -->
-A paragraph between.
-
-```
-fence
-```
-"""
-
-
-@pytest.mark.gate
-def test_blocks_are_found(tmp_path):
-    path = tmp_path / "sample.md"
-    path.write_text(SAMPLE)
-    found = [(b.line, b.language, b.code, b.markers) for b in documents.blocks(path)]
-    assert found == [
-        (2, "", "indented = True\n", {}),
-        (8, "python", "x = 1\n", {"not run": "needs a GPU"}),
-        (15, "", "fence\n", {}),
-    ]
-
-
 @pytest.mark.gate
 def test_a_block_that_fails_is_named(tmp_path, capsys):
     for language, code in [("python", "x = 1\nassert x == 2\n"), ("sh", "false | cat\n")]:

@@ -36,12 +36,6 @@ def diffs_of(guide):
 
 
 @pytest.mark.gate
-def test_every_script_belongs_to_a_pair():
-    pairs = {f"{name}_{which}.py" for name in NAMES for which in ("before", "after")}
-    assert {path.name for path in SCRIPTS.glob("*.py")} == pairs
-
-
-@pytest.mark.gate
 @pytest.mark.parametrize("name", NAMES)
 def test_the_guide_shows_the_difference_of_the_scripts(name):
     assert diffs_of(TUTORIALS / f"from_{name}.md") == [difference(name)]

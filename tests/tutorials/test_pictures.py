@@ -23,18 +23,6 @@ def test_charts_show_the_tables(name):
     assert (TUTORIALS / name).read_text() == "\n".join(chart()) + "\n"
 
 
-def test_charts_read_the_tables():
-    times = RIVALS["allreduce_times"]()
-    assert list(times) == [2, 4, 8]
-    assert times[8]["gloo"] == [
-        (1024, 21100),
-        (65536, 26000),
-        (4194304, 33500),
-        (100000000, 469000),
-    ]
-    assert RIVALS["trainings"]()[0] == ("PyTorch, mnist_cnn", 0.97, 0.70, "DDP")
-
-
 @pytest.mark.parametrize(("name", "fact"), BADGES["facts"]().items())
 def test_badges(name, fact):
     path = TUTORIALS / "badges" / f"{name}.svg"

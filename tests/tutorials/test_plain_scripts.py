@@ -59,38 +59,6 @@ def run(name, folder, *arguments):
     return done.stdout
 
 
-def test_the_rule():
-    marked = [
-        "import easyddl as ddl  # 1",
-        "rate = ddl.scale_lr(0.1, rule='sqrt')  # 3",
-        "for name in names:",
-        "    if ddl.is_root():  # rank",
-        "        print(f'{name} with {ddl.size()} rank(s)')",
-        "",
-        "        print(2)",
-        "    count //= ddl.size()  # rank",
-        "    print(3)",
-        "fit(",
-        "    callbacks=[ddl.DDLCallback(), ddl.DDLGlobalVariablesCallback()],  # 4",
-        ")",
-    ]
-    plain = [
-        "rate = 0.1",
-        "for name in names:",
-        "    print(f'{name}')",
-        "",
-        "    print(2)",
-        "    print(3)",
-        "fit(",
-        ")",
-    ]
-    assert plain_of("\n".join(marked)).splitlines() == plain
-
-
-def test_every_script_has_a_plain_one():
-    assert sorted(path.name for path in (TUTORIALS / "plain").glob("*.py")) == NAMES
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_the_script_is_the_plain_one_plus_marked_lines(name):
     derived = plain_of((TUTORIALS / name).read_text())

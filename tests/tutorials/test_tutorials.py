@@ -184,15 +184,3 @@ def test_warmup_brings_large_batches_back(tmp_path):
     # In percent. Rounding differs between processors, and two errors alone are met by chance.
     much = max(1, 2 * error)
     assert np.mean(small) - np.mean(warm) < much < np.mean(small) - np.mean(cold), found
-
-
-@pytest.mark.gate
-def test_every_tutorial_is_run_by_a_test():
-    text = pathlib.Path(__file__).read_text()
-    assert [path.name for path in TUTORIALS.glob("*.py") if f'"{path.name}"' not in text] == []
-
-
-@pytest.mark.gate
-@pytest.mark.parametrize("path", sorted(TUTORIALS.glob("*.py")), ids=lambda path: path.name)
-def test_the_four_lines_are_marked(path):
-    assert re.findall(r"  # (\d)$", path.read_text(), re.MULTILINE) == ["1", "2", "3", "4"]

@@ -708,9 +708,9 @@ show(["ms", *LIVE_SIZES], rows)
 # ## Measured between hosts
 #
 # The next figures come from the same cells, on two hosts that only a slow network connects. The
-# benchmark `tests/benchmarks/allreduce_algorithms.py` makes them out of network namespaces of one
-# Linux machine, and limits what each of them can send in a second. It needs root, so its results
-# are in a file beside this notebook, with the command and the conditions.
+# benchmark `tutorials/benchmarks/allreduce_algorithms.py` makes them out of network namespaces of
+# one Linux machine, and limits what each of them can send in a second. It needs root, so its
+# results are in a file beside this notebook, with the command and the conditions.
 
 # %%
 measured = json.loads(pathlib.Path("03_allreduce_seen.json").read_text())

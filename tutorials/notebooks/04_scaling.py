@@ -277,9 +277,9 @@ for size in RANKS:
 
 # %% [markdown]
 # The times of ResNet-34 on 1, 2, 4 and 8 ranks come from a file: two cores need many minutes for
-# them. `python tests/benchmarks/resnet_ranks.py` has written it. That program executes the cells
-# above which define the network and `measure`. If your machine has more cores, start the program
-# there, and then this notebook again.
+# them. `python tutorials/benchmarks/resnet_ranks.py` has written it. That program executes the
+# cells above which define the network and `measure`. If your machine has more cores, start the
+# program there, and then this notebook again.
 
 # %%
 recorded = json.loads(pathlib.Path("04_scaling.json").read_text())

@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import warnings
 
 import jax
 
@@ -20,32 +19,19 @@ class JaxDevices(Backend):
 
     _own_threads = None  # the value of NPROC that easyddl has set
 
-    def configure(self):
-        if launched_process.size() is None:
-            return
-        if private.backends_are_initialized():
-            warnings.warn(
-                "JAX ran operations before easyddl could divide the cores and GPUs of this host "
-                "among the ranks, so each rank may use all of them. Import easyddl first. If the "
-                "script sets KERAS_BACKEND, it must do so before it uses JAX.",
-                stacklevel=2,
-            )
-            return
-        if launched_process.knows_local_rank():
-            _pin_gpu(launched_process.local_rank())
-        if affinity.are_limited():
-            self.share_cores(affinity.compute_threads())
-
     def pin_gpu(self, local_rank):
-        if not private.backends_are_initialized():
-            _pin_gpu(local_rank)
-        elif jax.default_backend() == "gpu" and jax.local_device_count() > 1:
-            warnings.warn(
-                "JAX ran operations before easyddl started, and no launcher set this rank's "
-                "number on its host, so this rank uses all GPUs of its host. Call "
-                "`easyddl.init()` before any operation of JAX.",
-                stacklevel=2,
-            )
+        if private.backends_are_initialized():
+            if jax.default_backend() == "gpu" and jax.local_device_count() > 1:
+                raise RuntimeError("JAX has allocated memory on all GPUs.")
+            return
+        # Count the GPUs without JAX: it would allocate memory on all of them.
+        gpus = _visible_gpus()
+        if gpus == 0 or jax.config.read(_VISIBLE) != _ALL:
+            return
+        jax.config.update(_VISIBLE, str(local_rank % gpus))
+        if launched_process.local_size() > gpus:
+            # Otherwise each rank would preallocate three quarters of the memory of the shared GPU.
+            os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
     def share_cores(self, threads):
         # XLA creates a pool of NPROC threads (by default one for each core) at its first operation.
@@ -55,23 +41,14 @@ class JaxDevices(Backend):
             return
         if _MULTI_THREAD in os.environ.get("XLA_FLAGS", ""):
             return
+        if private.backends_are_initialized():
+            raise RuntimeError("JAX has created its threads.")
         os.environ["NPROC"] = self._own_threads = str(threads)
 
     def threads_of_operations(self):
         if f"{_MULTI_THREAD}=false" in os.environ.get("XLA_FLAGS", ""):
             return 1
         return affinity.threads_in_environment("NPROC")
-
-
-def _pin_gpu(local_rank):
-    # Count the GPUs without JAX: it would allocate memory on all of them.
-    gpus = _visible_gpus()
-    if gpus == 0 or jax.config.read(_VISIBLE) != _ALL:
-        return
-    jax.config.update(_VISIBLE, str(local_rank % gpus))
-    if launched_process.local_size() > gpus:
-        # Otherwise each rank would preallocate three quarters of the memory of the shared GPU.
-        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 
 def _visible_gpus():

@@ -4,12 +4,11 @@ import contextlib
 import functools
 
 import jax
-import keras
 
 from easyddl.backends.base import Backend
 from easyddl.backends.jax import private
 from easyddl.backends.jax.tensors import is_symbolic
-from easyddl.compat import keras_scope, patches
+from easyddl.compat import keras_scope
 
 
 class JaxStep(Backend):
@@ -50,19 +49,6 @@ class JaxStep(Backend):
             return result, (trainable, values, *others)
 
         return step
-
-    @contextlib.contextmanager
-    def noting_used_variables(self, note):
-        find = keras.StatelessScope.get_current_value
-
-        def noting(scope, variable):
-            value = find(scope, variable)
-            if value is None and variable.trainable:  # the step's function has no value of it
-                note(variable)
-            return value
-
-        with patches.replaced(keras.StatelessScope, "get_current_value", noting):
-            yield
 
     def outside_of_step(self):
         # In a pure function variables have no values.

@@ -9,17 +9,9 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from easyddl.backends import xla
-from easyddl.backends.base import Backend
 from easyddl.backends.jax import private
 from easyddl.backends.jax.tensors import is_symbolic, to_dense
 from easyddl.backends.submitter import Submitter
-
-
-class JaxReduction(Backend):
-    """Gradients of a `JaxBackend`."""
-
-    def submitter(self, engine, buckets, shapes):
-        return JaxSubmitter(engine, buckets, shapes)
 
 
 class JaxSubmitter(Submitter):

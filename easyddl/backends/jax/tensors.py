@@ -1,4 +1,4 @@
-"""JAX's arrays. JAX has no variables of its own."""
+"""JAX's arrays. JAX itself has no variables."""
 
 import jax
 import keras

@@ -5,6 +5,7 @@ only that state has the values. `model.jax_state_sync()` assigns them to the var
 step then starts from the variables. A step may still be computing when the trainer continues.
 """
 
+import contextlib
 import functools
 import itertools
 
@@ -13,7 +14,7 @@ import keras
 
 from easyddl.backends import deferred_build
 from easyddl.backends.base import Backend
-from easyddl.backends.host_step_meter import HostStepMeter
+from easyddl.backends.step_meter import StepMeter
 from easyddl.compat import keras_data, keras_jax_trainer, patches
 from easyddl.runtime import world
 
@@ -42,14 +43,11 @@ class JaxTrainer(Backend):
         Returns:
             Function without arguments that undoes the change.
         """
-        undo = [deferred_build.defer_without_batch(model)]
-        undo += [_wrap_made(model, f"{kind}_function", _held) for kind in ("train", "test")]
-
-        def undo_all():
-            for each in reversed(undo):
-                each()
-
-        return undo_all
+        with contextlib.ExitStack() as undo:
+            undo.callback(deferred_build.defer_without_batch(model))
+            for kind in ("train", "test"):
+                undo.callback(_wrap_made(model, f"{kind}_function", _held))
+            return undo.pop_all().close
 
     def on_first_batch(self, model, act):
         step = model.train_function
@@ -65,15 +63,8 @@ class JaxTrainer(Backend):
 
         model.train_function = first
 
-    def symbolic_batch(self, spec):
-        def symbol(each):
-            dtype = each and keras.backend.standardize_dtype(each.dtype)
-            return each and keras.KerasTensor(each.shape, dtype)
-
-        return keras.tree.map_structure(symbol, spec)
-
     def trace_step(self, model, spec, preserved):
-        self.synced(model)
+        keras_jax_trainer.sync(model)
         # This also builds the metrics. Variables created while tracing would be unusable later.
         self.build(model, spec)
         jax.eval_shape(model.train_step, keras_jax_trainer.copy_state(model), spec)
@@ -95,29 +86,14 @@ class JaxTrainer(Backend):
     def finish(self, model):
         jax.block_until_ready(keras_jax_trainer.arrays_of(model))
 
-    def synced(self, model):
-        keras_jax_trainer.sync(model)
-
     def skip_steps(self, model, steps):
-        step = model.train_function
-        left = steps
+        super().skip_steps(model, steps)
+        model.train_function = _held(model, model.train_function)
 
-        def skip(state, data):
-            nonlocal left
-            is_list = isinstance(data, list | tuple)
-            rest = max(0, left - model.steps_per_execution)
-            while left > rest:
-                left -= 1 if is_list else _steps_of(model, next(data))
-            if left <= 0:
-                model.train_function = step
-            logs = {}
-            state = _changed(model, state, lambda: logs.update(model.get_metrics_result()))
-            return logs, state
-
-        model.train_function = _held(model, skip)
-
-    def step_meter(self):
-        return JaxStepMeter()
+    def result_without_step(self, model, state):
+        logs = {}
+        state = _changed(model, state, lambda: logs.update(model.get_metrics_result()))
+        return logs, state
 
 
 def _wrap_made(model, name, wrap):
@@ -189,16 +165,12 @@ def _first(data):
     return item, itertools.chain([item], data)
 
 
-def _steps_of(model, item):
-    return len(keras_data.Item(item, model.steps_per_execution))
-
-
 def _specs(model, item):
     """Returns the structures of the batches of an item of Keras's iterator."""
     return keras_data.Item(item, model.steps_per_execution).structures(jax.ShapeDtypeStruct)
 
 
-class JaxStepMeter(HostStepMeter):
+class JaxStepMeter(StepMeter):
     """Counts the batches that the trainer passes to its steps."""
 
     def watch(self, fit):
@@ -206,31 +178,13 @@ class JaxStepMeter(HostStepMeter):
         fit.at_end.callback(_wrap_made(fit.model, "train_function", self._counted))
 
     def _counted(self, model, step):
-        def count(item):
+        def noted(item):
             for spec in _specs(model, item):
                 self.count(spec)
+            return item
 
         def counted(state, data):
-            if isinstance(data, list | tuple):
-                for batch in data:
-                    count(batch)
-                return step(state, data)
-            return step(state, _CountingIterator(data, count))
+            items = map(noted, data)
+            return step(state, list(items) if isinstance(data, list | tuple) else items)
 
         return counted
-
-
-class _CountingIterator:
-    """An iterator that counts its items."""
-
-    def __init__(self, items, count):
-        self._items = items
-        self._count = count
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        item = next(self._items)
-        self._count(item)
-        return item

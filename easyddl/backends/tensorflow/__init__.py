@@ -3,9 +3,9 @@
 from easyddl.backends.tensorflow.devices import TensorFlowDevices
 from easyddl.backends.tensorflow.random_states import TensorFlowRandomStates
 from easyddl.backends.tensorflow.step import TensorFlowStep
-from easyddl.backends.tensorflow.submitter import TensorFlowReduction
+from easyddl.backends.tensorflow.submitter import TensorFlowSubmitter
 from easyddl.backends.tensorflow.tensors import TensorFlowTensors
-from easyddl.backends.tensorflow.trainer import TensorFlowTrainer
+from easyddl.backends.tensorflow.trainer import TensorFlowStepMeter, TensorFlowTrainer
 from easyddl.backends.tensorflow.untracked_state import TensorFlowUntrackedState
 
 
@@ -16,6 +16,9 @@ class TensorFlowBackend(
     TensorFlowUntrackedState,
     TensorFlowTrainer,
     TensorFlowRandomStates,
-    TensorFlowReduction,
 ):
-    """See `Backend`."""
+    """Keras on TensorFlow."""
+
+    framework = "TensorFlow"
+    submitter = TensorFlowSubmitter
+    step_meter = TensorFlowStepMeter

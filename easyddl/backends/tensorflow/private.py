@@ -3,7 +3,7 @@
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.python.checkpoint import checkpoint
-from tensorflow.python.eager import context, record
+from tensorflow.python.eager import context
 from tensorflow.python.ops import control_flow_util
 
 
@@ -45,14 +45,6 @@ def add_control_input(op, other):
     to new operations only.
     """
     op._add_control_input(other)
-
-
-def variable_watcher():
-    """Returns a context whose `watched_variables()` are the trainable variables that it has read.
-
-    Without it, easyddl would not warn of a variable outside of the model that differs by rank.
-    """
-    return record.VariableWatcher()
 
 
 def is_in_xla_context():

@@ -1,7 +1,7 @@
 """The seeds of TensorFlow's random operations.
 
-Keras's layers have seed generators of their own. So TensorFlow's generators have no state that
-must be restored.
+Keras's layers have their own seed generators. Therefore no state of TensorFlow's generators must be
+restored.
 """
 
 import contextlib

@@ -1,7 +1,6 @@
 """A training step on TensorFlow, while its graph is traced or it runs eagerly."""
 
 import contextlib
-import functools
 import weakref
 
 import tensorflow as tf
@@ -30,27 +29,8 @@ class TensorFlowStep(Backend):
     def once_there_is_a_batch(self):
         return once_there_is_a_batch()
 
-    def changing(self, train_step, model, begin):
-        @functools.wraps(train_step)
-        def step(data):
-            changed, change = begin()
-            before = [tf.identity(variable.value) for variable in changed]
-            result = train_step(data)
-            if changed:
-                with once_there_is_a_batch():
-                    after = [tf.identity(variable.value) for variable in changed]
-                    for variable, value in zip(changed, change(before, after), strict=True):
-                        variable.assign(value)
-            return result
-
-        return step
-
-    @contextlib.contextmanager
-    def noting_used_variables(self, note):
-        with private.variable_watcher() as watcher:
-            yield
-            for variable in watcher.watched_variables():
-                note(variable)
+    def variables_of_trace(self):
+        return [] if tf.executing_eagerly() else list(tf.compat.v1.get_default_graph().variables)
 
     def outside_of_step(self):
         return tf.init_scope()

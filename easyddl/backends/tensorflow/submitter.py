@@ -8,19 +8,11 @@ import threading
 import tensorflow as tf
 
 from easyddl.backends import xla
-from easyddl.backends.base import Backend
 from easyddl.backends.submitter import Submitter
 from easyddl.backends.tensorflow import private, rows
 from easyddl.backends.tensorflow.step import batch_operations, is_compiled_by_xla
 from easyddl.backends.tensorflow.tensors import to_dense
 from easyddl.runtime import console, notices, world
-
-
-class TensorFlowReduction(Backend):
-    """Gradients of a `TensorFlowBackend`."""
-
-    def submitter(self, engine, buckets, shapes):
-        return TensorFlowSubmitter(engine, buckets, shapes)
 
 
 class TensorFlowSubmitter(Submitter):

@@ -4,12 +4,11 @@ It draws a batch from an iterator inside of its train function, which it compile
 `tf.function`. A step is done when the train function returns; on a GPU it may still be computing.
 """
 
-import functools
-
 import keras
 import tensorflow as tf
 
 from easyddl.backends.base import Backend
+from easyddl.backends.step_meter import StepMeter
 from easyddl.backends.tensorflow import submitter
 from easyddl.backends.tensorflow.step import TraceForXla, TraceOfEagerStep, once_there_is_a_batch
 from easyddl.compat import keras_trainer
@@ -50,11 +49,6 @@ class TensorFlowTrainer(Backend):
 
         model.train_function = first
 
-    def symbolic_batch(self, spec):
-        return tf.nest.map_structure(
-            lambda each: each and keras.KerasTensor(tuple(each.shape), each.dtype.name), spec
-        )
-
     def builds_in_step(self, model):
         # A step that XLA compiles cannot create variables.
         return _has_own_step(model) and not model.jit_compile
@@ -78,24 +72,6 @@ class TensorFlowTrainer(Backend):
     def unfinished(self, result):
         on_gpus = [x for x in tf.nest.flatten(result) if tf.is_tensor(x) and "GPU" in x.device]
         return (lambda: [x.numpy() for x in on_gpus]) if on_gpus else None
-
-    def skip_steps(self, model, steps):
-        train_function = model.train_function
-        left = steps
-
-        def skip(iterator):
-            nonlocal left
-            for _ in range(min(left, model.steps_per_execution)):
-                next(iterator)
-                left -= 1
-            if left == 0:
-                model.train_function = train_function
-            return model.get_metrics_result()
-
-        model.train_function = skip
-
-    def step_meter(self):
-        return TensorFlowStepMeter()
 
 
 def _has_own_step(model):
@@ -122,13 +98,8 @@ def _trace(model, spec):
         trace()
 
 
-class TensorFlowStepMeter:
-    """Counts training steps and their samples in variables, inside of the compiled step.
-
-    Attributes:
-        samples: Integer. The number of samples so far.
-        steps: Integer. The number of steps so far.
-    """
+class TensorFlowStepMeter(StepMeter):
+    """Counts training steps and their samples in variables, inside of the compiled step."""
 
     def __init__(self):
         with tf.init_scope():
@@ -143,19 +114,10 @@ class TensorFlowStepMeter:
     def steps(self):
         return int(self._steps)
 
-    def watch(self, fit):
-        """Starts counting the steps of a fit. Call it in a callback's `set_model`."""
-        fit.wrap_train_step(self._counted)
-
-    def _counted(self, train_step):
-        @functools.wraps(train_step)
-        def step(data):
-            with once_there_is_a_batch():
-                self._samples.assign_add(tf.cast(_length(data), tf.int64))
-                self._steps.assign_add(1)
-            return train_step(data)
-
-        return step
+    def count(self, batch):
+        with once_there_is_a_batch():
+            self._samples.assign_add(tf.cast(_length(batch), tf.int64))
+            self._steps.assign_add(1)
 
 
 def _length(data):

@@ -3,9 +3,9 @@
 from easyddl.backends.torch.devices import TorchDevices
 from easyddl.backends.torch.random_states import TorchRandomStates
 from easyddl.backends.torch.step import TorchStep
-from easyddl.backends.torch.submitter import TorchReduction
+from easyddl.backends.torch.submitter import TorchSubmitter
 from easyddl.backends.torch.tensors import TorchTensors
-from easyddl.backends.torch.trainer import TorchTrainer
+from easyddl.backends.torch.trainer import TorchStepMeter, TorchTrainer
 from easyddl.backends.torch.untracked_state import TorchUntrackedState
 
 
@@ -16,6 +16,9 @@ class TorchBackend(
     TorchUntrackedState,
     TorchTrainer,
     TorchRandomStates,
-    TorchReduction,
 ):
-    """See `Backend`."""
+    """Keras on PyTorch."""
+
+    framework = "PyTorch"
+    submitter = TorchSubmitter
+    step_meter = TorchStepMeter

@@ -5,8 +5,6 @@ import os
 import torch
 
 from easyddl.backends.base import Backend
-from easyddl.hosts import launched_process
-from easyddl.runtime import affinity
 
 
 class TorchDevices(Backend):
@@ -14,14 +12,6 @@ class TorchDevices(Backend):
 
     _own_threads = None  # the number that easyddl has set
     _most_threads = None  # PyTorch's default number
-
-    def configure(self):
-        if launched_process.size() is None:
-            return
-        if launched_process.knows_local_rank():
-            self.pin_gpu(launched_process.local_rank())
-        if affinity.are_limited():
-            self.share_cores(affinity.compute_threads())
 
     def pin_gpu(self, local_rank):
         # Keras's "cuda" is PyTorch's current device. If it is not device 0, the user has chosen it.

@@ -1,14 +1,10 @@
 """A training step on PyTorch, whose operations run eagerly."""
 
-import contextlib
-import functools
-
 import keras
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from easyddl.backends.base import Backend
-from easyddl.compat import patches
 
 
 class TorchStep(Backend):
@@ -26,20 +22,6 @@ class TorchStep(Backend):
 
         register_optimizer_step_post_hook(after_step)
 
-    @contextlib.contextmanager
-    def noting_used_variables(self, note):
-        backward = torch.Tensor.backward
-
-        @functools.wraps(backward)
-        def noting(loss, *args, **kwargs):
-            for leaf in _leaves_of(loss.grad_fn):
-                if isinstance(leaf, torch.nn.Parameter):
-                    note(leaf)
-            return backward(loss, *args, **kwargs)
-
-        with patches.replaced(torch.Tensor, "backward", noting):
-            yield
-
     def differentiable(self, forward, backward):
         @keras.ops.custom_gradient
         def function(x):
@@ -51,31 +33,3 @@ class TorchStep(Backend):
             return forward(x), gradient
 
         return function
-
-    def changing(self, train_step, model, begin):
-        @functools.wraps(train_step)
-        def step(data):
-            changed, change = begin()
-            before = [variable.value.detach().clone() for variable in changed]
-            result = train_step(data)
-            if changed:
-                with torch.no_grad():
-                    after = [variable.value.detach() for variable in changed]
-                    for variable, value in zip(changed, change(before, after), strict=True):
-                        variable.assign(value)
-            return result
-
-        return step
-
-
-def _leaves_of(node):
-    """Yields the tensors for which the graph behind a node accumulates gradients."""
-    nodes, seen = [node], {None}
-    while nodes:
-        node = nodes.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if hasattr(node, "variable"):
-            yield node.variable
-        nodes.extend(inner for inner, _ in node.next_functions)

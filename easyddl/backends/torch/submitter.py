@@ -2,7 +2,6 @@
 
 import torch
 
-from easyddl.backends.base import Backend
 from easyddl.backends.submitter import Submitter
 from easyddl.backends.torch import dry_run
 from easyddl.backends.torch.gpu_queue import GpuQueue
@@ -11,13 +10,6 @@ from easyddl.backends.torch.overlap import Overlap
 from easyddl.backends.torch.tensor_buffer import TensorBuffer
 from easyddl.backends.torch.tensors import to_dense
 from easyddl.runtime import notices
-
-
-class TorchReduction(Backend):
-    """Gradients of a `TorchBackend`."""
-
-    def submitter(self, engine, buckets, shapes):
-        return TorchSubmitter(engine, buckets, shapes)
 
 
 class TorchSubmitter(Submitter):

@@ -30,7 +30,7 @@ class TorchTensors(Backend):
                 f"values. Call them outside of layers. Received: {x}"
             )
         x = _tensor(x).detach().cpu().resolve_conj().resolve_neg()
-        if x.dtype == torch.bfloat16:  # NumPy has no bfloat16 of its own
+        if x.dtype == torch.bfloat16:  # NumPy itself has no bfloat16
             return x.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
         return x.numpy()
 

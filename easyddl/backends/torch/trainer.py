@@ -6,14 +6,13 @@ trainer continues.
 """
 
 import dataclasses
-import functools
 
 import keras
 import torch
 
 from easyddl.backends import deferred_build
 from easyddl.backends.base import Backend
-from easyddl.backends.host_step_meter import HostStepMeter
+from easyddl.backends.step_meter import StepMeter
 from easyddl.backends.torch import dry_run
 from easyddl.compat import keras_layer, keras_trainer
 from easyddl.runtime import world
@@ -47,11 +46,6 @@ class TorchTrainer(Backend):
 
         model.train_function = first
 
-    def symbolic_batch(self, spec):
-        return keras.tree.map_structure(
-            lambda each: None if each is None else keras.KerasTensor(each.shape, each.dtype), spec
-        )
-
     def trace_step(self, model, spec, preserved):
         """Does a dry run of the step with a batch of zeros.
 
@@ -76,26 +70,10 @@ class TorchTrainer(Backend):
         if _uses_gpu():
             torch.cuda.synchronize()
 
-    def skip_steps(self, model, steps):
-        step = model.train_function
-        left = steps
-
-        def skip(batches):
-            nonlocal left
-            left -= len(batches)
-            if left <= 0:
-                model.train_function = step
-            return model.get_metrics_result()
-
-        model.train_function = skip
-
-    def step_meter(self):
-        return TorchStepMeter()
-
 
 def _check_module(module, place):
     """Raises an error if a module reduces gradients itself, or needs torch.distributed."""
-    if isinstance(module, _reducers()):
+    if isinstance(module, torch.nn.parallel.DistributedDataParallel):
         raise ValueError(
             f"{type(module).__name__} averages gradients over processes, and easyddl would "
             "average them a second time. Train the module that it wraps, without "
@@ -125,17 +103,6 @@ def _modules(model):
             yield name, value
 
 
-@functools.cache
-def _reducers():
-    """Returns the classes of modules that reduce gradients by themselves."""
-    kinds = [torch.nn.parallel.DistributedDataParallel]
-    if torch.distributed.is_available():
-        from torch.distributed.fsdp import FullyShardedDataParallel
-
-        kinds.append(FullyShardedDataParallel)
-    return tuple(kinds)
-
-
 @dataclasses.dataclass(frozen=True)
 class _Spec:
     """The shape and the dtype that a tensor has in every batch."""
@@ -154,18 +121,9 @@ def _uses_gpu():
     return keras.ops.zeros(()).is_cuda
 
 
-class TorchStepMeter(HostStepMeter):
+class TorchStepMeter(StepMeter):
     """Counts the batches that the trainer passes to its steps."""
 
-    def watch(self, fit):
-        """Starts counting the steps of a fit. Call it in a callback's `set_model`."""
-        fit.wrap_train_step(self._counted)
-
-    def _counted(self, train_step):
-        @functools.wraps(train_step)
-        def step(data):
-            if not dry_run.is_active():
-                self.count(data)
-            return train_step(data)
-
-        return step
+    def count(self, batch):
+        if not dry_run.is_active():
+            super().count(batch)

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from easyddl.hosts import host_list as host_lists
 from easyddl.hosts import launchers
 from easyddl.launch.calls import pickling
-from easyddl.launch.output import phrases
 from easyddl.launch.start import allowed_cpus
+from easyddl.runtime import console
 
 
 def message_of(function, args, kwargs):
@@ -27,7 +27,7 @@ def message_of(function, args, kwargs):
     except Exception as error:
         raise TypeError(
             "`function` or its arguments cannot be sent to the ranks: "
-            f"{phrases.sentence(str(error))} Create what cannot be sent, such as open files and "
+            f"{console.sentence(str(error))} Create what cannot be sent, such as open files and "
             "locks, within the function. "
             f"Received: function={function!r}"
         ) from error

@@ -14,7 +14,7 @@ import time
 from easyddl.hosts import host_list as host_lists
 from easyddl.hosts import launchers
 from easyddl.launch.calls import answers, call_server, run_process
-from easyddl.launch.output import phrases
+from easyddl.machine import processes
 from easyddl.transport import protocol
 from easyddl.transport.connection import Connection, ConnectionLost
 from easyddl.transport.listener import Listener
@@ -174,7 +174,7 @@ class RankGroup:
         if not self._launcher.has_ended():
             self._launcher.wait(0.5)  # the launcher ends soon after a rank that fails
         how = (
-            f"the launcher {phrases.end_of_process(self._launcher.status)}"
+            f"the launcher {processes.end_of(self._launcher.status)}"
             if self._launcher.has_ended()
             else f"after {seconds:g} seconds (`start_timeout`)"
         )
@@ -268,7 +268,7 @@ class RankGroup:
         rank, status = self.ended_rank(), self._launcher.status
         text = f"the process {rank.pid} of this rank has ended."
         if status is not None and status < 0:
-            end = phrases.end_of_process(status)
+            end = processes.end_of(status)
             text = f"the launcher of the ranks {end}, and with it this rank."
         if said:
             text += f"\nThe launcher printed:\n{said}"

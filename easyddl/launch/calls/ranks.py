@@ -14,8 +14,8 @@ from easyddl.hosts import launched_process
 from easyddl.hosts.topology_tree import counted
 from easyddl.launch.calls import answers, call_arguments, pickling
 from easyddl.launch.calls.rank_group import RankGroup
-from easyddl.launch.output import phrases
 from easyddl.launch.output.relay import Relay
+from easyddl.runtime import console
 
 _OUTPUT = 10.0  # seconds without output after which what has not arrived is given up
 
@@ -225,7 +225,7 @@ class Ranks:
         self._is_fit = problem is None
         if self._is_fit:
             return answers.rank_error(failures)
-        return answers.rank_error(failures, f"All ranks were ended: {phrases.sentence(problem)}")
+        return answers.rank_error(failures, f"All ranks were ended: {console.sentence(problem)}")
 
     def _find_problem(self, relay):
         """Returns why the ranks can no longer run collectives; `None` if they can."""
@@ -245,7 +245,7 @@ class Ranks:
     def _require_open(self):
         if self._group.reason is not None:
             raise RuntimeError(
-                f"These ranks have ended: {phrases.sentence(self._group.reason)} Create new "
+                f"These ranks have ended: {console.sentence(self._group.reason)} Create new "
                 f"ones: ranks = easyddl.Ranks(np={self.size})"
             ) from None
 

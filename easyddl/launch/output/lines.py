@@ -3,8 +3,8 @@
 import collections
 import re
 
-LONGEST = 1 << 16  # bytes that are kept of an unfinished line; a longer one comes in parts
-_SHOWN = 1 << 12  # bytes of a line that `last` shows
+LONGEST = 1 << 20  # bytes that are kept of an unfinished line; a longer one comes in parts
+_SHOWN = 1 << 12  # bytes that are kept of each of the last lines
 
 # A carriage return ends a line, too: a progress bar writes its line again after it. A run of
 # returns matches as a whole, so that the search never looks at one byte many times.
@@ -12,16 +12,11 @@ _END = re.compile(rb"\r*\n|\r+")
 
 
 class Lines:
-    """Cuts a stream of bytes into lines, and keeps the last ones.
+    """Cuts a stream of bytes into lines."""
 
-    Args:
-        keep: Integer. How many of the last lines `last` has.
-    """
-
-    def __init__(self, keep=20):
+    def __init__(self):
         self._unfinished = bytearray()
         self._searched = 0  # no line ends in the unfinished data before here
-        self._last = collections.deque(maxlen=keep)
 
     @property
     def has_unfinished(self):
@@ -45,35 +40,33 @@ class Lines:
             begin = end
         del text[:begin]
         self._searched = searched - begin
-        if len(text) > LONGEST:
-            lines.append(self._take())
-        self._keep(lines)
-        return lines
+        return [*lines, self.rest()] if len(text) > LONGEST else lines
 
     def rest(self):
         """Returns the unfinished line, and forgets it."""
-        rest = self._take()
-        self._keep([rest] if rest else [])
-        return rest
-
-    def _take(self):
         text, self._unfinished, self._searched = bytes(self._unfinished), bytearray(), 0
         return text
 
-    def last(self):
-        """Returns the last lines, as text without their ends."""
-        texts = [line.rstrip(b"\r\n").decode(errors="replace") for line in self._last]
+
+class LastLines:
+    """Keeps the last lines of a program.
+
+    Args:
+        count: Integer. How many lines are kept.
+    """
+
+    def __init__(self, count=20):
+        self._lines = collections.deque(maxlen=count)
+
+    def add(self, line):
+        """Adds a line of bytes with its end, or a part of one."""
+        if self._lines and not self._lines[-1].endswith(b"\n"):
+            # An unfinished line goes on, or one that ended in a return is written again.
+            before = self._lines.pop()
+            line = line if before.endswith(b"\r") else before + line
+        self._lines.append(line if len(line) <= _SHOWN else b"..." + line[3 - _SHOWN :])
+
+    def texts(self):
+        """Returns the lines that are not blank, as strings without their ends."""
+        texts = [line.rstrip(b"\r\n").decode(errors="replace") for line in self._lines]
         return [text for text in texts if text.strip()]
-
-    def _keep(self, lines):
-        for line in lines:
-            if self._last and not self._last[-1].endswith(b"\n"):
-                # An unfinished line goes on, or one that ended in a return is written again.
-                before = self._last.pop()
-                line = line if before.endswith(b"\r") else before + line
-            self._last.append(_ending(line))
-
-
-def _ending(line):
-    """Returns the end of a line, which is all of it unless it is very long."""
-    return line if len(line) <= _SHOWN else b"..." + line[3 - _SHOWN :]

@@ -6,7 +6,7 @@ import pathlib
 from easyddl.launch.output import startup_lines
 from easyddl.launch.output.call_marks import CallMarks
 from easyddl.launch.output.error_text import ErrorText
-from easyddl.launch.output.lines import Lines
+from easyddl.launch.output.lines import LastLines, Lines
 from easyddl.profiling import output_file
 
 
@@ -30,7 +30,7 @@ class RankOutput:
         self._link = link
         self._rank = order["rank"]
         self._streams = {"out": Lines(), "err": Lines()}
-        self._last = Lines()  # of both streams, in the order of their arrival
+        self._last = LastLines()  # of both streams, in the order of their arrival
         self._errors = ErrorText(self._rank)
         self._startup = startup_lines.Shown()
         mark = bytes.fromhex(order["mark"]) if order["mark"] else None
@@ -103,8 +103,7 @@ class RankOutput:
 
     def last(self):
         """Returns the last lines of the program."""
-        self._last.rest()
-        return self._last.last()
+        return self._last.texts()
 
     def _write(self, stream, lines):
         for line in lines:

@@ -16,69 +16,9 @@ from easyddl.launch.output import startup_lines
 
 REFRESH = 0.2  # seconds between two versions of an incomplete line
 
-_CONTROLS = re.compile("(\r*\n|\r+|\b+)")  # matches a whole run, or the search would be quadratic
 _COLORS = re.compile("\x1b\\[[0-9;]*[A-Za-z]")
+_CONTROLS = "\r\b"
 _LONGEST = 1 << 16  # characters; a longer line is cut
-
-
-class Line:
-    """The current line of a rank, as a terminal would show it."""
-
-    def __init__(self):
-        self._pieces = []  # joined when they are read, so that adding to a long line costs little
-        self._length = 0
-        self._back = 0  # backspaces and a carriage return take effect when text follows
-        self._return = False
-
-    @property
-    def text(self):
-        self._pieces = ["".join(self._pieces)]
-        return self._pieces[0]
-
-    def write(self, text):
-        """Adds text.
-
-        Args:
-            text: String.
-
-        Returns:
-            List of strings. The lines that the text completed.
-        """
-        complete = []
-        for piece in _CONTROLS.split(text):
-            if piece.endswith("\n"):
-                complete.append(self.end())
-            elif piece.startswith("\r"):
-                self._return = True
-            elif piece.startswith("\b"):
-                self._back += len(piece)
-            elif piece:
-                self._add(piece)
-        if self._length > _LONGEST:
-            complete.append(self.end())
-        return complete
-
-    def end(self):
-        """Begins a new line, and returns the text of the old one."""
-        text = self.text
-        self.__init__()
-        return text
-
-    def _add(self, piece):
-        self._erase(self._length if self._return else self._back)
-        self._pieces.append(piece)
-        self._length += len(piece)
-        self._back, self._return = 0, False
-
-    def _erase(self, count):
-        """Removes the last characters."""
-        count = min(count, self._length)
-        self._length -= count
-        while count:
-            last = self._pieces.pop()
-            if len(last) > count:
-                self._pieces.append(last[:-count])
-            count -= min(count, len(last))
 
 
 class _Bottom:
@@ -158,6 +98,20 @@ def _width(line):
     return len(_COLORS.sub("", line))
 
 
+def _rewritten(line):
+    """Carries out carriage returns and backspaces as a terminal does, when text follows them."""
+    text = line.rstrip(_CONTROLS)
+    characters = []
+    for piece in re.split("(\b+)", text.rpartition("\r")[2]):
+        if piece.startswith("\b"):
+            del characters[-len(piece) :]
+        else:
+            characters += piece
+    controls = line[len(text) :]
+    controls = "\r" if "\r" in controls else controls[: len(characters)]
+    return "".join(characters) + controls
+
+
 class Relay:
     """Shows what the ranks write during one call.
 
@@ -169,7 +123,7 @@ class Relay:
     def __init__(self, size, streams):
         self._prefixed = size > 1
         self._displays = [_Display(stream) for stream in streams]
-        self._lines = [[Line() for _ in range(size)] for _ in streams]
+        self._unfinished = [[""] * size for _ in streams]
         self._startup = startup_lines.Shown()
         self._refreshed = 0.0
         self._stale = False
@@ -187,7 +141,10 @@ class Relay:
             stream: Integer. 0 for standard output, 1 for standard error.
             text: String.
         """
-        complete = self._lines[stream][rank].write(text)
+        text = self._unfinished[stream][rank] + text
+        lines = [_rewritten(line) for line in text.split("\n")]
+        self._unfinished[stream][rank] = "" if len(lines[-1]) > _LONGEST else lines.pop()
+        complete = [line.rstrip(_CONTROLS) for line in lines]
         if stream:
             complete = [each for each in complete if self._shows(rank, each)]
         self._displays[stream].print([self._line(rank, each) for each in complete])
@@ -198,17 +155,18 @@ class Relay:
         now = time.monotonic()
         if self._stale and now - self._refreshed >= REFRESH:
             self._refreshed, self._stale = now, False
-            for display, lines in zip(self._displays, self._lines, strict=True):
-                if display.is_live and lines[0].text:
-                    display.show(self._line(0, lines[0].text))
+            for display, unfinished in zip(self._displays, self._unfinished, strict=True):
+                if display.is_live and unfinished[0].rstrip(_CONTROLS):
+                    display.show(self._line(0, unfinished[0].rstrip(_CONTROLS)))
                 display.flush()
 
     def finish(self):
         """Prints the lines that are still incomplete, at the end of the call."""
-        for display, lines in zip(self._displays, self._lines, strict=True):
-            rest = [(rank, line.end()) for rank, line in enumerate(lines)]
-            display.print([self._line(rank, text) for rank, text in rest if text])
+        for display, unfinished in zip(self._displays, self._unfinished, strict=True):
+            rest = [(rank, line.rstrip(_CONTROLS)) for rank, line in enumerate(unfinished)]
+            display.print([self._line(rank, line) for rank, line in rest if line])
             display.flush()
+            unfinished[:] = [""] * len(unfinished)
 
     def _shows(self, rank, line):
         return self._startup.shows(rank, line[:500].encode(errors="replace"))

@@ -8,8 +8,8 @@ import os
 import shlex
 import sys
 
-from easyddl.hosts import host_list
-from easyddl.launch.supervise import host_check, host_names, missing
+from easyddl.hosts import granted_hosts, host_list
+from easyddl.launch.supervise import host_check, missing
 from easyddl.machine import process_tree
 from easyddl.machine.background_program import BackgroundProgram
 
@@ -72,7 +72,7 @@ class Inspections:
         """Returns a sentence about names that lead to one host. A launcher may fail by them."""
         told = {each.host: each.host_id() for each in self._of(names)}
         told = {name: host for name, host in told.items() if host}
-        return host_names.text_of_one_host(reported | told)
+        return granted_hosts.text_of_one_host(reported | told)
 
     def _of(self, names):
         return [self._running[name] for name in names if name in self._running]

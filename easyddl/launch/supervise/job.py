@@ -10,13 +10,15 @@ import socket
 import subprocess
 import time
 
-from easyddl.launch.output import error_text, phrases, standard_input
+from easyddl.hosts import granted_hosts
+from easyddl.launch.output import error_text, standard_input
 from easyddl.launch.start import binding, environment
-from easyddl.launch.supervise import granted, host_names, missing, verdict
+from easyddl.launch.supervise import missing, verdict
 from easyddl.launch.supervise.inspection import Inspections
 from easyddl.launch.supervise.reports import Reports
 from easyddl.machine import process_tree, processes
-from easyddl.runtime import termination, version
+from easyddl.machine.packages import version_of
+from easyddl.runtime import termination
 from easyddl.transport import protocol
 from easyddl.transport.connection import Connection, ConnectionLost, keep_alive
 
@@ -151,7 +153,7 @@ class Job:
             stack.callback(inspections.end)
             self._wait_for_ranks(reports, inspections)
         hellos = {number: rank.hello for number, rank in self._ranks.items()}
-        problem = granted.problem(self._placement, hellos, version.version())
+        problem = granted_hosts.problem(self._placement, hellos, version_of("easyddl"))
         if problem:
             raise JobFailed(f"The job was not started. {problem}")
         self._compare_names(hellos)
@@ -159,14 +161,14 @@ class Job:
 
     def _compare_names(self, hellos):
         """Warns of host names that this host and the ranks' hosts resolve differently."""
-        names = host_names.aliases(self._placement, hellos)
+        names = granted_hosts.aliases(self._placement, hellos)
         for number, name in names.items():
             self._ranks[number].link.send(look_up=name)
         end = time.monotonic() + _NAMES
         while names.keys() - self._looked_up.keys() and time.monotonic() < end:
             self._select(0.05)
         for number, there in sorted(self._looked_up.items()):
-            found = host_names.contradiction(names[number], hellos[number], there)
+            found = granted_hosts.contradiction(names[number], hellos[number], there)
             if found:
                 self._screen.tell(f"warning: {found}")
         self._fail_if_ended()
@@ -235,7 +237,7 @@ class Job:
             self._wait_for_reports(reports, 0.1)
         self._fail_if_hosts_lack(inspections)
         raise JobFailed(
-            f"The job did not start: {self._line.launcher} {phrases.end_of_process(status)} before "
+            f"The job did not start: {self._line.launcher} {processes.end_of(status)} before "
             "all ranks had reported. What it printed, if anything, is above."
             f"{self._found(inspections)}"
         )
@@ -300,7 +302,6 @@ class Job:
         """Waits until all ranks and the launcher have ended."""
         while not all(rank.is_over for rank in self._ranks.values()):
             self._select(1.0)
-            self._screen.release_overdue()
             if self._input is not None:
                 self._input.watch()
             if self._settled_at is not None and time.monotonic() > self._settled_at:
@@ -455,7 +456,7 @@ class Job:
         statuses = [rank.status for rank in ranks if rank.status]
         launcher = self._launcher.returncode
         if statuses or launcher:
-            end = "has not ended" if launcher is None else phrases.end_of_process(launcher)
+            end = "has not ended" if launcher is None else processes.end_of(launcher)
             self._screen.tell(
                 f"no rank reported a failure of its own, but {self._line.launcher} {end}. What it "
                 "printed, if anything, is above."

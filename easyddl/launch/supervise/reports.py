@@ -9,7 +9,7 @@ import socket
 
 from easyddl.hosts import launchers
 from easyddl.machine import addresses, hardware, processes
-from easyddl.runtime import version
+from easyddl.machine.packages import version_of
 from easyddl.transport import protocol
 from easyddl.transport.listener import Listener
 
@@ -62,7 +62,7 @@ def facts():
         "host": socket.gethostname(),
         "kernel": processes.host_id(),
         "addresses": addresses.of_interfaces(),
-        "version": version.version(),
+        "version": version_of("easyddl"),
         "pid": os.getpid(),
         "cpus": sorted(os.sched_getaffinity(0)),
         "cores": [sorted(core) for core in hardware.read().cores],

@@ -12,10 +12,10 @@ import subprocess
 import sys
 import time
 
-from easyddl.hosts import launched_process
+from easyddl.hosts import granted_hosts, launched_process
 from easyddl.launch.output.rank_input import RankInput
 from easyddl.launch.output.rank_output import RankOutput
-from easyddl.launch.supervise import host_names, launcher_agent, reports
+from easyddl.launch.supervise import launcher_agent, reports
 from easyddl.machine import process_tree, processes
 from easyddl.runtime import mpi_files
 from easyddl.transport import connection, handshake, protocol
@@ -123,7 +123,7 @@ class Supervisor:
                 self._fail_to_start(1, self._agent_end)
                 return None
             if "look_up" in message:
-                lookup = host_names.Lookup(message["look_up"])
+                lookup = granted_hosts.Lookup(message["look_up"])
             if lookup and lookup.addresses is not None:
                 self._link.send(looked_up=lookup.addresses)
                 lookup = None

@@ -5,7 +5,7 @@ import os
 import re
 import signal
 
-from easyddl.launch.output import error_text, phrases
+from easyddl.launch.output import error_text
 from easyddl.runtime import console
 from easyddl.transport import connection
 
@@ -158,7 +158,7 @@ def text_of(rank, ranks, output=None):
     # killed that rank before its end, so the exit status may come from another rank.
     status = _end(rank)
     rank = min([rank, *_with_same_error(rank, ranks)], key=_time_of_failure)
-    text = phrases.sentence(f"{rank.place} {status}")
+    text = console.sentence(f"{rank.place} {status}")
     if output and not rank.problem:
         text += f" Its output is in {os.path.join(output, f'{rank.number}.log')} on that host."
     others = _others_with_the_same_error(rank, ranks)

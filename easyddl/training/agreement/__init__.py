@@ -1,0 +1,1 @@
+"""What all ranks must have equal, and how they find what differs."""

@@ -1,0 +1,389 @@
+"""The context of one call of `model.fit()`."""
+
+import contextlib
+import functools
+import threading
+
+import keras
+import numpy as np
+
+from easyddl import backends
+from easyddl.collectives import objects
+from easyddl.collectives.variables import checksum, value_of
+from easyddl.compat import keras_trainer, patches
+from easyddl.data import global_random, set_epoch
+from easyddl.reducer import gradient_reducer
+from easyddl.runtime import notices, world
+from easyddl.steps import context
+from easyddl.training.agreement import fit_inputs
+from easyddl.training.fit import array_order, callback_order, epoch_data, step_ends, structures
+from easyddl.training.metrics import metrics
+from easyddl.training.state import lost_variables, preserved_state
+
+# The seconds after an error of this rank in which a step in progress may still end.
+_PATIENCE = 5.0
+
+
+class FitContext(context.Context):
+    """One call of `model.fit()`.
+
+    The counts of steps, `data` and `step_ends` are only maintained if a `DDLCallback` is among the
+    callbacks.
+
+    Args:
+        model: A Keras model.
+        arguments: Dict of the arguments of `fit`, by name.
+
+    Attributes:
+        arguments: Dict of the arguments of `fit`, by name.
+        callbacks: List of the user's callbacks, in the order in which Keras calls them.
+        first: The `DDLCallback` among them; `None` if there is none.
+        root_callbacks: List of those that act on the root only, each with its plain attributes
+            before the fit, as a dict.
+        random_states: The `PerRankStates` of this fit, if each rank draws its own random numbers
+            until the fit ends; otherwise `None`.
+        has_batches: Boolean. Whether this rank has a batch for the first step.
+        steps: Integer. The number of calls of the train function on this rank in this epoch.
+        has_restored_metrics: Boolean. Whether this epoch continues with the metrics of a backup.
+        data: `EpochData`.
+        step_ends: `StepEnds`.
+        array_order: `ArrayOrder`; `None` if the fit does not shuffle arrays.
+    """
+
+    called = "model.fit()"
+
+    def __init__(self, model, arguments):
+        super().__init__(model)
+        self.data = epoch_data.EpochData()
+        self.step_ends = step_ends.StepEnds()
+        self.array_order = None
+        self.arguments = arguments
+        self.callbacks = callback_order.callbacks_of(arguments.get("callbacks"))
+        self.first = callback_order.first_of(self.callbacks)
+        self.root_callbacks = []
+        self.random_states = None
+        self._equal_logs = {}  # of this epoch
+        self._equal_states = None  # the number of the latest epoch whose states were equal
+        self.steps = 0
+        self._batches_before_fit = None  # those that the meter counted
+        self._batches_before_epoch = 0
+        self.has_restored_metrics = False
+        self.has_batches = False
+        self._thread = threading.get_ident()
+        self._wait = lambda: None  # for the step in progress
+        self._first_batch_hooks = []
+        self._first_step_hooks = []
+        self._steps_end_hooks = []
+        self._success_hooks = []
+        self._has_first_batch = False
+        self._first_spec = None
+        self._validation_freq = None  # that of the ranks that have validation data
+        self.has_lost_variables = lost_variables.are_there(model)
+        self._first_iteration = 0 if self.has_lost_variables else _iterations_of(model)
+        self._first_weights = None
+        self._reduced_before = _reduced_steps()
+
+    @property
+    def join(self):
+        """The `Join` of the fit's steps; `None` without a `DDLCallback`."""
+        return self.step and self.step.join
+
+    def begin(self):
+        """Compares what the ranks pass to the fit, and determines the order of its arrays.
+
+        Collective.
+        """
+        seed = array_order.draw_seed(self.arguments)
+        if world.size() == 1:
+            self.array_order = array_order.begin(self, [seed])
+            return
+        found = fit_inputs.compare(self, seed)
+        frequencies = [each for each in found["validation_freq"] if each is not None]
+        self._validation_freq = next(iter(frequencies), None)
+        self.array_order = array_order.begin(self, found["seed"])
+        if all(found["numbers may differ"]):
+            self._share_random_numbers()
+
+    def _share_random_numbers(self):
+        if global_random.shared_states() is None:  # otherwise a fit around this one does
+            global_random.share(objects.broadcast_object(global_random.states()))
+            self.at_end.callback(global_random.unite, is_provider=world.rank() == 0)
+
+    def note_equal_states(self, number):
+        """Warns if the ranks train on the same samples of data whose contents were not compared.
+
+        Args:
+            number: Integer: see `metrics.shared_logs`. A loss that is the same number in two epochs
+                may be a constant.
+        """
+        is_constant = self._equal_states in (None, number)
+        self._equal_states = number
+        if not is_constant and fit_inputs.may_be_unsplit(self.arguments.get("x")):
+            notices.tell_once(
+                "the same x",
+                f"warning: all {world.size()} ranks have the same losses in two epochs, as if they "
+                "had trained on the same samples. If they have, split the dataset or the generator "
+                "before, by ddl.split_data(dataset), or let each rank read its own part.",
+            )
+
+    @property
+    def validates_held_out_samples(self):
+        """Whether `validation_split` takes the validation data from this rank's samples."""
+        has_split = bool(self.arguments.get("validation_split"))
+        return has_split and self.arguments.get("validation_data") is None
+
+    def any_rank_validates(self, epoch):
+        """Returns whether any rank validates after an epoch."""
+        frequency = self._validation_freq
+        return frequency is not None and keras_trainer.validates_after(self.model, epoch, frequency)
+
+    def on_success(self, act):
+        """Calls `act` after Keras's `fit` has returned, on all ranks together."""
+        self._success_hooks.append(act)
+
+    def succeed(self):
+        """Runs the hooks of `on_success`. Called after Keras's `fit` has returned."""
+        while self._success_hooks:
+            self._success_hooks.pop(0)()
+
+    def on_steps_end(self, act):
+        """Calls `act` in each epoch after its last step and before its validation.
+
+        All ranks call `act` together.
+        """
+        self._steps_end_hooks.append(act)
+
+    def end_steps(self):
+        """Runs the hooks of `on_steps_end`. Called after the last step of an epoch."""
+        for act in self._steps_end_hooks:
+            act()
+
+    def noted_logs(self, logs, prefix=""):
+        """Notes logs that are equal on all ranks, and returns them.
+
+        Args:
+            logs: Dict of the results of metrics.
+            prefix: String. What Keras puts before their names in the logs of the epoch.
+        """
+        self._equal_logs.update({f"{prefix}{key}": value for key, value in logs.items()})
+        return logs
+
+    def own_logs(self, logs):
+        """Returns the entries of the logs of an epoch that did not come from `noted_logs`."""
+        equal = self._equal_logs
+        return {
+            key: value
+            for key, value in logs.items()
+            if key not in equal or not (equal[key] is value or np.array_equal(equal[key], value))
+        }
+
+    @property
+    def batches(self):
+        """The number of batches that this rank has trained on in this epoch.
+
+        If the data end within an execution of several steps, Keras 3.5 on TensorFlow raises the
+        end of the data, so that `steps` does not count this execution.
+        """
+        return self.meter.steps - self._batches_before_epoch
+
+    @property
+    def has_steps(self):
+        """Whether this rank has trained on any batch of the fit."""
+        return self._batches_before_fit not in (None, self.meter.steps)
+
+    @property
+    def has_samples(self):
+        """Whether this rank's metrics contain samples of this epoch."""
+        return self.batches > 0 or self.has_restored_metrics
+
+    def on_first_batch(self, act):
+        """Calls `act` before the first step, on all ranks together.
+
+        Args:
+            act: Function of the structure of the batches, in the backend's form.
+        """
+        if not self._first_batch_hooks:
+            backends.require().on_first_batch(self.model, self._begin_first_batch)
+        self._first_batch_hooks.append(act)
+
+    def join_first_batch(self):
+        """Runs the hooks of `on_first_batch` on a rank that has no batch, if other ranks have one.
+
+        The other ranks register the step's collectives when they trace their first step. Therefore
+        this rank traces the step too, with the structure of the other ranks' batches. So does a
+        rank whose batches were all skipped, as a resumed training skips some. Called after the
+        steps of an epoch.
+        """
+        if not self._first_batch_hooks:
+            return
+        if self._has_first_batch:
+            spec = self._first_spec if self.join.steps == 0 else None
+        else:
+            spec = self._begin_first_batch(None)
+        if spec is not None:
+            preserved = preserved_state.PreservedState(self.model)
+            backends.require().trace_step(self.model, spec, preserved)
+
+    def _begin_first_batch(self, spec):
+        """Exchanges the structures of the first batches, and runs the hooks. Collective.
+
+        Args:
+            spec: The structure of this rank's first batch; `None` if this rank has no batch.
+
+        Returns:
+            The structure of this rank's batch, or of another rank's; `None` if no rank has a batch.
+        """
+        if self._has_first_batch:
+            return spec
+        self._has_first_batch = True
+        self.has_batches = spec is not None
+        mine = None if spec is None else structures.describe(spec)
+        specs = [each for each in objects.allgather_object(mine) if each is not None]
+        if spec is None and specs:
+            spec = structures.rebuild(specs[0])
+        self._first_spec = spec
+        if spec is not None:
+            for act in self._first_batch_hooks:
+                act(spec)
+            self._first_weights = _sampled_weights(self.model)  # they may have been built only now
+            if self.step is not None:
+                self.step.is_traced = True
+        return spec
+
+    def wrap_train_step(self, wrap):
+        """Replaces the model's `train_step` until the fit ends.
+
+        Call it in a callback's `set_model`, because Keras compiles the step after that.
+
+        Args:
+            wrap: Function that takes the model's `train_step` and returns another one.
+        """
+        model = self.model
+        wrapped = backends.require().uncompiled(wrap(model.train_step))
+        self.at_end.callback(patches.replace(model, "train_step", wrapped))
+        if self.step is None:
+            # Otherwise Keras would use the train function that it compiled in an earlier fit.
+            model.train_function = None
+            self.at_end.callback(setattr, model, "train_function", None)
+
+    def is_training_thread(self):
+        """Returns whether this thread runs the steps. Keras may call callbacks in other threads."""
+        return threading.get_ident() == self._thread
+
+    def begin_epoch(self, epoch):
+        """Resets the counts of an epoch, and sets the order of its data."""
+        set_epoch.begin(self.arguments.get("x"), epoch)
+        if self.array_order is not None:
+            self.array_order.change(epoch=epoch)
+        self.steps = 0
+        self._batches_before_epoch = self.meter.steps
+        if self._batches_before_fit is None:
+            self._batches_before_fit = self.meter.steps
+            if world.size() > 1 and not self._first_batch_hooks:
+                self._first_weights = _sampled_weights(self.model)
+        self._equal_logs.clear()
+        self.has_restored_metrics = False
+        self._wait = lambda: None
+
+    def after_first_step(self, act):
+        """Calls `act` as soon as the first step has run, or has begun."""
+        self._first_step_hooks.append(act)
+
+    def watch_steps(self):
+        """Counts the steps of each epoch, and makes all ranks end the epoch after the same step.
+
+        If Keras waits neither for a step nor for the callbacks, the ranks learn at different times
+        that the epoch must end. Therefore all ranks run one more step after the step that carried
+        this information, unless the backend waits for each step.
+
+        Call it in the first callback's `on_train_begin`.
+        """
+        model = self.model
+        step = model.train_function
+
+        @functools.wraps(step)
+        def counted(*arguments):
+            result = step(*arguments)
+            wait = backends.require().begun(result)
+            if wait is not None:
+                self._wait()  # for the previous step, while this one runs
+                self._wait = wait
+            done = (self.steps + (wait is None)) * model.steps_per_execution
+            self.steps += 1
+            while self._first_step_hooks:
+                self._first_step_hooks.pop()()
+            model.stop_training = self.join.ends_by_step(done, model.stop_training)
+            return result
+
+        model.train_function = counted
+
+    def let_steps_end(self):
+        """Waits for a short time for the step in progress, for which other ranks may only be late.
+
+        On JAX the weights of the model are the results of that step.
+        """
+
+        def wait():
+            with contextlib.suppress(Exception):
+                self._wait()
+
+        waiting = threading.Thread(target=wait, daemon=True)
+        waiting.start()
+        waiting.join(_PATIENCE)
+
+    @functools.cached_property
+    def meter(self):
+        """The `StepMeter` of the fit's steps. Read it first in a callback's `set_model`."""
+        meter = backends.require().step_meter() if self.step is None else self.step.meter
+        meter.watch(self)
+        return meter
+
+    def has_moved_weights(self):
+        """Returns whether a step with a `DDLCallback` has changed trainable weights."""
+        if self._first_weights is None:  # Keras's own step changes all that there are
+            return bool(self.model.trainable_weights)
+        return self._first_weights != _sampled_weights(self.model)
+
+    def has_trained_alone(self):
+        """Returns whether the optimizer has applied gradients although none were reduced."""
+        moved = _iterations_of(self.model) != self._first_iteration
+        return moved and _reduced_steps() == self._reduced_before
+
+
+def _iterations_of(model):
+    optimizer = getattr(model, "optimizer", None)
+    if not getattr(optimizer, "built", False):
+        return 0
+    # With gradient accumulation `iterations` is a computed tensor, not a variable.
+    return int(keras.ops.convert_to_numpy(optimizer.iterations))
+
+
+def _sampled_weights(model):
+    """Returns a checksum of at most some thousand elements of each trainable weight.
+
+    It is `None` for a model that trains by Keras's own step, because it copies the weights.
+    """
+    cls = type(model)
+    if metrics.is_of_keras(cls.train_step) and metrics.is_of_keras(cls.make_train_function):
+        return None
+    values = [value_of(each).reshape(-1) for each in model.trainable_weights]
+    return [checksum(each[:: each.size // 4096 + 1]) for each in values]
+
+
+def _reduced_steps():
+    # A fit without easyddl's callbacks does not need MPI, so this must not start it.
+    return gradient_reducer.reduced_steps() if world.is_started() else 0
+
+
+def current(model):
+    """Returns the innermost active fit of `model`; `None` if there is none."""
+    return context.of(model, FitContext)
+
+
+def all_ranks_have_batches(model):
+    """Returns whether all ranks had a batch in the last step of a fit.
+
+    A rank without batches does not run callbacks, so it does not call this function.
+    """
+    fit = current(model)
+    return fit is None or fit.join is None or not fit.join.state.uneven

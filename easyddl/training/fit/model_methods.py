@@ -1,0 +1,152 @@
+"""Patches `keras.Model.fit` and `keras.Model.evaluate` so that each call has a context.
+
+Callbacks alone are not enough: Keras does not call them when a fit ends by an exception. The
+context also covers a fit without easyddl's callbacks, so that easyddl can warn of it.
+"""
+
+import functools
+import inspect
+import os
+
+import keras
+
+from easyddl import backends
+from easyddl.compat import patches
+from easyddl.data import set_epoch, validation_split
+from easyddl.data.kinds import is_a
+from easyddl.hosts import launched_process
+from easyddl.runtime import job_exit, notices, world
+from easyddl.steps import context, fit_exchange
+from easyddl.training.fit import callback_order
+from easyddl.training.fit.fit_context import FitContext
+from easyddl.training.metrics.evaluation import EvaluationContext
+from easyddl.training.step import optimizer_hook
+
+_TRAINED_ALONE = (
+    "easyddl: warning: model.fit() took steps without reducing gradients: every rank trained "
+    "alone. Pass callbacks=[ddl.DDLCallback(), ..., ddl.DDLGlobalVariablesCallback()] to fit."
+)
+
+
+def _attach(callbacks, model, **params):
+    """Calls `set_model` and `set_params` of easyddl's callbacks in a user's `CallbackList`.
+
+    Keras calls these methods when the user creates the list. That is before the fit, and possibly
+    without a model, so they are called again here.
+
+    Args:
+        callbacks: The argument `callbacks` of `fit` or `evaluate`.
+        model: The Keras model of the call.
+        **params: Parameters to add to those of the callbacks.
+    """
+    if not isinstance(callbacks, keras.callbacks.CallbackList):
+        return
+    for callback in callback_order.callbacks_of(callbacks):
+        if is_a(callback, "easyddl"):
+            callback.set_model(model)
+            callback.set_params({**(callback.params or {}), **params})
+
+
+def install():
+    """Patches the two methods. Called once, when easyddl is imported."""
+    patches.install(keras.Model, "fit", _fit)
+    patches.install(keras.Model, "evaluate", _evaluate)
+
+
+def _fit(original):
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def fit(self, *args, **kwargs):
+        try:
+            arguments = signature.bind(self, *args, **kwargs).arguments
+        except TypeError:
+            return original(self, *args, **kwargs)  # raises Keras's own error
+        del arguments["self"]
+        arguments = set_epoch.keep_order(arguments)
+        callbacks = callback_order.put_in_order(arguments.get("callbacks"))
+        arguments["callbacks"] = callbacks
+        is_ours = callback_order.has_first(callbacks)
+        if is_ours:
+            _refuse_distribution(self, "fit")
+            _warn_if_backend_is_another()
+        is_shared = is_ours and world.size() > 1
+        with job_exit.bounded_end() as has_failed, FitContext(self, arguments) as active:
+            try:
+                if is_shared:
+                    active.exchange = fit_exchange.begin(active.called)
+                    arguments = active.arguments = validation_split.to_rank_fraction(arguments)
+                    active.at_end.callback(backends.require().begin_without_batch(self))
+                if is_ours:
+                    active.at_end.callback(active.data.watch(self))
+                    active.begin()
+                if isinstance(getattr(self, "optimizer", None), keras.optimizers.Optimizer):
+                    optimizer_hook.move_outwards(self.optimizer)
+                _attach(callbacks, self, epochs=arguments.get("epochs", 1))
+                history = original(self, **arguments)
+                active.succeed()
+            except BaseException as error:
+                if is_shared:
+                    has_failed(error)
+                raise
+        _warn_if_alone(active)
+        return history
+
+    return fit
+
+
+def _evaluate(original):
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def evaluate(self, *args, **kwargs):
+        bound = signature.bind_partial(self, *args, **kwargs)
+        arguments = bound.arguments
+        data = tuple(arguments.get(name) for name in ("x", "y", "sample_weight"))
+        with EvaluationContext(self, data) as active:
+            # Within a fit, Keras passes the fit's own list, which is already attached.
+            if context.of(self, FitContext) is None:
+                callbacks = callback_order.put_in_order(arguments.get("callbacks"))
+                arguments["callbacks"] = callbacks
+                if callback_order.has_first(callbacks):
+                    _refuse_distribution(self, "evaluate")
+                    if world.size() > 1:
+                        active.exchange = fit_exchange.begin(active.called)
+                _attach(callbacks, self)
+            return original(*bound.args, **bound.kwargs)
+
+    return evaluate
+
+
+def _refuse_distribution(model, method):
+    """Raises an error if a `keras.distribution` is set.
+
+    Keras would then divide the batches of each rank once more, on some versions without a word, and
+    on JAX move the variables to devices that easyddl does not know.
+    """
+    distribution = keras.distribution.distribution()
+    if distribution is not None:
+        raise ValueError(
+            "keras.distribution shares a step out to several devices, and easyddl to several ranks "
+            "of one device each. Leave keras.distribution.set_distribution out, or end it with "
+            f"keras.distribution.set_distribution(None) before {method}. Received: model "
+            f"{model.name!r} in {distribution}"
+        )
+
+
+def _warn_if_backend_is_another():
+    selected, used = os.environ.get("KERAS_BACKEND"), backends.name()
+    if selected and selected != used:
+        notices.tell_once(
+            "KERAS_BACKEND",
+            f"warning: KERAS_BACKEND is {selected!r}, but Keras uses {used!r}, because it was "
+            "imported before KERAS_BACKEND was set. Set KERAS_BACKEND before the script imports "
+            "Keras, TensorFlow, or a name of easyddl that needs Keras, as in `from easyddl import "
+            "split_data`.",
+        )
+
+
+def _warn_if_alone(fit):
+    is_alone = launched_process.is_rank_of_several() and fit.step is None
+    if is_alone and fit.has_trained_alone():
+        world.warn_at_end("fit", _TRAINED_ALONE)

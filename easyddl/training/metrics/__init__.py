@@ -1,0 +1,1 @@
+"""Metrics of the samples of all ranks."""

@@ -1,0 +1,120 @@
+"""The variables of a model in training: which of them are equal on all ranks, and which differ."""
+
+import keras
+
+from easyddl import backends
+from easyddl.collectives import arguments, objects, variables
+from easyddl.compat import keras_layer, keras_optimizer
+from easyddl.training.state.layer_state import batch_states
+from easyddl.training.state.moving_statistics import moving_statistics
+from easyddl.training.step import compiled_step
+from easyddl.training.step.inner_optimizers import inner_optimizers
+
+
+def optimizers(model):
+    """Returns the outermost optimizers of a model.
+
+    These are the optimizer of `compile`, those in the model's attributes, and those that its steps
+    have used. An optimizer inside another one is left out.
+    """
+    step = compiled_step.of(model)
+    found = [getattr(model, "optimizer", None), *vars(model).values()]
+    found += step.optimizers if step is not None else []
+    unique = {id(each): each for each in found if isinstance(each, keras.optimizers.Optimizer)}
+    inner = {id(each) for optimizer in unique.values() for each in inner_optimizers(optimizer)}
+    return [optimizer for key, optimizer in unique.items() if key not in inner]
+
+
+def accumulated_steps(model):
+    """Returns the number of steps of the optimizers that accumulate gradients.
+
+    Returns:
+        Integer; `None` if no optimizer accumulates gradients.
+    """
+    flat = [each for outer in optimizers(model) for each in (outer, *inner_optimizers(outer))]
+    accumulating = [each for each in flat if keras_optimizer.accumulators_of(each)]
+    counts = [int(keras_optimizer.steps_of(each).numpy()) for each in accumulating]
+    return max(counts) if counts else None
+
+
+def sync_from_rank(model, root_rank):
+    """Broadcasts the variables of a rank that has run all steps. Collective.
+
+    The moving statistics of each rank are left unchanged, because they come from its own batches.
+    Accumulated gradients become the mean of the ranks' accumulated gradients, so that none is lost.
+
+    Args:
+        model: A built Keras model in training.
+        root_rank: Integer. The rank whose variables all ranks receive.
+    """
+    variables.broadcast_variables(shared_variables(model), root_rank)
+    accumulated = [a for each in optimizers(model) for a in _accumulators(each)]
+    variables.average_variables(accumulated, "accumulated gradients")
+
+
+def shared_variables(model):
+    """Returns the variables that ranks with the same number of steps merge or compute alike.
+
+    Some layers' state among them may differ: see `layer_state.synced_at_epoch_end`.
+    """
+    accumulated = [a for each in optimizers(model) for a in _accumulators(each)]
+    differing = (*accumulated, *moving_statistics(model), *batch_states(model))
+    left_out = {id(variable) for variable in differing}
+    return [variable for variable in all_variables(model) if id(variable) not in left_out]
+
+
+def initial_variables(model):
+    """Returns the variables that are equal on all ranks at the beginning of a training."""
+    left_out = {id(variable) for variable in batch_states(model)}
+    return [variable for variable in all_variables(model) if id(variable) not in left_out]
+
+
+def all_variables(model):
+    """Returns the weights of a model, the variables of its optimizers, and its untracked state."""
+    of_optimizers = [v for each in optimizers(model) for v in each.variables]
+    return [*model.weights, *of_optimizers, *untracked_variables(model)]
+
+
+def untracked_variables(model):
+    """Returns the state of a model's layers that is no Keras variable, such as PyTorch's buffers.
+
+    Caches are left out.
+    """
+    return _untracked(model, lambda state: (*state.statistics, *state.counters, *state.others))
+
+
+def caches(model):
+    """Returns what modules compute from their configuration: PyTorch's non-persistent buffers."""
+    return _untracked(model, lambda state: state.caches)
+
+
+def caches_of_equal_shape(model):
+    """Returns the caches that have the same shape and dtype on all ranks. Collective.
+
+    A cache may have grown with the batches of each rank in an earlier fit.
+    """
+    mine = {
+        (i, arguments.comparable_name(each.path), each.shape, each.dtype): each
+        for i, each in enumerate(caches(model))
+    }
+    everywhere = set.intersection(*map(set, objects.allgather_object(list(mine))))
+    return [each for key, each in mine.items() if key in everywhere]
+
+
+def is_built(model):
+    """Returns whether all layers of a model have created their variables."""
+    return all(layer.built for layer in keras_layer.layers_of(model))
+
+
+def _untracked(model, select):
+    """Returns some of the untracked state of a model's layers, without duplicates."""
+    backend = backends.require()
+    states = [backend.untracked_state(layer) for layer in keras_layer.layers_of(model)]
+    return list({id(v): v for state in states for v in select(state)}.values())
+
+
+def _accumulators(optimizer):
+    """Returns the variables in which an optimizer and its inner optimizers accumulate gradients."""
+    all_optimizers = (optimizer, *inner_optimizers(optimizer))
+    found = [each for one in all_optimizers for each in keras_optimizer.accumulators_of(one)]
+    return [each for each in found if each is not None]

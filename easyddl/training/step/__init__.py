@@ -1,0 +1,1 @@
+"""The compiled training step: what it does with losses, gradients and optimizers."""

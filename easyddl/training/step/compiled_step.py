@@ -1,0 +1,226 @@
+"""The compiled training step of a model, which several fits share."""
+
+import contextlib
+import dataclasses
+import functools
+
+import numpy as np
+
+from easyddl import backends
+from easyddl.collectives import arrays, variables
+from easyddl.compat import keras_trainer, patches
+from easyddl.runtime import world
+from easyddl.steps import context
+from easyddl.steps.batch_weight import BatchWeight
+from easyddl.steps.join import Join
+from easyddl.training.step import loss_weight, optimizer_hook
+
+_ATTRIBUTE = "_easyddl_step"
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The arguments of `DDLCallback` that the compiled step depends on."""
+
+    bucket_bytes: int | None
+    sparse_as_dense: bool
+    scalar_losses: str | None
+
+
+class CompiledStep:
+    """The state of a model's compiled training step. All fits of the model share it.
+
+    Keras compiles a step once and uses it again in later fits, until the model is compiled again.
+    On TensorFlow a layer that is frozen between two fits is therefore still trained in the second
+    one. The step contains the numbers under which the ranks have registered its collectives, so the
+    registrations live as long as the step.
+
+    As a context manager it hooks the step for the length of one fit. An exception closes the step
+    together with the fit, because the ranks may have left its collectives at different points.
+
+    Args:
+        model: A compiled Keras model.
+        settings: `Settings`.
+        optimizer_hooks: Additional hooks of each optimizer: see `for_fit`.
+
+    Attributes:
+        join: The `Join` of the step's reducers.
+        weight: The `BatchWeight` of the step's batches.
+        meter: The `StepMeter` that counts the steps and their samples.
+        root_rank: Integer. The rank that broadcasts the variables of optimizers that a step
+            discovers; `None` if each rank keeps its own variables.
+        is_traced: Boolean. Whether a fit has had a batch, so that the step has its variables.
+        used_variables: List of the variables that the traced step uses, on TensorFlow.
+    """
+
+    def __init__(self, model, settings, optimizer_hooks=()):
+        self._model = model
+        self._settings = settings
+        self._compilation = keras_trainer.compilation_of(model)
+        self._exchange = context.exchange()
+        self.join = Join()
+        self.weight = BatchWeight(backends.require().is_current)
+        self.meter = backends.require().step_meter()
+        self.root_rank = None
+        self.is_traced = False
+        self.used_variables = []
+        self._optimizer_hooks = optimizer_hooks
+        self._hooks = contextlib.ExitStack()  # removed at the end of each fit
+        self._reducers = {}  # pairs of an optimizer and its reducer, by the optimizer's id
+        self._train_function = None
+        self._test_function = None
+
+    def attach(self):
+        """Stores the step in the model for later fits, until the step is closed."""
+        self._detach = patches.add(self._model, _ATTRIBUTE, self)
+
+    def is_valid(self, settings):
+        """Returns whether a fit with these settings can use the step that is already compiled."""
+        if self._exchange is not context.exchange():
+            return False  # its collectives belong to another one, which may be broken
+        compilation = keras_trainer.compilation_of(self._model)
+        return self._settings == settings and compilation is self._compilation
+
+    @property
+    def optimizers(self):
+        """The optimizers that are known to apply gradients in the step."""
+        return [optimizer for optimizer, _ in self._reducers.values()]
+
+    def hook(self, optimizer):
+        """Makes an optimizer average its gradients until the fit ends."""
+        is_new = id(optimizer) not in self._reducers
+        if is_new:
+            reducer = optimizer_hook.create_reducer(
+                optimizer,
+                self.weight,
+                self._settings.bucket_bytes,
+                self._settings.sparse_as_dense,
+            )
+            self._reducers[id(optimizer)] = optimizer, reducer
+        self._hooks.callback(optimizer_hook.hook(optimizer, self._reducers[id(optimizer)][1]))
+        for hook in self._optimizer_hooks:
+            self._hooks.callback(hook(optimizer))
+        if is_new and self.join.is_in_step:
+            self._broadcast_variables(optimizer)
+
+    def _broadcast_variables(self, optimizer):
+        """Broadcasts the variables of an optimizer that a step has discovered."""
+        outside = backends.require().outside_of_step()
+        if world.size() > 1 and optimizer.built and None not in (self.root_rank, outside):
+            with outside:
+                variables.broadcast_variables(optimizer.variables, self.root_rank)
+
+    def save_train_function(self):
+        """Stores the train function for later fits.
+
+        Call it after Keras has created the function, and before anything wraps it.
+        """
+        self._train_function = backends.require().unwrapped(self._model.train_function)
+
+    def noting_variables(self, train_step):
+        """Wraps a `train_step` so that `used_variables` contains what a trace of it uses."""
+
+        @functools.wraps(train_step)
+        def step(*arguments):
+            result = train_step(*arguments)
+            self.used_variables = backends.require().variables_of_trace() or self.used_variables
+            return result
+
+        return step
+
+    def __enter__(self):
+        self.join.begin_fit()
+        self.root_rank = None
+        self._hooks.callback(self.weight.clear)
+        self._hooks.callback(
+            loss_weight.hook(self._model, self.weight, self._settings.scalar_losses)
+        )
+        self._model.train_function = self._train_function
+        if loss_weight.changes_test_function(self._model):
+            self._model.test_function = self._test_function
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        self._hooks.close()
+        # A later fit without easyddl's callbacks must compile a step without collectives.
+        self._model.train_function = None
+        if loss_weight.changes_test_function(self._model):
+            self._test_function = backends.require().unwrapped(self._model.test_function)
+            self._model.test_function = None
+        if kind is not None:
+            self.close()
+
+    def close(self):
+        """Closes the step's collectives. The next fit compiles another step."""
+        if of(self._model) is self:
+            self._detach()
+        self.join.close()
+        for _, reducer in self._reducers.values():
+            reducer.close()
+        self._reducers.clear()
+
+
+def current():
+    """Returns the step that the innermost fit is running or tracing; `None` if there is none."""
+    step = context.step()
+    return step if step is not None and step.join.is_in_step else None
+
+
+def of(model):
+    """Returns the step that the model's fits share; `None` if there is none."""
+    return vars(model).get(_ATTRIBUTE)
+
+
+def drop(model):
+    """Closes the model's step, so that the next fit compiles another one. Collective."""
+    if of(model) is not None:
+        of(model).close()
+
+
+def drop_constants(model):
+    """Drops the model's compiled functions, which contain values of layers that have changed.
+
+    These are the step of its fits, and the functions of `evaluate` and `predict`. Collective.
+    """
+    drop(model)
+    drop_test_constants(model)
+
+
+def drop_test_constants(model):
+    """Makes `evaluate` and `predict` compile their functions again: see `drop_constants`."""
+    model.test_function = None
+    model.predict_function = None
+
+
+def for_fit(model, settings, optimizer_hooks=()):
+    """Returns the step for a new fit: the existing one if it is valid on all ranks, or a new one.
+
+    The function is a collective.
+
+    Args:
+        model: A compiled Keras model.
+        settings: `Settings`.
+        optimizer_hooks: Functions that take an optimizer, hook it for the length of the fit, and
+            return a function that removes the hook.
+
+    Raises:
+        RuntimeError: If another fit of the same model is active.
+    """
+    existing = of(model)
+    if existing is not None and any(each.step is existing for each in context.active()):
+        raise RuntimeError(
+            "model.fit() was called while another fit of the same model is active, for example by "
+            "a callback. The ranks cannot distinguish the steps of the two fits. Call it after "
+            f"the other fit. Received: model {model.name!r}"
+        )
+    is_valid = existing is not None and existing.is_valid(settings)
+    if world.size() > 1:
+        # If only one rank compiled a new step, it would wait for the others to register its
+        # collectives.
+        is_valid = bool(arrays.allreduce(np.array(is_valid), op="min"))
+    if is_valid:
+        return existing
+    drop(model)
+    step = CompiledStep(model, settings, optimizer_hooks)
+    step.attach()
+    return step

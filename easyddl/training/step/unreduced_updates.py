@@ -1,0 +1,101 @@
+"""Updates outside of fits whose gradients are not reduced.
+
+`train_on_batch` and the script's own loops apply gradients without a `DDLCallback`. The ranks then
+train alone, unless the optimizer is a `DistributedOptimizer`, or the script has passed as many
+numbers to the other ranks since the last update as there are gradients. A single update, such as
+one that tries out whether a step runs, is not reported. What the script reduces without easyddl, as
+with mpi4py, is not seen.
+"""
+
+import contextlib
+import functools
+import math
+
+from easyddl.collectives.passed_numbers import passed
+from easyddl.hosts import launched_process
+from easyddl.runtime import world
+from easyddl.steps import context
+
+_TEXT = (
+    "easyddl: warning: {what} applied gradients outside of model.fit() without reducing them"
+    "{since}: every rank trained alone, unless the script averages without easyddl. {advice}"
+)
+
+_OF_KERAS = (
+    "Wrap the optimizer before the model is compiled, as in "
+    "`optimizer=ddl.DistributedOptimizer(keras.optimizers.SGD(...))`, or reduce the gradients by "
+    "ddl.allreduce()."
+)
+
+
+class _Update(context.Scope):
+    """An update that was noted, while it runs."""
+
+
+class _UpdatesAlone:
+    """The updates of the script that were not reduced, since it last averaged as many numbers."""
+
+    def __init__(self):
+        self._count = 0
+        self._most = 0  # gradients of one of them
+        self._have_averaged = False
+
+    def note(self, size, what, advice):
+        self._count += 1
+        self._most = max(self._most, size)
+        passed.when_passed(self._most, self._end)
+        if self._count > 1:
+            since = ", after it last averaged the weights" if self._have_averaged else ""
+            text = _TEXT.format(what=what, since=since, advice=advice)
+            world.warn_at_end("update", text)
+
+    def _end(self):
+        """Withdraws the warning: the script has averaged the weights."""
+        self.__init__()
+        self._have_averaged = True
+        world.warn_at_end("update", "")
+
+
+_alone = _UpdatesAlone()
+
+
+@contextlib.contextmanager
+def noted(gradients):
+    """Notes an update of a Keras optimizer that has no hook and runs in no step of a fit.
+
+    As a context it lasts while the update runs, because this may call another method of the
+    optimizer, or an inner optimizer.
+
+    Args:
+        gradients: List of gradients; `None` for variables without one. It is empty if another
+            method, which this one calls, has them.
+    """
+    if not gradients:
+        yield
+        return
+    if not context.active(_Update):
+        _note(gradients, "a Keras optimizer", _OF_KERAS)
+    with _Update():
+        yield
+
+
+def note_native(gradients):
+    """Notes an update of an optimizer of the framework itself: see `Backend.on_native_update`."""
+    # A fit whose steps use such an optimizer warns itself.
+    if not context.active():
+        advice = "Reduce the gradients by ddl.allreduce(), or use a Keras optimizer."
+        _note(gradients, "an optimizer of the framework", advice)
+
+
+@functools.cache
+def _is_rank_of_several():
+    return launched_process.is_rank_of_several()
+
+
+def _note(gradients, what, advice):
+    # A fit without easyddl's callbacks warns itself.
+    if not _is_rank_of_several() or any(fit.step is None for fit in context.active()):
+        return
+    size = sum(math.prod(each.shape) for each in gradients if each is not None)
+    if size and not passed.take(size):
+        _alone.note(size, what, advice)
