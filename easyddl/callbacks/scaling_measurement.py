@@ -69,7 +69,7 @@ class ScalingMeasurement:
             )
 
         fit.step_ends.watch(begin_step)
-        fit.on_success(lambda: self._report(self._gather()[0], None))
+        fit.on_success(lambda: self._report(objects.allgather_object(self._recorder.steps), None))
         if world.size() > 1:
             fit.on_steps_end(lambda: self._end_epoch(fit))
 
@@ -89,16 +89,11 @@ class ScalingMeasurement:
         is_late = self.step.meter.steps >= self._most
         return is_late or are_enough(self._recorder.steps, self._batches)
 
-    def _gather(self):
-        """Gathers the steps of all ranks so far, and whether they are enough. Collective."""
-        own = self._recorder.steps, self._is_enough()
-        ranks, enough = zip(*objects.allgather_object(own), strict=True)
-        return list(ranks), any(enough)
-
     def _end_epoch(self, fit):
         """Ends the job after an epoch's steps, if they are enough. Called on all ranks together."""
-        ranks, is_enough = self._gather()
-        if is_enough:
+        own = self._recorder.steps, self._is_enough()
+        ranks, enough = zip(*objects.allgather_object(own), strict=True)
+        if any(enough):
             self._finish(fit, ranks)
 
     def _finish(self, fit, ranks):
