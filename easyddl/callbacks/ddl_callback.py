@@ -169,7 +169,7 @@ class DDLCallback(FreshCopy, callback_order.First, keras.callbacks.Callback):
                 "easyddl hooks the optimizer. Call it there, or wrap the optimizer in "
                 "`ddl.DistributedOptimizer` and leave DDLCallback out."
             )
-        shared_fit.begin_steps(fit)
+        shared_fit.begin_steps(fit, self.params.get("steps"))
 
     def after_first_step(self, fit):
         global_batch.warn(fit)

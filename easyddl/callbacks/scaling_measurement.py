@@ -86,21 +86,16 @@ class ScalingMeasurement(FitEvents):
         is_late = self.step.meter.steps >= self._most
         return is_late or are_enough(self._recorder.steps, self._batches)
 
-    def _gather(self):
-        """Gathers the steps of all ranks so far, and whether they are enough. Collective."""
-        own = self._recorder.steps, self._is_enough()
-        ranks, enough = zip(*objects.allgather_object(own), strict=True)
-        return list(ranks), any(enough)
-
     def after_steps(self, fit):
         """Ends the job after an epoch's steps, if they are enough."""
-        ranks, is_enough = self._gather()
-        if is_enough:
+        own = self._recorder.steps, self._is_enough()
+        ranks, enough = zip(*objects.allgather_object(own), strict=True)
+        if any(enough):
             self._finish(fit, ranks)
 
     def after_fit(self, fit):
         """Reports the steps of a fit that has ended by itself."""
-        self._report(self._gather()[0], None)
+        self._report(objects.allgather_object(self._recorder.steps), None)
 
     def _finish(self, fit, ranks):
         with world.activity("reading batches for easyddl scaling"):

@@ -1,6 +1,13 @@
 """The hosts that the options `-H` and `--hostfile` of a command name."""
 
 
+def add_arguments(parser, hosts, file="the same, from a hostfile"):
+    """Adds `-H` and `--hostfile` with their help."""
+    named = parser.add_mutually_exclusive_group()
+    named.add_argument("-H", "--hosts", metavar="h1:4,h2:4", help=hosts)
+    named.add_argument("--hostfile", metavar="FILE", help=file)
+
+
 def listed(options):
     """Returns the named hosts.
 

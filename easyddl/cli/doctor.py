@@ -15,9 +15,7 @@ SUMMARY = "examine hosts and the links between them, and report problems"
 
 def add_arguments(parser):
     """Adds the arguments of `easyddl doctor`."""
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("-H", dest="hosts", metavar="HOSTS", help="the hosts, such as h1,h2:4,h3")
-    where.add_argument("--hostfile", metavar="FILE", help="a file with a host on each line")
+    _hosts.add_arguments(parser, "the hosts to examine, such as h1,h2:4,h3")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument(
         "--racks",

@@ -27,12 +27,9 @@ def add_arguments(parser):
         help="the network: a file whose name ends in .toml, or Slurm's topology.conf (default: "
         "measure it between the hosts of -H or --hostfile)",
     )  # fmt: skip
-    named = parser.add_mutually_exclusive_group()
-    named.add_argument(
-        "-H", "--hosts", metavar="h1:4,h2:4",
-        help="the hosts of the job, in the order to compare with (default: all of the network)",
-    )  # fmt: skip
-    named.add_argument("--hostfile", metavar="FILE", help="the same, from a hostfile")
+    _hosts.add_arguments(
+        parser, "the hosts of the job, in the order to compare with (default: all of the network)"
+    )
     parser.add_argument(
         "--size", type=_quantity("size"), default=16e6, metavar="SIZE",
         help="the bytes of the allreduce, as in '64 MB' (default: 16 MB)",

@@ -9,8 +9,6 @@ from easyddl.doctor.remote_agent import RemoteAgent
 from easyddl.transport import protocol
 from easyddl.transport.listener import Listener
 
-_HOST = 30  # seconds within which an agent must name its host
-
 
 class Coordinator:
     """Listens for agents. Use it as a context manager: the agents end with the context.
@@ -26,8 +24,7 @@ class Coordinator:
         self.token = secrets.token_hex(16)
         self._selector = selectors.DefaultSelector()
         server = socket.create_server(("", 0), backlog=256)
-        kinds = [protocol.MESSAGES]
-        self._listener = Listener(self._selector, server, self.token, kinds, first=_HOST)
+        self._listener = Listener(self._selector, server, self.token, [protocol.MESSAGES])
         self.port = self._listener.port
 
     def __enter__(self):

@@ -13,7 +13,7 @@ from easyddl.machine import process_tree
 from easyddl.machine.packages import version_of
 from easyddl.runtime import keras_backend, mpi_library
 
-_CHECK_MPI = [sys.executable, "-m", "easyddl.doctor.software"]
+_PRINT_MPI = [sys.executable, "-m", "easyddl.doctor.software"]
 _BACKENDS = {
     "tensorflow": ("tensorflow", "tensorflow-cpu"),
     "jax": ("jax",),
@@ -89,7 +89,7 @@ def _mpi():
     own = os.getpid()
     try:
         done = subprocess.run(
-            _CHECK_MPI, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            _PRINT_MPI, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
             timeout=_TIMEOUT, preexec_fn=lambda: process_tree.die_with_parent(own),
         )  # fmt: skip
     except subprocess.TimeoutExpired:

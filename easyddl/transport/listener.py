@@ -5,7 +5,6 @@ import errno
 import functools
 import selectors
 import socket
-import time
 import typing
 
 from easyddl.transport import protocol
@@ -47,18 +46,15 @@ class Listener:
         token: String.
         kinds: Sequence. The kinds of connections that clients may claim: see `protocol`.
         largest: Integer. As for `Connection`.
-        first: Float. The seconds within which a client must send its first message; `None` for no
-            limit.
     """
 
-    def __init__(self, selector, server, token, kinds, largest=protocol.LARGEST, first=None):
+    def __init__(self, selector, server, token, kinds, largest=protocol.LARGEST):
         self.port = server.getsockname()[1]
         self._selector = selector
         self._server = server
-        self._token, self._kinds = token, kinds
-        self._largest, self._first = largest, first
+        self._token, self._kinds, self._largest = token, kinds, largest
         self._pending = {}  # clients in the handshake, as keys, the oldest first
-        self._silent = {}  # by connection without a first message: the time of its handshake
+        self._silent = set()  # connections without a first message
         self._arrived = collections.deque()
         self._is_accepting = False
         server.setblocking(False)
@@ -71,10 +67,6 @@ class Listener:
         """
         for client in [each for each in self._pending if each.is_late]:
             self._refuse(client)
-        if self._first is not None:
-            limit = time.monotonic() - self._first
-            for connection in [each for each, since in self._silent.items() if since < limit]:
-                self._drop(connection)
         self._resume()
         while self._arrived:  # arrivals that the caller does not consume are left for `close`
             yield self._arrived.popleft()
@@ -144,7 +136,7 @@ class Listener:
             self._arrived.append(Arrival(*client.claim, client.socket))
             return
         connection = Connection(client.socket, self._largest)
-        self._silent[connection] = time.monotonic()
+        self._silent.add(connection)
         hear = functools.partial(self._hear, connection, client.claim)
         connection.watch(self._selector, hear)
 
@@ -155,13 +147,13 @@ class Listener:
             self._drop(connection)
             return
         if messages:
-            del self._silent[connection]
+            self._silent.remove(connection)
             connection.unwatch()
             header = messages[0].header
             self._arrived.append(Arrival(*claim, connection.socket, connection, header))
 
     def _drop(self, connection):
-        del self._silent[connection]
+        self._silent.remove(connection)
         connection.close()
 
     def _refuse(self, client):

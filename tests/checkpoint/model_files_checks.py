@@ -321,8 +321,8 @@ def check_checkpoints_of_easyddl_write_once(folder):
         model.fit(x, x.sum(1), verbose=0, epochs=2, callbacks=both(own, plain))
     finally:
         atomic_files.write_entries = write
-    real = os.path.realpath(folder / "plain.keras")
-    assert written == ([real] * 2 if RANK == 0 else []), written
+    real = [os.path.realpath(folder / f"{name}.keras") for name in names]
+    assert written == (real * 2 if RANK == 0 else []), written
     for name in names:
         saved = keras.saving.load_model(folder / f"{name}.keras").get_weights()
         for weight, expected in zip(saved, model.get_weights(), strict=True):

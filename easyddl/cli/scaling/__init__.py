@@ -44,9 +44,7 @@ def add_arguments(parser):
         help="the numbers of ranks (default: 1, 2, 4 and so on, up to the number that `easyddl "
         "run` starts by default)",
     )  # fmt: skip
-    named = parser.add_mutually_exclusive_group()
-    named.add_argument("-H", "--hosts", metavar="h1:4,h2:4", help="as for easyddl run")
-    named.add_argument("--hostfile", metavar="FILE", help="as for easyddl run")
+    _hosts.add_arguments(parser, "as for easyddl run", "as for easyddl run")
     parser.add_argument(
         "--steps", type=_steps, default=30, metavar="N",
         help="steps to measure at each number of ranks (default: 30)",
@@ -69,7 +67,7 @@ def run(options):
         The exit status: 0, or the status of a job that failed, or 1 if a job cannot be measured, or
         2 if the options are wrong.
     """
-    from easyddl.cli.scaling import scaling_job
+    from easyddl.cli.scaling import scaling_job, scaling_report
 
     program = options.program[options.program[:1] == ["--"] :]
     if not program:
@@ -89,7 +87,10 @@ def run(options):
     except scaling_job.JobFailed as failure:
         print(f"easyddl scaling: {failure}", file=sys.stderr)
         return failure.status
-    _write(measurements, program, options)
+    if options.json is not None:
+        _output_files.write_json(scaling_report.as_json(measurements, program), options.json)
+    if options.plot is not None:
+        scaling_report.plot(measurements, program, options.plot)
     return 0
 
 
@@ -139,13 +140,3 @@ def _measure(numbers, program, options):
     few = scaling_report.too_few(measurements, options.steps)
     say("\n".join(["", *few, scaling_verdict.sentence(measurements)]))
     return measurements
-
-
-def _write(measurements, program, options):
-    from easyddl.cli.scaling import scaling_report
-
-    if options.json is not None:
-        content = scaling_report.as_json(measurements, program)
-        _output_files.write_json(content, options.json)
-    if options.plot is not None:
-        scaling_report.plot(measurements, program, options.plot)

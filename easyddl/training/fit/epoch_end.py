@@ -2,10 +2,15 @@
 
 from easyddl import backends
 from easyddl.collectives import objects
-from easyddl.runtime import world
+from easyddl.runtime import console, settled_errors, world
 from easyddl.training.agreement import epoch_logs
 from easyddl.training.metrics import evaluation
 from easyddl.training.state import layer_state, model_state, moving_statistics
+
+_ADVICE = (
+    'Give all ranks the same number of batches, or pass DDLCallback(uneven="join") to train on all '
+    'batches. Received: uneven="error"'
+)
 
 
 def end_steps(fit, uneven):
@@ -37,6 +42,20 @@ def end_steps(fit, uneven):
     model.stop_training = state.stop
 
 
+def require_equal_steps(steps):
+    """Raises the error of `uneven="error"` before the first step, if the ranks know their steps.
+
+    Args:
+        steps: List of integers, by rank; `None` where a rank does not know it.
+    """
+    if None not in steps and len(set(steps)) > 1:
+        raise settled_errors.settled(
+            RuntimeError(
+                f"The ranks have different numbers of batches: {console.by_rank(steps)}. {_ADVICE}"
+            )
+        )
+
+
 def _sync_unequal_ranks(model, steps, uneven, epoch):
     """Synchronizes ranks that have taken different numbers of steps.
 
@@ -51,9 +70,7 @@ def _sync_unequal_ranks(model, steps, uneven, epoch):
     if short and uneven == "error":
         raise RuntimeError(
             f"Ranks {', '.join(short)} of {world.size()} ran out of batches in epoch "
-            f"{epoch + 1} of model.fit() before the others. Give all ranks the same number of "
-            'batches, or pass DDLCallback(uneven="join") to train on all batches. Received: '
-            'uneven="error"'
+            f"{epoch + 1} of model.fit() before the others. {_ADVICE}"
         )
     if short:
         model_state.sync_from_rank(model, root_rank=steps.index(most))

@@ -1,9 +1,11 @@
 """Makes a fit or an evaluation one of all ranks: what hooks the model, and checks it at the end."""
 
 from easyddl import backends
+from easyddl.collectives import objects
 from easyddl.runtime import notices, world
 from easyddl.steps.batch_weight import BatchWeight
 from easyddl.training.agreement import layer_arrays, replicas
+from easyddl.training.fit import epoch_end
 from easyddl.training.metrics import metrics_hook
 from easyddl.training.state import adapted_layers, layer_state, model_state
 from easyddl.training.step import compiled_step, loss_weight, optimizer_classes
@@ -40,12 +42,19 @@ def begin(fit, optimizer_hooks):
     _ = fit.meter
 
 
-def begin_steps(fit):
-    """Wraps the train function that Keras has created for a fit."""
+def begin_steps(fit, steps):
+    """Wraps the train function that Keras has created for a fit. Collective.
+
+    Args:
+        fit: `FitContext`.
+        steps: Integer. This rank's number of steps in an epoch; `None` if it is unknown.
+    """
     fit.step.save_train_function()
     fit.step_ends.begin_fit(fit.model)
     if world.size() == 1:
         return
+    if fit.first.uneven == "error":
+        epoch_end.require_equal_steps(objects.allgather_object(steps))
     fit.watch_steps()
     if fit.last is None:
         notices.tell(
