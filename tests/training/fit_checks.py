@@ -805,7 +805,7 @@ def check_a_fit_of_one_rank_alone_is_named():
         return
     model = new_model()
     error = fails(lambda: fit(model) if RANK == 0 else ddl.barrier())
-    assert "Rank 0 called model.fit() (in " in str(error), error
+    assert "Rank 0 called model.fit() (at its start)" in str(error), error
     assert "called barrier()." in str(error), error
 
 
