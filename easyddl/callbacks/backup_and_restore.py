@@ -352,7 +352,7 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
             fit.exchange_first_batch()
             fit.at_end.callback(setattr, self.model, "train_function", None)
 
-    def before_first_batch(self, fit, spec):
+    def before_first_batch(self, fit: Any, spec: Any) -> None:
         if self._restored:
             self._begin_metrics(spec)
 

@@ -171,13 +171,13 @@ class DDLCallback(FreshCopy, callback_order.First, keras.callbacks.Callback):
             )
         shared_fit.begin_steps(fit, self.params.get("steps"))
 
-    def after_first_step(self, fit):
+    def after_first_step(self, fit: Any) -> None:
         global_batch.warn(fit)
 
-    def after_steps(self, fit):
+    def after_steps(self, fit: Any) -> None:
         epoch_end.end_steps(fit, self.uneven)
 
-    def after_fit(self, fit):
+    def after_fit(self, fit: Any) -> None:
         if world.size() > 1:
             shared_fit.end(fit)
 

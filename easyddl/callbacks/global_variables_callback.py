@@ -85,7 +85,7 @@ class DDLGlobalVariablesCallback(FreshCopy, callback_order.Last, keras.callbacks
         epoch = objects.broadcast_object(mine, self.root_rank)
         keras_trainer.set_initial_epoch(self.model, epoch)
 
-    def before_first_batch(self, fit, spec):
+    def before_first_batch(self, fit: Any, spec: Any) -> None:
         if not self._builds_late:
             return
         self._builds_late = False
@@ -95,7 +95,7 @@ class DDLGlobalVariablesCallback(FreshCopy, callback_order.Last, keras.callbacks
             _require_batches_on_all_ranks(fit)
             self._broadcasts_late = True
 
-    def after_first_step(self, fit):
+    def after_first_step(self, fit: Any) -> None:
         """Broadcasts the variables that only the first step could create."""
         if not self._broadcasts_late:
             return
@@ -140,7 +140,7 @@ class DDLGlobalVariablesCallback(FreshCopy, callback_order.Last, keras.callbacks
         if fit is not None:
             fit.random_states = states
 
-    def after_fit(self, fit):
+    def after_fit(self, fit: Any) -> None:
         if fit.random_states is not None:
             fit.random_states.sync_from_root()
 

@@ -4,6 +4,8 @@ A library that calls `fit`, such as KerasTuner, may add callbacks of its own at 
 user's list. So the user cannot be responsible for the order.
 """
 
+from typing import Any
+
 import keras
 
 from easyddl.runtime import notices
@@ -15,7 +17,7 @@ class FitEvents:
     A fit calls each method on all ranks together, in the order of its `listeners`.
     """
 
-    def before_first_batch(self, fit, spec):
+    def before_first_batch(self, fit: Any, spec: Any) -> None:
         """Called before the first step, if `fit.exchange_first_batch()` has been called.
 
         Args:
@@ -23,13 +25,13 @@ class FitEvents:
             spec: The structure of the batches, in the backend's form.
         """
 
-    def after_first_step(self, fit):
+    def after_first_step(self, fit: Any) -> None:
         """Called as soon as the first step has run, or has started."""
 
-    def after_steps(self, fit):
+    def after_steps(self, fit: Any) -> None:
         """Called in each epoch after its last step and before its validation."""
 
-    def after_fit(self, fit):
+    def after_fit(self, fit: Any) -> None:
         """Called after Keras's `fit` has returned, if no rank has raised an error."""
 
 
