@@ -63,7 +63,7 @@ def is_chosen(backend, script, number):
         return backend in backends_of(script)
     if script in QUICK:
         return backend in ("tensorflow", "torch")
-    return backend == "torch" or number % 3 == ("tensorflow", "jax").index(backend)
+    return backend == "torch" or number % 3 == ("jax", "tensorflow").index(backend)
 
 
 def marks_of(backend, script):
