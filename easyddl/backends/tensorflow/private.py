@@ -1,5 +1,7 @@
 """Every private name of TensorFlow that easyddl uses. TensorFlow 2.16 to 2.21 have all of them."""
 
+import random
+
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.python.checkpoint import checkpoint
@@ -23,9 +25,16 @@ def op_seed_state():
     return context.context()._rng.getstate()
 
 
-def set_op_seed_state(state):
-    """Restores what `op_seed_state` returned."""
-    context.context()._rng.setstate(state)
+def set_op_seeds(seed, state):
+    """Restores what `global_seed` and `op_seed_state` returned; `None` for the first state.
+
+    `tf.random.set_seed` would also clear TensorFlow's caches, so that each compiled function is
+    prepared again.
+    """
+    here = context.context()
+    here._seed, here._rng = seed, random.Random(seed)
+    if state is not None:
+        here._rng.setstate(state)
 
 
 def checkpoint_writer():

@@ -28,10 +28,7 @@ class TensorFlowRandomStates(Backend):
         return None if seed is None else (seed, private.op_seed_state())
 
     def set_op_seeds(self, seeds):
-        seed, state = seeds
-        tf.random.set_seed(seed)
-        if state is not None:
-            private.set_op_seed_state(state)
+        private.set_op_seeds(*seeds)
 
     def draw_seed(self):
         return int(tf.random.uniform((), maxval=2**31 - 1, dtype=tf.int32))
