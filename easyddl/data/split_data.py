@@ -101,8 +101,8 @@ def split_data(
             shuffled.
         TypeError: If the data have no length or are of an unsupported type, or if an argument is
             of a wrong type.
-        RuntimeError: On all ranks, if they pass a `tf.data.Dataset` that was shuffled with seeds
-            that differ by rank.
+        ValueError: On all ranks, if they pass a `tf.data.Dataset` that was shuffled with seeds that
+            differ by rank.
 
     Example:
     ```python

@@ -2,15 +2,23 @@
 
 import tensorflow as tf
 
+from easyddl.collectives import differences
 from easyddl.data import tf_graph
 from easyddl.data.shard import EPOCH
-from easyddl.runtime import world
+from easyddl.steps import context
 
 # tf.data's classes whose function determines which elements there are.
 _FILTERS = ("_FilterDataset", "_TakeWhileDataset")
 
 _SPLIT_FIRST = (
     "Split the dataset before it is shuffled, as in `ddl.split_data(dataset).shuffle(...)`, or "
+)
+
+_SEEDS = differences.Subject(
+    "The ranks shuffled a tf.data.Dataset, or drew random numbers in it, with different seeds, so "
+    f"that their shards would overlap. {_SPLIT_FIRST}set the same seeds on all ranks: `seed` of "
+    "`shuffle`, of `image_dataset_from_directory` and the like, or tf.random.set_seed().",
+    is_error=True,
 )
 
 
@@ -117,10 +125,8 @@ def _check_order(dataset):
     draws = list(_draws(dataset))
     seeds = [pair for _, pair in draws]
     if seeds:
-        world.agree(
-            "split_data() of a tf.data.Dataset that was shuffled, or drew random numbers, before. "
-            f"{_SPLIT_FIRST}set the same seeds on all ranks. Its seeds are {seeds}"
-        )
+        with context.Call("split_data() of a tf.data.Dataset"):
+            _SEEDS.compare(differences.gather({"seeds": seeds})["seeds"])
     unseeded = [kind for kind, pair in draws if pair == (0, 0)]
     if "shuffle" in unseeded:
         raise ValueError(

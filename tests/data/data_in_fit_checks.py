@@ -212,7 +212,7 @@ def check_shuffles_before_are_alike_on_all_ranks():
         assert_is_everything(epoch, 24 * SIZE)
     assert epochs[0] != epochs[1]
     if SIZE > 1:
-        text = fails(RuntimeError, lambda: ddl.split_data(shuffled(RANK)))
+        text = fails(ValueError, lambda: ddl.split_data(shuffled(RANK)))
         assert "Split the dataset before it is shuffled" in text
         text = fails(ValueError, lambda: ddl.split_data(shuffled(None)))
         assert "pass the same `seed` to `shuffle`" in text
