@@ -52,7 +52,8 @@ class RemoteAgent:
             except TimeoutError:
                 self.lost = f"no answer within {_TIMEOUT} seconds"
             except ConnectionLost as error:
-                is_end = str(error) == ENDED
+                # The kernel resets the connection of a process that ends without reading a question.
+                is_end = str(error) == ENDED or isinstance(error.__cause__, ConnectionResetError)
                 self.lost = "its agent ended" if is_end else f"the connection broke: {error}"
         if self.lost is not None:
             raise AgentLostError(self.lost)
