@@ -52,7 +52,7 @@ class RemoteAgent:
             except TimeoutError:
                 self.lost = f"no answer within {_TIMEOUT} seconds"
             except ConnectionLost as error:
-                # The kernel resets the connection of a process that ends without reading a question.
+                # The kernel resets the connection if the process ends with a question unread.
                 is_end = str(error) == ENDED or isinstance(error.__cause__, ConnectionResetError)
                 self.lost = "its agent ended" if is_end else f"the connection broke: {error}"
         if self.lost is not None:
