@@ -10,8 +10,8 @@ import functools
 _MARK = "_easyddl_settled_in"
 
 _latest = 0  # the number of the function that `call` entered last
-_unheard = None  # the `give_up` of an error of which the other ranks have not heard yet
-_unheard_error = None  # that error
+_pending = None  # a pending `give_up`, which must run before the next collective
+_pending_error = None  # its error
 
 
 def settled(error):
@@ -36,9 +36,9 @@ def postpone(give_up, error):
         give_up: Function of the exception.
         error: The exception.
     """
-    global _unheard, _unheard_error
-    _unheard_error = error
-    _unheard = give_up
+    global _pending, _pending_error
+    _pending_error = error
+    _pending = give_up
 
 
 def call(function, give_up, *args, **kwargs):
@@ -54,9 +54,9 @@ def call(function, give_up, *args, **kwargs):
         *args: Passed to the function.
         **kwargs: Passed to the function.
     """
-    global _latest, _unheard, _unheard_error
-    if _unheard is not None:
-        _unheard(_unheard_error)
+    global _latest, _pending, _pending_error
+    if _pending is not None:
+        _pending(_pending_error)
         postpone(None, None)
     _latest += 1
     number = _latest
@@ -67,8 +67,8 @@ def call(function, give_up, *args, **kwargs):
     except BaseException as error:
         try: _give_up(give_up, error, number)  # noqa: E701
         except BaseException:
-            _unheard_error = error
-            _unheard = give_up
+            _pending_error = error
+            _pending = give_up
             raise
         raise
     # fmt: on

@@ -71,7 +71,7 @@ def make(request, placement, variables):
     _check_groups(placement, found, variables)
     if kind is not None and (kind == "openmpi") != found.is_open_mpi:
         raise RuntimeError(
-            f"`--launcher {kind}` does not fit to {found.mpirun}, which is of {found.family}."
+            f"`--launcher {kind}` does not match {found.mpirun}, which is of {found.family}."
         )
     line = _open_mpi if found.is_open_mpi else _hydra
     return line(request, placement, found, variables)

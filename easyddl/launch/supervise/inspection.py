@@ -50,13 +50,13 @@ class Inspections:
         """Returns whether no inspection runs."""
         return all(each.has_ended() for each in self._running.values())
 
-    def lacks(self, names):
-        """Returns sentences about what hosts lack, so that no rank can start on them.
+    def problems_of(self, names):
+        """Returns sentences about the hosts on which no rank can start.
 
         Args:
             names: List of strings. The hosts.
         """
-        return " ".join(filter(None, (each.lack() for each in self._of(names))))
+        return " ".join(filter(None, (each.problem() for each in self._of(names))))
 
     def findings(self, names, reported):
         """Returns sentences about all findings on hosts. It may look up the hosts' names.
@@ -135,15 +135,15 @@ class _Inspection:
         """Returns whether the inspection has ended."""
         return self._program is None or self._program.has_ended()
 
-    def lack(self):
-        """Returns a sentence about what the host certainly lacks; empty if it lacks nothing."""
+    def problem(self):
+        """Returns why no rank can start here, as a sentence; empty if nothing is wrong for sure."""
         done, reason = self._read()
         if not done or done[-1] in (host_check.EASYDDL, host_check.REACHED):
             return ""
         # ssh exits with status 255 when it has lost its connection.
         if not self.has_ended() or not 0 < self._program.status < 128:
             return ""
-        return _lack(done[-1], self.host, f" ({reason})" if reason else "")
+        return _problem_after(done[-1], self.host, f" ({reason})" if reason else "")
 
     def host_id(self):
         """Returns the id that the host has told; empty before."""
@@ -163,7 +163,7 @@ class _Inspection:
             )
         if not ended:
             return f"Host {self.host} is slow: its inspection has not ended."
-        return self.lack()
+        return self.problem()
 
     def _no_login(self, reason, ended):
         program = f"`{os.path.basename(self._shell)} {self.host}`"
@@ -194,8 +194,8 @@ class _Inspection:
             self._program.close()
 
 
-def _lack(last, host, told):
-    """Returns a sentence about what a host lacks, by the last step that has succeeded."""
+def _problem_after(last, host, told):
+    """Returns a sentence about why no rank can start, by the last step that has succeeded."""
     if last == host_check.LOGIN:
         return (
             f"Host {host} cannot use the directory {os.getcwd()}, in which the job was started"

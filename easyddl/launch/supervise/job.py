@@ -183,7 +183,7 @@ class Job:
                 self._fail_without_launcher(reports, inspections)
             if time.monotonic() > begun + min(_LATE, timeout / 4):
                 inspections.begin(self._absent())
-                self._fail_if_hosts_lack(inspections)
+                self._fail_if_no_rank_can_start(inspections)
             if time.monotonic() > begun + timeout:
                 told = missing.text(missing.hosts(self._placement, self._ranks.values()))
                 raise JobFailed(
@@ -213,8 +213,8 @@ class Job:
             if rank.problem:
                 raise JobFailed(f"The job did not start: {rank.place} failed: {rank.problem}.")
 
-    def _fail_if_hosts_lack(self, inspections):
-        told = inspections.lacks(self._absent())
+    def _fail_if_no_rank_can_start(self, inspections):
+        told = inspections.problems_of(self._absent())
         if told:
             raise JobFailed(f"The job did not start. {told}")
 
@@ -235,7 +235,7 @@ class Job:
         end = time.monotonic() + _INSPECTION
         while not inspections.have_ended() and time.monotonic() < end:
             self._wait_for_reports(reports, 0.1)
-        self._fail_if_hosts_lack(inspections)
+        self._fail_if_no_rank_can_start(inspections)
         raise JobFailed(
             f"The job did not start: {self._line.launcher} {processes.end_of(status)} before "
             "all ranks had reported. What it printed, if anything, is above."

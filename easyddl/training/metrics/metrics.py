@@ -110,7 +110,8 @@ def shared_logs(model, logs, has_samples=True, on_equal_states=None):
     Raises:
         ValueError: On all ranks, if an entry is a mean over the ranks and its shapes differ.
     """
-    merged = leaves(model.metrics)
+    # In the same order on all ranks: a script may pass dicts that it has made from sets.
+    merged = sorted(leaves(model.metrics), key=lambda m: arguments.comparable_name(m.name))
     # Copies the values, because a result of Keras may be a variable that changes below.
     before = _arrays(_flat(model.get_metrics_result()))
     logs = _arrays(_flat(logs)) if has_samples else {}

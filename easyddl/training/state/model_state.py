@@ -7,7 +7,7 @@ from easyddl.collectives import arguments, objects, variables
 from easyddl.compat import keras_layer, keras_optimizer
 from easyddl.training.state.layer_state import batch_states
 from easyddl.training.state.moving_statistics import moving_statistics
-from easyddl.training.step import compiled_step
+from easyddl.training.step import compiled_step, optimizer_hook
 from easyddl.training.step.inner_optimizers import inner_optimizers
 
 
@@ -114,7 +114,12 @@ def _untracked(model, select):
 
 
 def _accumulators(optimizer):
-    """Returns the variables in which an optimizer and its inner optimizers accumulate gradients."""
+    """Returns the variables in which an optimizer and its inner optimizers accumulate gradients.
+
+    Those that contain averaged gradients already are left out.
+    """
+    if optimizer_hook.has_own_apply(optimizer):
+        return []
     all_optimizers = (optimizer, *inner_optimizers(optimizer))
     found = [each for one in all_optimizers for each in keras_optimizer.accumulators_of(one)]
     return [each for each in found if each is not None]

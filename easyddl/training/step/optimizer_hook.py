@@ -35,12 +35,13 @@ def create_reducer(
         at_first_update: Function of a list of variables, or `None`: see `GradientReducer`. The list
             contains the optimizer's variables, too.
     """
-    accumulates = _accumulates(optimizer)
+    by_update = _reduces_by_update(optimizer)
+    accumulates = bool(getattr(optimizer, "gradient_accumulation_steps", None))
     owner = weakref.ref(optimizer)  # the reducer must not keep the optimizer alive
     reducer = GradientReducer(
         bucket_bytes,
-        _weight_of(batch_weight, accumulates),
-        as_ready=not accumulates,
+        _weight_of(batch_weight, by_update),
+        as_ready=not by_update,
         sparse_as_dense=sparse_as_dense or accumulates,  # Keras accumulates dense gradients
         at_first=at_first_update and (lambda v: at_first_update([*v, *owner().variables])),
     )
@@ -68,7 +69,8 @@ def hook(optimizer, reducer):
     move_outwards(optimizer)
     if is_hooked(optimizer):
         return _interrupt_submission(getattr(optimizer, _HOOK))
-    replacements_for = _update_replacements if _accumulates(optimizer) else _apply_replacements
+    by_update = _reduces_by_update(optimizer)
+    replacements_for = _update_replacements if by_update else _apply_replacements
     replacements = replacements_for(optimizer, reducer)
     uncompiled = backends.require().uncompiled
     hooked = {name: uncompiled(_by_all_ranks(each)) for name, each in replacements.items()}
@@ -184,14 +186,26 @@ def checked_sparse_as_dense(sparse_as_dense):
     return sparse_as_dense
 
 
-def _accumulates(optimizer):
-    return bool(getattr(optimizer, "gradient_accumulation_steps", None))
+def _reduces_by_update(optimizer):
+    """Returns whether one reduction is enough for all steps whose gradients are accumulated."""
+    accumulates = bool(getattr(optimizer, "gradient_accumulation_steps", None))
+    return accumulates and not has_own_apply(optimizer)
 
 
-def _weight_of(batch_weight, accumulates):
+def has_own_apply(optimizer):
+    """Returns whether the script's class of an optimizer overrides `apply`.
+
+    It may transform the gradients there, for example to a norm. Then each step needs the gradients
+    of all ranks, also if they are accumulated after that.
+    """
+    owner = next(cls for cls in type(optimizer).__mro__ if "apply" in vars(cls))
+    return owner.__module__.partition(".")[0] != "keras"
+
+
+def _weight_of(batch_weight, by_update):
     if batch_weight is None:
         return None
-    if not accumulates:
+    if not by_update:
         return batch_weight.current
     # An update uses several batches. The weights of the earlier ones are no longer known.
     return lambda: UNWEIGHTED if batch_weight.is_unweighted else None
