@@ -67,9 +67,10 @@ class DDLCallback(FreshCopy, callback_order.First, keras.callbacks.Callback):
             the end of `fit`, and rank 0 prints a warning. Before an evaluation a difference always
             raises an error. `False` disables the comparisons.
         scalar_losses: `"mean"` or `"sum"`. The kind of losses that are a single number: losses
-            that your own layer adds with `add_loss`, and losses that a loss function has already
-            reduced. Means are averaged over the ranks, and sums are added. With `None`, the
-            default, they are treated as means over the samples, with a warning.
+            that your own layer adds with `add_loss`, losses that a loss function has already
+            reduced, and those of your model's own `compute_loss`. Means are averaged over the
+            ranks, and sums are added. With `None`, the default, they are treated as means over the
+            samples, with a warning.
         sparse_as_dense: Boolean. With `False`, the rows of sparse gradients, such as TensorFlow's
             gradient of an `Embedding`, are gathered, and the optimizer receives the rows of all
             ranks, as in one process. Rows that all samples share, such as those of positions, are

@@ -619,6 +619,20 @@ def sum_of_squares(y, predicted):
     return ops.sum(ops.square(y - predicted))
 
 
+class OwnLoss(keras.Sequential):
+    """Computes its loss by itself, as a sum."""
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return sum_of_squares(y, y_pred)
+
+
+def with_own_loss():
+    keras.utils.set_random_seed(2)
+    model = OwnLoss([keras.Input((5,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.001))
+    return model
+
+
 @in_float64
 def check_losses_that_are_sums():
     x, y = data()
@@ -632,6 +646,7 @@ def check_losses_that_are_sums():
     assert_trains_alike(
         lambda: dense(loss=sum_of_squares, **clone(small)), x, y, scalar_losses="sum"
     )
+    assert_trains_alike(with_own_loss, x, y, scalar_losses="sum")
     if BACKEND == "tensorflow":  # the others want one number
         unreduced = keras.losses.MeanSquaredError(reduction=None)
         assert_trains_alike(lambda: dense(loss=unreduced), x, y)
@@ -648,6 +663,7 @@ def check_losses_of_unknown_kind_are_told():
     models = {
         "add_loss": dense(Adds()),
         "loss function": dense(loss=sum_of_squares, optimizer=keras.optimizers.SGD(1e-4)),
+        "own compute_loss": with_own_loss(),
         "Dice": dense(loss=keras.losses.Dice()),
     }
     if hasattr(keras.losses, "Tversky"):

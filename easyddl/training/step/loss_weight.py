@@ -54,10 +54,20 @@ def hook(model, weight, kind_of_scalars):
         if loss is not None and len(loss.shape) > 0:
             weight.set(UNWEIGHTED)
             return _with_gradient_of_sum(loss)
+        if not denominators and _has_own_compute_loss(model):
+            if kind is None:
+                scalar_losses.warn_of_unknown_kind("an own compute_loss returns one number")
+            if kind == "sum":
+                weight.set(UNWEIGHTED)
+                return loss * world.size()
         weight.set(_total(denominators, _samples(x)))
         return loss
 
     return patches.replace(model, "compute_loss", backends.require().uncompiled(compute_loss))
+
+
+def _has_own_compute_loss(model):
+    return type(model).compute_loss.__module__.partition(".")[0] != "keras"
 
 
 def _with_gradient_of_sum(loss):

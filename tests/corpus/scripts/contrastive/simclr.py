@@ -1,5 +1,6 @@
 # Two views of each thing find each other in a batch, which on ranks is the rank's own.
 # compare: replicas
+# ddl_callback: scalar_losses="mean"
 import keras
 import numpy as np
 from keras import layers, ops

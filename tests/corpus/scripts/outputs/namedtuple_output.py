@@ -1,4 +1,5 @@
 # A model returns a named tuple of outputs, and its loss is its own.
+# ddl_callback: scalar_losses="mean"
 import collections
 
 import keras
