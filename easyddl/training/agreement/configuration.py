@@ -38,6 +38,9 @@ _COMPILED = ("loss", "loss_weights", "metrics", "weighted_metrics", "steps_per_e
 
 _RATE = "learning_rate"
 
+# What a `get_config` raises that is missing or wrong. Another error may come from a signal handler.
+_NO_CONFIG = (AttributeError, KeyError, NotImplementedError, TypeError, ValueError)
+
 
 def sections_of(model):
     """Returns the configuration of a compiled model.
@@ -147,7 +150,7 @@ def _serialized(value):
     # The `get_config` of Keras's losses leaves arguments out.
     is_of_keras = isinstance(value, keras.losses.Loss) and _is_of_keras(value)
     config = None
-    with contextlib.suppress(Exception):  # of the user's own `get_config`
+    with contextlib.suppress(*_NO_CONFIG):
         config = keras.saving.serialize_keras_object(value)
     return {**(vars(value) if is_of_keras else {}), "config": config}
 
@@ -157,7 +160,7 @@ def _is_of_keras(value):
 
 
 def _config_of(thing):
-    with contextlib.suppress(Exception):  # of the user's own `get_config` or `__repr__`
+    with contextlib.suppress(*_NO_CONFIG):
         if isinstance(thing, keras.layers.TorchModuleWrapper):
             # Its own config contains the weights.
             lines = repr(thing.module).splitlines()
@@ -206,7 +209,7 @@ def _collect(value, path, ignored, found):
 def _text_of_array(value):
     try:
         array = np.asarray(value)
-    except Exception:  # rows of different lengths, or tensors
+    except (TypeError, ValueError, RuntimeError):  # rows of different lengths, or tensors
         return None
     if array.dtype.kind not in "biufSU":
         return None
