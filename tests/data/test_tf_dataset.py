@@ -175,17 +175,23 @@ def test_a_global_seed_is_a_seed(at):
     split_data(tf.data.Dataset.range(8).shuffle(8))
 
 
-def test_a_global_seed_that_differs_is_told_to_the_other_ranks(at, monkeypatch):
-    from easyddl.runtime import world
+def test_a_global_seed_that_differs_is_an_error(at, monkeypatch):
+    from easyddl.collectives import differences
 
-    told = []
-    monkeypatch.setattr(world, "agree", told.append)
-    for rank in range(2):
-        at(rank, 2)
-        tf.random.set_seed(rank)
+    by_rank = []
+
+    def gather(values):
+        by_rank.append(values["seeds"])
+        return {"seeds": by_rank}
+
+    monkeypatch.setattr(differences, "gather", gather)
+    tf.random.set_seed(0)
+    at(0, 2)
+    split_data(tf.data.Dataset.range(8).shuffle(8, seed=5))
+    tf.random.set_seed(1)
+    at(1, 2)
+    with pytest.raises(ValueError, match="image_dataset_from_directory.*on rank 0; .* on rank 1"):
         split_data(tf.data.Dataset.range(8).shuffle(8, seed=5))
-    assert told[0] != told[1]
-    assert "before it is shuffled" in told[0]
 
 
 @pytest.mark.parametrize(
