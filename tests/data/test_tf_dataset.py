@@ -190,7 +190,7 @@ def test_a_global_seed_that_differs_is_an_error(at, monkeypatch):
     split_data(tf.data.Dataset.range(8).shuffle(8, seed=5))
     tf.random.set_seed(1)
     at(1, 2)
-    with pytest.raises(ValueError, match="image_dataset_from_directory.*on rank 0; .* on rank 1"):
+    with pytest.raises(ValueError, match=r"image_dataset_from_directory.*on rank 0; .* on rank 1"):
         split_data(tf.data.Dataset.range(8).shuffle(8, seed=5))
 
 
