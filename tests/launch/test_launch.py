@@ -82,7 +82,7 @@ def test_ranks_are_not_bound_by_the_launcher(monkeypatch):
 
 
 def test_a_launcher_of_another_mpi(monkeypatch):
-    with pytest.raises(RuntimeError, match="`--launcher openmpi` does not fit"):
+    with pytest.raises(RuntimeError, match="`--launcher openmpi` does not match"):
         made(mpirun.HYDRA, monkeypatch, np=2, launcher="openmpi")
 
 
