@@ -2,15 +2,16 @@
 
 `train_on_batch` and the script's own loops apply gradients without a `DDLCallback`. The ranks then
 train alone, unless the optimizer is a `DistributedOptimizer`, or the script has passed as many
-numbers to the other ranks since the last update as there are gradients. A single update, such as
-one that tries out whether a step runs, is not reported. What the script reduces without easyddl, as
-with mpi4py, is not seen.
+numbers to the other ranks since the last update as there are gradients. A single update that runs
+eagerly, such as one that tries out whether a step runs, is not reported. What the script reduces
+without easyddl, as with mpi4py, is not seen.
 """
 
 import contextlib
 import functools
 import math
 
+from easyddl import backends
 from easyddl.collectives.passed_numbers import passed
 from easyddl.hosts import launched_process
 from easyddl.runtime import world
@@ -40,8 +41,8 @@ class _UpdatesAlone:
         self._most = 0  # gradients of one of them
         self._have_averaged = False
 
-    def note(self, size, what, advice):
-        self._count += 1
+    def note(self, size, is_traced, what, advice):
+        self._count += 2 if is_traced else 1  # what is traced runs again without a call
         self._most = max(self._most, size)
         passed.when_passed(self._most, self._end)
         if self._count > 1:
@@ -96,6 +97,8 @@ def _note(gradients, what, advice):
     # A fit without easyddl's callbacks warns itself.
     if not _is_rank_of_several() or any(fit.step is None for fit in context.active()):
         return
-    size = sum(math.prod(each.shape) for each in gradients if each is not None)
+    gradients = [each for each in gradients if each is not None]
+    size = sum(math.prod(each.shape) for each in gradients)
     if size and not passed.take(size):
-        _alone.note(size, what, advice)
+        is_traced = any(map(backends.require().is_symbolic, gradients))
+        _alone.note(size, is_traced, what, advice)
