@@ -228,9 +228,26 @@ class Backend(abc.ABC):
 
         return step
 
-    def variables_of_trace(self):
-        """Returns the variables that the function being traced has used so far, if known."""
-        return []
+    @abc.abstractmethod
+    def has_fixed_shape(self, function, arguments):
+        """Returns whether the shape of a result follows from the shapes of the arguments alone.
+
+        It does not if the function selects elements by their values, for example by a boolean mask.
+
+        Args:
+            function: Function of tensors that returns a tensor.
+            arguments: Tuple of tensors, and structures of tensors.
+        """
+
+    def noting_variables(self, train_step, note):
+        """Wraps a `train_step` so that each trace of it passes what it uses to `note`.
+
+        Args:
+            train_step: Function.
+            note: Function of a list of the variables that the traced function uses. It is called
+                only on a backend that knows them.
+        """
+        return train_step
 
     def outside_of_step(self):
         """Returns a context in which variables have values while a step is traced or run.

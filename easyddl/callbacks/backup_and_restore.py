@@ -19,7 +19,7 @@ from easyddl.callbacks.preemption import Preemption
 from easyddl.checkpoint import atomic_files, saved_random_states
 from easyddl.collectives import objects, variables
 from easyddl.collectives.arrays import as_bytes, contiguous
-from easyddl.compat import keras_trainer
+from easyddl.compat import keras_optimizer, keras_trainer
 from easyddl.optimizers import rescaling
 from easyddl.optimizers.scale_lr import factor_of
 from easyddl.runtime import console, world
@@ -213,8 +213,10 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
         # This is the only collective of this callback during training.
         self._steps_since_backup = 0
         moving_statistics.average_moving_statistics(self.model)
-        # A resumed training begins with equal state on all ranks, so this training continues so.
+        # A resumed training begins with equal state on all ranks and without earlier weights of
+        # batches, so this training continues so.
         layer_state.sync_from_root(self.model, self._root_of_layer_state())
+        self._forget_weights()
         mine = saved_random_states.capture(self.model)
         if batch:
             mine["metrics"] = [np.asarray(v.numpy()).tolist() for v in _metrics_of(self.model)]
@@ -288,6 +290,12 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
     def _variables(self):
         tracked = [*self.model.weights, *self.model.optimizer.variables]
         return [*tracked, *untracked_variables(self.model)]
+
+    def _forget_weights(self):
+        fit = fit_context.current(self.model)
+        if fit is not None and fit.step is not None:
+            variables.value_of(keras_optimizer.steps_of(self.model.optimizer))  # ends the last step
+            fit.step.forget_weights()
 
     def _root_of_layer_state(self):
         fit = fit_context.current(self.model)

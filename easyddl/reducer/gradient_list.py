@@ -259,6 +259,11 @@ class GradientList:
     def _as_registered(self, grad):
         return backends.require().to_dense(grad) if self._sparse_as_dense else grad
 
+    def forget_weights(self):
+        """Makes the next mean independent of earlier weights: see `GradientReducer`."""
+        for each in self._registrations():
+            each.engine.forget_weights()
+
     def give_up(self, error):
         """Ends the reductions on all ranks after an error of this rank: see `Registration`."""
         for each in self._registrations():

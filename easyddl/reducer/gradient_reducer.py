@@ -121,6 +121,15 @@ class GradientReducer:
             result[i] = ops.cast(ops.reshape(ops.max(rows, axis=0), variable.shape), grad.dtype)
         return result
 
+    def forget_weights(self):
+        """Makes the next mean independent of the weights of the steps before.
+
+        These round the factors of the next step's gradients. All ranks call it between the same two
+        steps.
+        """
+        for each in self._lists.values():
+            each.forget_weights()
+
     def pause(self):
         """Stops submitting gradients as soon as they are ready, until the next call of `mean`.
 

@@ -142,6 +142,9 @@ void define_reducer_class(py::module_& m) {
            "`op` is `mean`, which is weighted by the ranks' batches, or `sum`. `tables` holds, for "
            "each sparse gradient, the name of the variable, the dtype, the number of rows and the "
            "bytes of a row.")
+      .def("forget_weights", &Reducer::forget_weights, py::call_guard<WithoutPythonLock>(),
+           "Makes the next step independent of the weights of the steps before. All ranks call it "
+           "after the same step.")
       .def_property_readonly("gathered", &Reducer::gathered,
                              "The number of steps, and how many rows of each table all ranks "
                              "have had in them.");

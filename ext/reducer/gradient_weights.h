@@ -23,6 +23,8 @@ class GradientWeights {
   // because multiplication by the weights themselves could make a 16-bit gradient overflow.
   bool needs_first_weights() const { return op_ == Op::mean && usual_weight_ == 0; }
   void set_first_weights(const ControlWord& all);
+  // Makes the next step a first step, whose result does not depend on the steps before.
+  void forget() { usual_weight_ = 0; }
 
   // Begins a step with this rank's control word.
   void begin_step(const ControlWord& mine);

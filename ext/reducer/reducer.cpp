@@ -163,6 +163,12 @@ std::pair<uint64_t, std::vector<uint64_t>> Reducer::gathered() {
   return {step_.step(), on_host_.gathered_rows()};
 }
 
+void Reducer::forget_weights() {
+  std::unique_lock<std::mutex> lock(state().mutex);
+  not_advancing_.wait(lock, [this] { return !is_advancing_; });
+  step_.forget_weights();
+}
+
 bool Reducer::only_queues() {
   const std::lock_guard<std::mutex> lock(state().mutex);
   return place_ == ArrayPlace::gpu && on_gpu_.only_queues();

@@ -65,6 +65,10 @@ class Reducer : public Participant {
 
   void give_up(const std::string& why) override;
 
+  // Makes the next step independent of the weights of the steps before, as the first one is. All
+  // ranks call it after the same step. That step may still be ending on this rank.
+  void forget_weights();
+
   // Returns the number of steps, and how many rows of each table all ranks have had in them.
   std::pair<uint64_t, std::vector<uint64_t>> gathered();
 

@@ -49,6 +49,7 @@ class ReducerStep {
   bool has_batches() const { return has_batches_; }
 
   const GradientWeights& weights() const { return weights_; }
+  void forget_weights() { weights_.forget(); }
 
   // Notes the time of a submission. Called with the mutex held.
   void note_submission() { last_submission_ = std::chrono::steady_clock::now(); }

@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import operator
 import warnings
 import weakref
 
@@ -744,6 +745,45 @@ def check_losses_with_weights_and_masks():
     assert_alike(model, expected)
     for name, values in wanted.items():
         np.testing.assert_allclose(history[name], values, rtol=1e-5, err_msg=name)
+
+
+@in_float64
+def check_losses_that_drop_samples():
+    """Labels are missing on all samples of one rank, and on others of one of two outputs."""
+    if BACKEND == "jax":
+        return  # which cannot select by values
+    if BACKEND == "tensorflow":
+        from tensorflow import boolean_mask as select
+    else:
+        select = operator.getitem
+
+    def of_known(y, y_pred):
+        known = keras.ops.isfinite(y[:, 0])
+        return keras.ops.abs(select(y, known) - select(y_pred, known))
+
+    def model(outputs):
+        keras.utils.set_random_seed(8)
+        inputs = keras.Input((x.shape[1],))
+        hidden = keras.layers.Dense(4, "tanh")(inputs)
+        heads = {name: keras.layers.Dense(1, name=name)(hidden) for name in outputs}
+        made = keras.Model(inputs, heads)
+        made.compile(keras.optimizers.SGD(0.1), {name: of_known for name in outputs})
+        return made
+
+    x, _ = data()
+    labels = {name: np.random.default_rng(i).random((COUNT, 1)) for i, name in enumerate("ab")}
+    if SIZE > 1:
+        labels["a"][SIZE - 1 :: SIZE] = np.nan
+    labels["b"][: COUNT // 3] = np.nan
+    labels["b"][::7] = 0.5  # no batch of one process is without a label
+    for outputs in ("a", "ab"):
+        y = {name: labels[name] for name in outputs}
+        trained, expected = model(outputs), model(outputs)
+        history = together(trained, x, y).history
+        wanted = alone(expected, x, y).history
+        assert_alike(trained, expected)
+        for name, values in wanted.items():
+            np.testing.assert_allclose(history[name], values, rtol=1e-5, err_msg=name)
 
 
 @in_float64

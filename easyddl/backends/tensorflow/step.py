@@ -1,6 +1,7 @@
 """A training step on TensorFlow, while its graph is traced or it runs eagerly."""
 
 import contextlib
+import functools
 import weakref
 
 import tensorflow as tf
@@ -8,6 +9,8 @@ import tensorflow as tf
 from easyddl.backends.base import Backend
 from easyddl.backends.tensorflow import private
 from easyddl.steps import context
+
+_ANY_SIZE = 24  # of a dimension whose size is unknown; a loss may divide the batch into pairs
 
 
 class TensorFlowStep(Backend):
@@ -19,6 +22,18 @@ class TensorFlowStep(Backend):
     def differentiable(self, forward, backward):
         return tf.custom_gradient(lambda x: (forward(x), backward))
 
+    def has_fixed_shape(self, function, arguments):
+        def spec_of(x):
+            shape = [_ANY_SIZE if size is None else size for size in x.shape]
+            return tf.TensorSpec(shape, x.dtype)
+
+        specs = tf.nest.map_structure(spec_of, arguments)
+        try:
+            traced = tf.function(function, autograph=False).get_concrete_function(*specs)
+        except (TypeError, ValueError, tf.errors.OpError):  # it accepts other sizes only
+            return False
+        return traced.outputs[0].shape.is_fully_defined()
+
     def scope_of(self, x):
         return x.graph if is_symbolic(x) else None
 
@@ -29,8 +44,15 @@ class TensorFlowStep(Backend):
     def once_there_is_a_batch(self):
         return once_there_is_a_batch()
 
-    def variables_of_trace(self):
-        return [] if tf.executing_eagerly() else list(tf.compat.v1.get_default_graph().variables)
+    def noting_variables(self, train_step, note):
+        @functools.wraps(train_step)
+        def step(*arguments):
+            result = train_step(*arguments)
+            if not tf.executing_eagerly():
+                note(list(tf.compat.v1.get_default_graph().variables))
+            return result
+
+        return step
 
     def outside_of_step(self):
         return tf.init_scope()

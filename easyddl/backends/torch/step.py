@@ -22,6 +22,15 @@ class TorchStep(Backend):
 
         register_optimizer_step_post_hook(after_step)
 
+    def has_fixed_shape(self, function, arguments):
+        shapes = keras.tree.map_structure(lambda x: x.detach().to("meta"), arguments)
+        try:
+            with torch.no_grad(), keras.device("meta"):
+                function(*shapes)
+        except (RuntimeError, TypeError, ValueError):  # it needs values
+            return False
+        return True
+
     def differentiable(self, forward, backward):
         @keras.ops.custom_gradient
         def function(x):

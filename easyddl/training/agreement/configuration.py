@@ -14,7 +14,7 @@ import numpy as np
 
 from easyddl.collectives import differences
 from easyddl.collectives.variables import checksum
-from easyddl.compat import keras_layer, keras_saving, keras_trainer, patches
+from easyddl.compat import keras_layer, keras_saving, keras_trainer, patches, user_code
 from easyddl.runtime import console, notices
 from easyddl.runtime.shared_error import comparable
 from easyddl.training.state import model_state
@@ -148,15 +148,11 @@ def _serialized(value):
     if isinstance(value, list | tuple):
         return [_serialized(inner) for inner in value]
     # The `get_config` of Keras's losses leaves arguments out.
-    is_of_keras = isinstance(value, keras.losses.Loss) and _is_of_keras(value)
+    is_of_keras = isinstance(value, keras.losses.Loss) and user_code.is_of_keras(type(value))
     config = None
     with contextlib.suppress(*_NO_CONFIG):
         config = keras.saving.serialize_keras_object(value)
     return {**(vars(value) if is_of_keras else {}), "config": config}
-
-
-def _is_of_keras(value):
-    return type(value).__module__.partition(".")[0] == "keras"
 
 
 def _config_of(thing):
@@ -166,7 +162,7 @@ def _config_of(thing):
             lines = repr(thing.module).splitlines()
             return {**keras.Layer.get_config(thing), "hyperparameters": lines}
         return thing.get_config()
-    if not _is_of_keras(thing):
+    if not user_code.is_of_keras(type(thing)):
         return {}
     # A part of it has no `get_config`, such as a schedule of the user's own class.
     inner = getattr(thing, "inner_optimizer", None)

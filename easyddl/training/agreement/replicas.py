@@ -94,7 +94,7 @@ def compare_after_fit(model, arrays_before, used_variables):
         model: A built Keras model.
         arrays_before: Dict. `layer_arrays.checksums_of(model)` at the start of the fit.
         used_variables: List of variables that the compiled steps use: see
-            `Backend.variables_of_trace`.
+            `Backend.noting_variables`.
     """
     found = _named_differences(_compared(model, model_state.shared_variables(model)))
     if found:

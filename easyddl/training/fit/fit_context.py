@@ -10,14 +10,13 @@ import numpy as np
 from easyddl import backends
 from easyddl.collectives import objects
 from easyddl.collectives.variables import checksum, value_of
-from easyddl.compat import keras_trainer, patches
+from easyddl.compat import keras_trainer, patches, user_code
 from easyddl.data import global_random, set_epoch
 from easyddl.reducer import gradient_reducer
 from easyddl.runtime import notices, world
 from easyddl.steps import context
 from easyddl.training.agreement import fit_inputs
 from easyddl.training.fit import array_order, callback_order, epoch_data, step_ends, structures
-from easyddl.training.metrics import metrics
 from easyddl.training.state import lost_variables, preserved_state
 
 # The seconds after an error of this rank in which a step in progress may still end.
@@ -353,7 +352,7 @@ def _sampled_weights(model):
     It is `None` for a model that trains by Keras's own step, because it copies the weights.
     """
     cls = type(model)
-    if metrics.is_of_keras(cls.train_step) and metrics.is_of_keras(cls.make_train_function):
+    if user_code.is_of_keras(cls.train_step) and user_code.is_of_keras(cls.make_train_function):
         return None
     values = [value_of(each).reshape(-1) for each in model.trainable_weights]
     return [checksum(each[:: each.size // 4096 + 1]) for each in values]

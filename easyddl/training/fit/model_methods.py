@@ -1,4 +1,4 @@
-"""Patches `keras.Model.fit` and `keras.Model.evaluate` so that each call has a context.
+"""Patches `fit` and `evaluate` of `keras.Model` so that each call has a context.
 
 Callbacks alone are not enough: Keras does not call them when a fit ends by an exception. The
 context also covers a fit without easyddl's callbacks, so that easyddl can warn of it.
@@ -20,7 +20,7 @@ from easyddl.steps import context, fit_exchange
 from easyddl.training.fit import callback_order
 from easyddl.training.fit.fit_context import FitContext
 from easyddl.training.metrics.evaluation import EvaluationContext
-from easyddl.training.step import optimizer_hook
+from easyddl.training.step import optimizer_hook, unreduced_updates
 
 _TRAINED_ALONE = (
     "easyddl: warning: model.fit() took steps without reducing gradients: every rank trained "
@@ -48,9 +48,10 @@ def _attach(callbacks, model, **params):
 
 
 def install():
-    """Patches the two methods. Called once, when easyddl is imported."""
+    """Patches the methods. Called once, when easyddl is imported."""
     patches.install(keras.Model, "fit", _fit)
     patches.install(keras.Model, "evaluate", _evaluate)
+    patches.install(keras.Model, "train_on_batch", _train_on_batch)
 
 
 def _fit(original):
@@ -116,6 +117,15 @@ def _evaluate(original):
             return original(*bound.args, **bound.kwargs)
 
     return evaluate
+
+
+def _train_on_batch(original):
+    @functools.wraps(original)
+    def train_on_batch(self, *args, **kwargs):
+        with unreduced_updates.noted_on_batch(self):
+            return original(self, *args, **kwargs)
+
+    return train_on_batch
 
 
 def _refuse_distribution(model, method):

@@ -33,9 +33,11 @@ def begin(fit, optimizer_hooks):
     for optimizer in model_state.optimizers(model):
         step.hook(optimizer)
     if is_shared:
-        fit.arrays_before = layer_arrays.checksums_of(model)
+        if first.check_replicas is not False:
+            fit.arrays_before = layer_arrays.checksums_of(model)
         fit.at_end.callback(metrics_hook.hook(model, fit))
-        fit.wrap_train_step(step.noting_variables)
+        backend = backends.require()
+        fit.wrap_train_step(lambda each: backend.noting_variables(each, step.note_variables))
         fit.wrap_train_step(lambda train_step: layer_state.merging_train_step(train_step, model))
     fit.wrap_train_step(fit.join.announcing)
     # Create the meter on all ranks, because the compiled steps must be the same.

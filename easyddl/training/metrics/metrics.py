@@ -18,7 +18,7 @@ import numpy as np
 
 from easyddl.collectives import arguments, arrays, objects
 from easyddl.collectives.variables import checksum
-from easyddl.compat import keras_metric
+from easyddl.compat import keras_metric, user_code
 from easyddl.runtime import notices, world
 from easyddl.training.metrics import metric_starts
 
@@ -189,23 +189,18 @@ def _adds_up(metric):
 
 def is_exact(metric):
     """Returns whether a metric's variables are sums, because Keras's own method updates them."""
-    return is_of_keras(type(metric).update_state) and type(metric) not in _merges
+    return user_code.is_of_keras(type(metric).update_state) and type(metric) not in _merges
 
 
 def _has_known_merge(metric):
     return is_exact(metric) or type(metric) in _merges
 
 
-def is_of_keras(thing):
-    """Returns whether a class or a function is Keras's own."""
-    return inspect.unwrap(thing).__module__.partition(".")[0] == "keras"
-
-
 def leaves(metrics):
     """Returns the metrics whose states are merged, without containers of other metrics."""
     found = []
     for metric in metrics:
-        if is_of_keras(type(metric)):
+        if user_code.is_of_keras(type(metric)):
             inner = getattr(metric, "metrics", None)  # Keras's container of compiled metrics
             found.extend([metric] if inner is None else leaves(inner))
         else:

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 
 import numpy as np
 
@@ -110,6 +109,14 @@ class CompiledStep:
             with outside:
                 variables.broadcast_variables(optimizer.variables, self.root_rank)
 
+    def forget_weights(self):
+        """Makes the bits of the next step independent of the steps before, as in a new job.
+
+        All ranks call it together, after a step whose results are computed.
+        """
+        for _, reducer in self._reducers.values():
+            reducer.forget_weights()
+
     def save_train_function(self):
         """Stores the train function for later fits.
 
@@ -117,16 +124,9 @@ class CompiledStep:
         """
         self._train_function = backends.require().unwrapped(self._model.train_function)
 
-    def noting_variables(self, train_step):
-        """Wraps a `train_step` so that `used_variables` contains what a trace of it uses."""
-
-        @functools.wraps(train_step)
-        def step(*arguments):
-            result = train_step(*arguments)
-            self.used_variables = backends.require().variables_of_trace() or self.used_variables
-            return result
-
-        return step
+    def note_variables(self, variables):
+        """Stores `used_variables`: see `Backend.noting_variables`."""
+        self.used_variables = variables
 
     def __enter__(self):
         self.join.start_fit()

@@ -6,12 +6,13 @@ ranks' gradients, weighted by these denominators.
 """
 
 import contextlib
+import weakref
 
 import keras
 from keras import ops
 
 from easyddl import backends
-from easyddl.compat import keras_loss, keras_trainer, patches
+from easyddl.compat import keras_loss, keras_trainer, patches, user_code
 from easyddl.reducer import allreduce
 from easyddl.runtime import world
 from easyddl.steps import context
@@ -20,6 +21,8 @@ from easyddl.training.step import scalar_losses
 
 # Represents the denominator of a loss that is weighted by the number of samples of its batch.
 _BY_SAMPLES = object()
+
+_selects = weakref.WeakKeyDictionary()  # results of `_selects_values`
 
 
 def hook(model, weight, kind_of_scalars):
@@ -54,7 +57,7 @@ def hook(model, weight, kind_of_scalars):
         if loss is not None and len(loss.shape) > 0:
             weight.set(UNWEIGHTED)
             return _with_gradient_of_sum(loss)
-        if not denominators and _has_own_compute_loss(model):
+        if not denominators and not user_code.is_of_keras(type(model).compute_loss):
             if kind is None:
                 scalar_losses.warn_of_unknown_kind("an own compute_loss returns one number")
             if kind == "sum":
@@ -64,10 +67,6 @@ def hook(model, weight, kind_of_scalars):
         return loss
 
     return patches.replace(model, "compute_loss", backends.require().uncompiled(compute_loss))
-
-
-def _has_own_compute_loss(model):
-    return type(model).compute_loss.__module__.partition(".")[0] != "keras"
 
 
 def _with_gradient_of_sum(loss):
@@ -143,7 +142,8 @@ def _denominators_recorded(kind_of_scalars, samples):
     """Returns a context that records the denominator of each loss that is computed in it.
 
     All losses of Keras and of users that subclass them call one function of Keras, which receives
-    their masks and weights. This context replaces that function.
+    their masks and weights. This context replaces that function, and the method of losses that
+    calls it.
 
     Args:
         kind_of_scalars: `"mean"`, `"sum"` or `None`. The kind of losses that arrive as one number.
@@ -152,8 +152,14 @@ def _denominators_recorded(kind_of_scalars, samples):
     Yields:
         List, to which the denominators are appended.
     """
-    original = keras_loss.reduction()
+    original, original_call = keras_loss.reduction(), keras.losses.Loss.__call__
     denominators = []
+    selects = False
+
+    def call(loss, y_true, y_pred, sample_weight=None):
+        nonlocal selects
+        selects = world.size() > 1 and _selects_values(loss, y_true, y_pred)
+        return original_call(loss, y_true, y_pred, sample_weight)
 
     def reduce(values, sample_weight=None, mask=None, reduction="sum_over_batch_size", dtype=None):
         loss = original(values, sample_weight, mask, reduction, dtype)
@@ -168,14 +174,34 @@ def _denominators_recorded(kind_of_scalars, samples):
             return loss
         denominator = _denominator(values, sample_weight, mask, reduction)
         has_weights = reduction == "mean_with_sample_weight" and sample_weight is not None
-        if (mask is not None or has_weights) and samples is not None and _is_in_step():
+        is_uneven = selects or mask is not None or has_weights
+        if is_uneven and samples is not None and _is_in_step():
             denominators.append(_BY_SAMPLES)
             return _weighted_by_samples(loss, denominator, samples)
         denominators.append(denominator)
         return loss
 
-    with keras_loss.reduction_replaced(reduce):
+    with (
+        keras_loss.reduction_replaced(reduce),
+        patches.replaced(keras.losses.Loss, "__call__", call),
+    ):
         yield denominators
+
+
+def _selects_values(loss, y_true, y_pred):
+    """Returns whether a loss may drop samples, for example those without a label.
+
+    Keras's own losses do not. The result follows from the code of the loss and from the shapes, so
+    it is the same on all ranks.
+    """
+    if all(map(user_code.is_of_keras, (type(loss), getattr(loss, "fn", type(loss))))):
+        return False
+    if loss not in _selects:
+        arguments = keras.tree.map_structure(
+            lambda x: ops.convert_to_tensor(x, dtype=loss.dtype), (y_true, y_pred)
+        )
+        _selects[loss] = not backends.require().has_fixed_shape(loss.call, arguments)
+    return _selects[loss]
 
 
 def _is_in_step():
@@ -186,16 +212,18 @@ def _is_in_step():
 def _weighted_by_samples(loss, denominator, samples):
     """Returns a loss with the value over all ranks, whose gradient is weighted by samples.
 
-    With masks or weights, the losses of a step have different shares of the ranks. This factor
-    turns the mean weighted by samples into the mean weighted by denominators. Therefore one weight
-    is right for all losses of a step and for losses that layers add. Keras weights the values that
-    it reports by samples, so it reports the value of one process.
+    With masks, weights or dropped samples, the losses of a step have different shares of the ranks.
+    This factor turns the mean weighted by samples into the mean weighted by denominators. Therefore
+    one weight is right for all losses of a step and for losses that layers add. Keras weights the
+    values that it reports by samples, so it reports the value of one process.
 
     Args:
         loss: Scalar tensor. The loss of this rank's batch.
         denominator: Scalar float32 tensor. Its denominator.
         samples: Scalar float32 tensor. The number of samples of the batch.
     """
+    # A mean over no values may be NaN, and on PyTorch Keras returns the empty values.
+    loss = ops.where(denominator > 0, ops.sum(loss), 0)
     mine = ops.stack([ops.cast(loss, "float32") * denominator, denominator, samples])
     total = allreduce.in_step(ops.stop_gradient(mine), "sum")
     share = ops.divide_no_nan(denominator, total[1]) / ops.divide_no_nan(samples, total[2])

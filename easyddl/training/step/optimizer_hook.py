@@ -8,7 +8,7 @@ import weakref
 import keras
 
 from easyddl import backends
-from easyddl.compat import keras_optimizer, patches
+from easyddl.compat import keras_optimizer, patches, user_code
 from easyddl.reducer.gradient_reducer import GradientReducer, is_overwritten
 from easyddl.runtime import settled_errors, world
 from easyddl.steps import context
@@ -198,8 +198,7 @@ def has_own_apply(optimizer):
     It may transform the gradients there, for example to a norm. Then each step needs the gradients
     of all ranks, also if they are accumulated after that.
     """
-    owner = next(cls for cls in type(optimizer).__mro__ if "apply" in vars(cls))
-    return owner.__module__.partition(".")[0] != "keras"
+    return not user_code.is_of_keras(type(optimizer).apply)
 
 
 def _weight_of(batch_weight, by_update):

@@ -2,17 +2,19 @@
 
 `train_on_batch` and the script's own loops apply gradients without a `DDLCallback`. The ranks then
 train alone, unless the optimizer is a `DistributedOptimizer`, or the script has passed as many
-numbers to the other ranks since the last update as there are gradients. A single update that runs
-eagerly, such as one that tries out whether a step runs, is not reported. What the script reduces
-without easyddl, as with mpi4py, is not seen.
+numbers to the other ranks since the last update as there are gradients. A single update, such as
+one that tries out whether a step runs, is not reported. What the script reduces without easyddl, as
+with mpi4py, is not seen.
 """
 
 import contextlib
 import functools
 import math
+import weakref
 
 from easyddl import backends
 from easyddl.collectives.passed_numbers import passed
+from easyddl.compat import keras_trainer
 from easyddl.hosts import launched_process
 from easyddl.runtime import world
 from easyddl.steps import context
@@ -33,6 +35,17 @@ class _Update(context.Scope):
     """An update that was noted, while it runs."""
 
 
+class _Batch(context.Scope):
+    """A call of `train_on_batch`.
+
+    Attributes:
+        traced: The arguments of `_UpdatesAlone.note` for the update that this call has traced, or
+            `None`.
+    """
+
+    traced = None
+
+
 class _UpdatesAlone:
     """The updates of the script that were not reduced, since it last averaged as many numbers."""
 
@@ -41,8 +54,10 @@ class _UpdatesAlone:
         self._most = 0  # gradients of one of them
         self._have_averaged = False
 
-    def note(self, size, is_traced, what, advice):
-        self._count += 2 if is_traced else 1  # what is traced runs again without a call
+    def note(self, size, what, advice, times=1):
+        if passed.take(size):
+            return
+        self._count += times
         self._most = max(self._most, size)
         passed.when_passed(self._most, self._end)
         if self._count > 1:
@@ -52,12 +67,13 @@ class _UpdatesAlone:
 
     def _end(self):
         """Withdraws the warning: the script has averaged the weights."""
-        self.__init__()
+        self._count = self._most = 0
         self._have_averaged = True
         world.warn_at_end("update", "")
 
 
 _alone = _UpdatesAlone()
+_traced = weakref.WeakKeyDictionary()  # `_Batch.traced`, by what Keras creates when it compiles
 
 
 @contextlib.contextmanager
@@ -99,6 +115,27 @@ def _note(gradients, what, advice):
         return
     gradients = [each for each in gradients if each is not None]
     size = sum(math.prod(each.shape) for each in gradients)
-    if size and not passed.take(size):
-        is_traced = any(map(backends.require().is_symbolic, gradients))
-        _alone.note(size, is_traced, what, advice)
+    if size == 0:
+        return
+    if not any(map(backends.require().is_symbolic, gradients)):
+        _alone.note(size, what, advice)
+    elif batch := context.active(_Batch):
+        batch[0].traced = size, what, advice
+    else:
+        _alone.note(size, what, advice, times=2)  # because it runs again without a call
+
+
+@contextlib.contextmanager
+def noted_on_batch(model):
+    """Notes the update of a call of `train_on_batch` that this or an earlier call has traced.
+
+    Args:
+        model: The Keras model.
+    """
+    with _Batch() as batch:
+        yield
+    compilation = keras_trainer.compilation_of(model)
+    if batch.traced is not None:
+        _traced[compilation] = batch.traced
+    if compilation in _traced:
+        _alone.note(*_traced[compilation])
