@@ -15,6 +15,7 @@ AFTER_AVERAGES = ", after it last averaged the weights: every rank trained alone
 OF_FIT = "model.fit() took steps without reducing gradients"
 
 EVERYWHERE = {
+    "on_batch_times_1": None,  # as a check whether a step runs
     "on_batch_times_2": OF_KERAS,
     "on_batch_after_a_fit": OF_KERAS,
     "loop": OF_KERAS,
@@ -23,7 +24,6 @@ EVERYWHERE = {
     "on_batch_wrapped": None,
 }
 ON_TORCH = {
-    "on_batch_times_1": None,  # as a check whether a step runs
     "on_batch_averaged": None,
     "on_batch_averaged_too_early": OF_KERAS + AFTER_AVERAGES,
     "on_batch_in_a_callback": OF_KERAS,
