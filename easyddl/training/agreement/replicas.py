@@ -11,13 +11,11 @@ from easyddl.training.agreement import layer_arrays
 from easyddl.training.state import adapted_layers, layer_state, model_state
 from easyddl.training.step import compiled_step
 
-_ROUNDING = (
-    "If they differ by rounding only (by less than 1e-5), a custom step computes with numbers that "
-    "differ by rank, and does not undo that exactly."
-)
 _CHANGED = (
-    f"{_ROUNDING} Otherwise something other than the optimizer changes them on some ranks only (a "
-    "callback, for example), or draws random numbers that differ between ranks."
+    "If they differ by rounding only (by less than 1e-5), a custom step computes with numbers that "
+    "differ by rank, and does not undo that exactly. Otherwise something other than the optimizer "
+    "changes them on some ranks only (a callback, for example), or they are computed from random "
+    "numbers, which each rank draws by itself."
 )
 _NOT_SHARED = (
     "Every rank draws initial weights of its own. Load the same weights on all ranks, or call "
@@ -99,8 +97,7 @@ def compare_after_fit(model, arrays_before, used_variables):
     found = _named_differences(_compared(model, model_state.shared_variables(model)))
     if found:
         notices.tell(
-            f"warning: the ranks' models differ after model.fit(): {found}. {_ROUNDING} Otherwise "
-            "something changes them on some ranks only, for example a callback. "
+            f"warning: the ranks' models differ after model.fit(): {found}. {_CHANGED} "
             "DDLCallback(check_replicas=1) finds the step; check_replicas=False disables this "
             "comparison."
         )
