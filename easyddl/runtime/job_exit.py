@@ -8,11 +8,10 @@ import os
 import re
 import signal
 import sys
-import threading
 import time
 
 from easyddl.hosts import launched_process
-from easyddl.runtime import console, deadlines, mpi_library, settled_errors, shared_error, world
+from easyddl.runtime import console, mpi_library, settled_errors, shared_error, world
 
 
 def _flush():
@@ -143,33 +142,6 @@ def _finish_at_exit():
         world.finish()
         if world.engine().ends_together:
             mpi_library.finalize()
-
-
-@contextlib.contextmanager
-def bounded_end():
-    """Returns a context that limits how long an orderly end after an error waits for other ranks.
-
-    The other ranks may themselves wait for this rank. So the job ends with the error if the body
-    still runs EASYDDL_STALL_WARN seconds after the error.
-
-    Yields:
-        Function of the exception. Call it when the error is raised: it starts the time limit.
-    """
-    timers = []
-
-    def begin(error):
-        seconds = deadlines.warn()
-        if seconds > 0:
-            arguments = (sys.__excepthook__, type(error), error, error.__traceback__)
-            timers.append(threading.Timer(seconds, _end_job, arguments))
-            timers[-1].daemon = True
-            timers[-1].start()
-
-    try:
-        yield begin
-    finally:
-        for timer in timers:
-            timer.cancel()
 
 
 @functools.cache
