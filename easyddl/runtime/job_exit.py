@@ -38,6 +38,7 @@ def _end_job(previous, kind, error, traceback):
             place = f"rank {world.rank()} on host {world.host()} failed"
             _print_once(_printed_by(previous, kind, error, traceback), place, error)
         elif world.is_root():
+            _write(world.own_warnings())
             previous(kind, error, traceback)
         _flush()
     finally:  # even after Ctrl-C, because the other ranks wait
@@ -95,6 +96,7 @@ def _print_once(text, place, error):
         place: String that says which rank failed, and when.
         error: The exception.
     """
+    text = world.own_warnings() + text
     message = settled_errors.describe(error)
     shared = shared_error.SharedError(text + message)
     if shared.is_printed_by_another():

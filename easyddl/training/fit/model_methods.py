@@ -23,7 +23,7 @@ from easyddl.training.metrics.evaluation import EvaluationContext
 from easyddl.training.step import optimizer_hook
 
 _TRAINED_ALONE = (
-    "easyddl: warning: model.fit() took steps without reducing gradients: every rank trained "
+    "easyddl: warning: model.fit() took steps without reducing gradients: {ranks} trained "
     "alone. Pass callbacks=[ddl.DDLCallback(), ..., ddl.DDLGlobalVariablesCallback()] to fit."
 )
 
@@ -72,6 +72,7 @@ def _fit(original):
             _warn_if_backend_is_another()
         is_shared = is_ours and world.size() > 1
         with FitContext(self, arguments) as active:
+            active.at_end.callback(_note_if_alone, active)
             if is_shared:
                 active.exchange = fit_exchange.open_communicators(active.called)
                 arguments = active.arguments = validation_split.to_rank_fraction(arguments)
@@ -84,8 +85,7 @@ def _fit(original):
             _attach(callbacks, self, epochs=arguments.get("epochs", 1))
             history = original(self, **arguments)
             active.succeed()
-        _warn_if_alone(active)
-        return history
+            return history
 
     return fit
 
@@ -141,7 +141,7 @@ def _warn_if_backend_is_another():
         )
 
 
-def _warn_if_alone(fit):
+def _note_if_alone(fit):
     is_alone = launched_process.is_rank_of_several() and fit.step is None
     if is_alone and fit.has_trained_alone():
         world.warn_at_end("fit", _TRAINED_ALONE)
