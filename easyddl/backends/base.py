@@ -4,6 +4,8 @@ import abc
 import contextlib
 import functools
 import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -14,6 +16,18 @@ from easyddl.backends.untracked_state import UntrackedState
 from easyddl.compat import keras_data, keras_trainer
 from easyddl.hosts import launched_process
 from easyddl.runtime import affinity
+
+
+class StepInProgress(NamedTuple):
+    """A step that Keras's trainer has started.
+
+    Attributes:
+        wait: Function without arguments that returns when the step is done.
+        is_done: Function without arguments that returns whether the step is done.
+    """
+
+    wait: Callable[[], Any]
+    is_done: Callable[[], bool]
 
 
 class Backend(abc.ABC):
@@ -352,17 +366,17 @@ class Backend(abc.ABC):
         return function
 
     def begun(self, result):
-        """Returns a function that waits for a step that Keras's trainer has started.
+        """Returns a step that Keras's trainer has started.
 
         Args:
             result: The result of the train function.
 
         Returns:
-            Function without arguments that returns when the step is done. `None` if the step is
-            already done when the train function returns. In this case an epoch in which a rank
-            asks to stop ends after this step; otherwise it ends one step later.
+            `StepInProgress`. `None` if the step is already done when the train function returns. In
+            this case an epoch in which a rank asks to stop ends after this step; otherwise it ends
+            one step later.
         """
-        return lambda: None
+        return StepInProgress(wait=lambda: None, is_done=lambda: True)
 
     def unfinished(self, result):
         """Returns a function that waits for the end of a step, at which its time is taken.
@@ -374,7 +388,8 @@ class Backend(abc.ABC):
             Function without arguments that returns when the step is done. `None` if the step is
             already done when the train function returns.
         """
-        return self.begun(result)
+        begun = self.begun(result)
+        return begun and begun.wait
 
     def finish(self, model):
         """Waits for all steps that Keras's trainer has started."""

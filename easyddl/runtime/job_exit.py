@@ -8,11 +8,10 @@ import os
 import re
 import signal
 import sys
-import threading
 import time
 
 from easyddl.hosts import launched_process
-from easyddl.runtime import console, deadlines, mpi_library, settled_errors, shared_error, world
+from easyddl.runtime import console, mpi_library, settled_errors, shared_error, world
 
 
 def _flush():
@@ -39,6 +38,7 @@ def _end_job(previous, kind, error, traceback):
             place = f"rank {world.rank()} on host {world.host()} failed"
             _print_once(_printed_by(previous, kind, error, traceback), place, error)
         elif world.is_root():
+            _write(world.own_warnings())
             previous(kind, error, traceback)
         _flush()
     finally:  # even after Ctrl-C, because the other ranks wait
@@ -96,6 +96,7 @@ def _print_once(text, place, error):
         place: String that says which rank failed, and when.
         error: The exception.
     """
+    text = world.own_warnings() + text
     message = settled_errors.describe(error)
     shared = shared_error.SharedError(text + message)
     if shared.is_printed_by_another():
@@ -143,33 +144,6 @@ def _finish_at_exit():
         world.finish()
         if world.engine().ends_together:
             mpi_library.finalize()
-
-
-@contextlib.contextmanager
-def bounded_end():
-    """Returns a context that limits how long an orderly end after an error waits for other ranks.
-
-    The other ranks may themselves wait for this rank. So the job ends with the error if the body
-    still runs EASYDDL_STALL_WARN seconds after the error.
-
-    Yields:
-        Function of the exception. Call it when the error is raised: it starts the time limit.
-    """
-    timers = []
-
-    def begin(error):
-        seconds = deadlines.warn()
-        if seconds > 0:
-            arguments = (sys.__excepthook__, type(error), error, error.__traceback__)
-            timers.append(threading.Timer(seconds, _end_job, arguments))
-            timers[-1].daemon = True
-            timers[-1].start()
-
-    try:
-        yield begin
-    finally:
-        for timer in timers:
-            timer.cancel()
 
 
 @functools.cache

@@ -20,6 +20,9 @@ END_WARNINGS = ("fit", "update", "file")
 # The arguments of `warn_at_end` that the engine has not received, because it had not started.
 _at_end: list[tuple[int, str, str]] = []
 
+# The latest text of `warn_at_end`, by subject.
+_own: dict[str, str] = {}
+
 
 @dataclasses.dataclass(frozen=True)
 class Guard:
@@ -365,14 +368,24 @@ def warn_at_end(subject, text, item=""):
     A text may be about several items, one for each call, in any order. The printed text names those
     that all ranks have passed.
 
+    A job that ends by an error compares no texts: see `own_warnings`.
+
     Args:
         subject: One of `END_WARNINGS`. A later text on the same subject replaces an earlier one.
-        text: String. An empty one withdraws an earlier text. `{}` stands for the items.
+        text: String. An empty one withdraws an earlier text. `{}` stands for the items, and
+            `{ranks}` for "every rank".
         item: String. What the text is about, such as the path of a file.
     """
-    _at_end.append((END_WARNINGS.index(subject), text, item))
+    _own[subject] = text
+    _at_end.append((END_WARNINGS.index(subject), text.replace("{ranks}", "every rank"), item))
     if is_started():  # do not start the engine: the other ranks may not call this function
         pass_warnings_on()
+
+
+def own_warnings():
+    """Returns the texts of `warn_at_end` with `{ranks}`, as lines about this rank alone."""
+    texts = (text for text in _own.values() if "{ranks}" in text)
+    return "".join(f"{each}\n".replace("{ranks}", "this rank, or every rank,") for each in texts)
 
 
 def pass_warnings_on():

@@ -85,7 +85,7 @@ class Context(Scope):
     def __exit__(self, kind, error, traceback):
         try:
             if error is not None:
-                self._give_up(error)
+                self.at_end.callback(self._give_up, error)  # first; if it fails, the others follow
             return self.at_end.__exit__(kind, error, traceback)
         except BaseException as late:
             self._give_up(late)

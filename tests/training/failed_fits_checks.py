@@ -2,7 +2,9 @@
 
 import functools
 import signal
+import threading
 from functools import partial
+from unittest import mock
 
 import keras
 import numpy as np
@@ -157,6 +159,24 @@ def check_the_end_of_an_epoch():
 def check_the_validation():
     failing = Failing("on_test_begin")
     assert_all_leave(lambda: fit_on(Data(), None, failing, validation_data=data()), "no space")
+
+
+@in_time
+def check_a_validation_of_a_rank_that_cannot_start_a_thread():
+    refusal = mock.patch.object(threading.Thread, "start", side_effect=MemoryError)
+
+    class Exhausted(Failing):
+        def _fail(self, *_, **__):
+            refusal.start()
+            super()._fail()
+
+    def fails():
+        try:
+            fit_on(Data(), None, Exhausted("on_test_batch_end"), validation_data=data())
+        finally:
+            mock.patch.stopall()
+
+    assert_all_leave(fails, "no space left")
 
 
 @in_time

@@ -44,6 +44,12 @@ MISTAKES = {
         "every rank trained alone. Pass callbacks=[ddl.DDLCallback(), ..., ",
         True,
     ),
+    "the_callbacks_are_forgotten_and_the_fit_is_interrupted": (
+        ", callbacks=callbacks",
+        ", callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: 1 / 0)]",
+        "this rank, or every rank, trained alone. Pass callbacks=[ddl.DDLCallback(), ..., ",
+        False,
+    ),
     "the_last_callback_is_forgotten": (
         ", ddl.DDLGlobalVariablesCallback()]",
         "]",

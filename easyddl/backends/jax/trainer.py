@@ -12,7 +12,7 @@ import itertools
 import jax
 import keras
 
-from easyddl.backends.base import Backend
+from easyddl.backends.base import Backend, StepInProgress
 from easyddl.backends.step_meter import StepMeter
 from easyddl.compat import keras_data, keras_jax_trainer, keras_trainer, patches
 from easyddl.runtime import world
@@ -80,7 +80,10 @@ class JaxTrainer(Backend):
         if not arrays:
             jax.block_until_ready(state)
             return None
-        return lambda: jax.block_until_ready(arrays)
+        return StepInProgress(
+            wait=lambda: jax.block_until_ready(arrays),
+            is_done=lambda: all(each.is_ready() for each in arrays),
+        )
 
     def finish(self, model):
         jax.block_until_ready(keras_jax_trainer.arrays_of(model))

@@ -10,7 +10,7 @@ import dataclasses
 import keras
 import torch
 
-from easyddl.backends.base import Backend
+from easyddl.backends.base import Backend, StepInProgress
 from easyddl.backends.step_meter import StepMeter
 from easyddl.backends.torch import dry_run
 from easyddl.compat import keras_layer, keras_trainer
@@ -63,7 +63,7 @@ class TorchTrainer(Backend):
             return None
         event = torch.cuda.Event()
         event.record()
-        return event.synchronize
+        return StepInProgress(event.synchronize, event.query)
 
     def finish(self, model):
         if _uses_gpu():

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import threading
+import time
 
 import keras
 import numpy as np
@@ -77,7 +78,7 @@ class FitContext(context.Context):
         self.has_restored_metrics = False
         self.has_batches = False
         self._thread = threading.get_ident()
-        self._wait = lambda: None  # for the step in progress
+        self._in_progress = None  # the `StepInProgress` that this rank has not waited for
         self._exchanges_first_batch = self._has_first_batch = False
         self._has_stepped = False
         self._first_spec = None
@@ -273,7 +274,7 @@ class FitContext(context.Context):
                 self._first_weights = _sampled_weights(self.model)
         self._equal_logs.clear()
         self.has_restored_metrics = False
-        self._wait = lambda: None
+        self._in_progress = None
 
     def watch_steps(self):
         """Counts the steps of each epoch, and makes all ranks end the epoch after the same step.
@@ -290,11 +291,10 @@ class FitContext(context.Context):
         @functools.wraps(step)
         def counted(*arguments):
             result = step(*arguments)
-            wait = backends.require().begun(result)
-            if wait is not None:
-                self._wait()  # for the previous step, while this one runs
-                self._wait = wait
-            done = (self.steps + (wait is None)) * model.steps_per_execution
+            previous, self._in_progress = self._in_progress, backends.require().begun(result)
+            if previous is not None:
+                previous.wait()  # while this one runs
+            done = (self.steps + (self._in_progress is None)) * model.steps_per_execution
             self.steps += 1
             if not self._has_stepped:
                 self._has_stepped = True
@@ -310,14 +310,11 @@ class FitContext(context.Context):
 
         On JAX the weights of the model are the results of that step.
         """
-
-        def wait():
-            with contextlib.suppress(Exception):
-                self._wait()
-
-        waiting = threading.Thread(target=wait, daemon=True)
-        waiting.start()
-        waiting.join(_PATIENCE)
+        end = time.monotonic() + _PATIENCE
+        # Poll: a thread that waits could not be started without memory for its stack.
+        with contextlib.suppress(Exception):
+            while self._in_progress and not self._in_progress.is_done() and time.monotonic() < end:
+                time.sleep(0.001)
 
     @functools.cached_property
     def meter(self):
@@ -334,7 +331,10 @@ class FitContext(context.Context):
 
     def has_trained_alone(self):
         """Returns whether the optimizer has applied gradients although none were reduced."""
-        moved = _iterations_of(self.model) != self._first_iteration
+        if lost_variables.are_there(self.model):  # an error has ended a step
+            moved = not self.has_lost_variables
+        else:
+            moved = _iterations_of(self.model) != self._first_iteration
         return moved and _reduced_steps() == self._reduced_before
 
 

@@ -15,7 +15,7 @@ from easyddl.compat import patches
 from easyddl.data import set_epoch, validation_split
 from easyddl.data.kinds import is_a
 from easyddl.hosts import launched_process
-from easyddl.runtime import job_exit, notices, world
+from easyddl.runtime import notices, world
 from easyddl.steps import context, fit_exchange
 from easyddl.training.fit import callback_order
 from easyddl.training.fit.fit_context import FitContext
@@ -23,7 +23,7 @@ from easyddl.training.metrics.evaluation import EvaluationContext
 from easyddl.training.step import optimizer_hook, unreduced_updates
 
 _TRAINED_ALONE = (
-    "easyddl: warning: model.fit() took steps without reducing gradients: every rank trained "
+    "easyddl: warning: model.fit() took steps without reducing gradients: {ranks} trained "
     "alone. Pass callbacks=[ddl.DDLCallback(), ..., ddl.DDLGlobalVariablesCallback()] to fit."
 )
 
@@ -72,26 +72,21 @@ def _fit(original):
             _refuse_distribution(self, "fit")
             _warn_if_backend_is_another()
         is_shared = is_ours and world.size() > 1
-        with job_exit.bounded_end() as has_failed, FitContext(self, arguments) as active:
-            try:
-                if is_shared:
-                    active.exchange = fit_exchange.open_communicators(active.called)
-                    arguments = active.arguments = validation_split.to_rank_fraction(arguments)
-                    active.at_end.callback(backends.require().allow_fit_without_batch(self))
-                if is_ours:
-                    active.at_end.callback(active.data.watch(self))
-                    active.begin()
-                if isinstance(getattr(self, "optimizer", None), keras.optimizers.Optimizer):
-                    optimizer_hook.move_outwards(self.optimizer)
-                _attach(callbacks, self, epochs=arguments.get("epochs", 1))
-                history = original(self, **arguments)
-                active.succeed()
-            except BaseException as error:
-                if is_shared:
-                    has_failed(error)
-                raise
-        _warn_if_alone(active)
-        return history
+        with FitContext(self, arguments) as active:
+            active.at_end.callback(_note_if_alone, active)
+            if is_shared:
+                active.exchange = fit_exchange.open_communicators(active.called)
+                arguments = active.arguments = validation_split.to_rank_fraction(arguments)
+                active.at_end.callback(backends.require().allow_fit_without_batch(self))
+            if is_ours:
+                active.at_end.callback(active.data.watch(self))
+                active.begin()
+            if isinstance(getattr(self, "optimizer", None), keras.optimizers.Optimizer):
+                optimizer_hook.move_outwards(self.optimizer)
+            _attach(callbacks, self, epochs=arguments.get("epochs", 1))
+            history = original(self, **arguments)
+            active.succeed()
+            return history
 
     return fit
 
@@ -156,7 +151,7 @@ def _warn_if_backend_is_another():
         )
 
 
-def _warn_if_alone(fit):
+def _note_if_alone(fit):
     is_alone = launched_process.is_rank_of_several() and fit.step is None
     if is_alone and fit.has_trained_alone():
         world.warn_at_end("fit", _TRAINED_ALONE)

@@ -21,7 +21,7 @@ from easyddl.steps import context
 
 _TEXT = (
     "easyddl: warning: {what} applied gradients outside of model.fit() without reducing them"
-    "{since}: every rank trained alone, unless the script averages without easyddl. {advice}"
+    "{since}: {{ranks}} trained alone, unless the script averages without easyddl. {advice}"
 )
 
 _OF_KERAS = (
