@@ -14,11 +14,11 @@ from easyddl.runtime.engine import end_activities
 from easyddl.runtime.engine import engine as engine
 from easyddl.runtime.engine import is_started as is_started
 
-# The subjects of `warn_at_end`: fits, updates outside of fits, and files that all ranks have saved.
-END_WARNINGS = ("fit", "update", "file")
+# The subjects of `warn_at_end`: fits, and updates outside of fits.
+END_WARNINGS = ("fit", "update")
 
 # The arguments of `warn_at_end` that the engine has not received, because it had not started.
-_at_end: list[tuple[int, str, str]] = []
+_at_end: list[tuple[int, str]] = []
 
 
 @dataclasses.dataclass(frozen=True)
@@ -359,18 +359,14 @@ def add_step(begin, end, step):
     engine().core.add_step(begin, end, step)
 
 
-def warn_at_end(subject, text, item=""):
+def warn_at_end(subject, text):
     """Prints a text on the root at the end of the job, if all ranks requested the same text.
-
-    A text may be about several items, one for each call, in any order. The printed text names those
-    that all ranks have passed.
 
     Args:
         subject: One of `END_WARNINGS`. A later text on the same subject replaces an earlier one.
-        text: String. An empty one withdraws an earlier text. `{}` stands for the items.
-        item: String. What the text is about, such as the path of a file.
+        text: String. An empty one withdraws an earlier text.
     """
-    _at_end.append((END_WARNINGS.index(subject), text, item))
+    _at_end.append((END_WARNINGS.index(subject), text))
     if is_started():  # do not start the engine: the other ranks may not call this function
         pass_warnings_on()
 
@@ -378,5 +374,5 @@ def warn_at_end(subject, text, item=""):
 def pass_warnings_on():
     """Passes the texts of `warn_at_end` to the engine. Called when all ranks have started it."""
     for request in _at_end:
-        engine().core.warn_at_end(*request)
+        engine().core.warn_at_end(*request, item="")
     _at_end.clear()

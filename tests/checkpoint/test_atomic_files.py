@@ -404,10 +404,11 @@ def test_writers_take_turns_on_a_disk_with_little_room(tmp_path):
 
     child = os.fork()
     if child == 0:
-        with contextlib.suppress(OSError):
+        try:
             atomic_files.write_entries(path, write, size=free // 2, writers=3)
             os._exit(0)
-        os._exit(1)
+        finally:
+            os._exit(1)
     assert os.read(begun[0], 1) == b"."
     atomic_files.write_entries(
         path, lambda to: atomic_writer.fill(to, 2, 1), size=free // 2, writers=3
