@@ -178,6 +178,7 @@ def test_optuna_prunes_on_two_ranks_what_it_prunes_on_one(folder):
     for name in ("alone", "together"):
         study = optuna.create_study(
             direction="maximize",
+            sampler=optuna.samplers.RandomSampler(seed=0),
             storage=f"sqlite:///{folder / name}/search.db",
             study_name="digits",
         )
