@@ -115,7 +115,8 @@ if ddl.is_root():  # rank
     for trial in study.trials:
         found = ", ".join(f"{name} {value:.6g}" for name, value in trial.params.items())
         steps = len(trial.intermediate_values)
-        print(f"trial {trial.number}: {found}: {trial.value:.4f} after {steps} epochs")
+        value = trial.state.name if trial.value is None else f"{trial.value:.4f}"  # of a killed job
+        print(f"trial {trial.number}: {found}: {value} after {steps} epochs")
     params = study.best_params
 params = ddl.broadcast_object(params)  # rank
 model = build(**params)

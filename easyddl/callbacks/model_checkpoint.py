@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any, Literal
 
-import numpy as np
-
 from easyddl.callbacks.fresh_copy import FreshCopy
-from easyddl.checkpoint import atomic_files
+from easyddl.checkpoint import atomic_files, model_files
 from easyddl.collectives import objects
 from easyddl.compat import keras_callback
 from easyddl.runtime import validators, world
@@ -142,6 +140,4 @@ class _SavedAtomically:
         self._write(filepath, lambda path: self._model.save_weights(path, **arguments))
 
     def _write(self, filepath, write):
-        variables = [*self._model.weights, *self._model.optimizer.variables]
-        size = sum(np.asarray(variable.numpy()).nbytes for variable in variables)
-        atomic_files.write_file(os.fspath(filepath), write, size)
+        atomic_files.write_file(os.fspath(filepath), write, model_files.size_of(self._model))

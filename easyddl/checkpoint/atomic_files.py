@@ -1,10 +1,14 @@
 """Writes files and directories atomically.
 
 If a process is killed at any point, or a host loses its power, the last complete file remains.
-A new file is written under a temporary name next to the final one. It is flushed to the disk and
-then renamed, which is an atomic operation of the file system. The temporary name contains the
-number of the writing process. So several processes may write the same file, and each one removes
-its own leftover temporary files.
+A new file is written in a temporary directory next to the final path. It is flushed to the disk and
+then renamed, which is an atomic operation of the file system. Each save has its own temporary
+directory, so several processes and threads may write the same file. While they do, they share a
+lock. The last of them removes the lock file, and the temporary directories of killed processes.
+
+A rename replaces the whole file, so the new file first takes the owner, the permissions and the
+extended attributes of the old one. Where this or the rename is not possible, the content of the old
+file is replaced. A reader, and a process that is killed, may then leave or see an incomplete file.
 
 This module needs only Python's standard library.
 """
@@ -12,14 +16,28 @@ This module needs only Python's standard library.
 import contextlib
 import errno
 import fcntl
+import fnmatch
 import glob
 import os
 import pathlib
 import re
 import shutil
 import string
+import struct
+import tempfile
 
 _NEW, _OLD, _LOCK = ".new-", ".old-", ".lock-"
+
+# The characters of a file's name that are part of temporary names, which may have 255 bytes. Files
+# whose names begin with the same characters share a lock.
+_SHOWN = 60
+_RANDOM = "?" * 8  # matches the characters that `tempfile.mkdtemp` adds
+
+# The errors of a write that may succeed in another directory.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG)
+
+# The bytes of a lock file: one for all that write, and one for the process that moves its files.
+_WRITING, _MOVING = 0, 1
 
 
 def require_local(name, path):
@@ -58,69 +76,185 @@ def write_file(path, write, size=0):
     write_entries(path, write)
 
 
-def write_entries(path, write, writer=0):
+def write_entries(path, write, size=0, writers=1):
     """Writes a file, a directory, or several files that belong together.
 
-    Several processes may write the same path at once. Of a file, the version of the process that
-    finishes last remains. Of a directory that did not exist, the version of the process that
-    finishes first remains, and the others discard theirs. In a directory that exists, each file is
-    replaced once all files are complete, and other files remain. Only one process at a time
-    replaces files, so all files are from the process that finishes last.
+    Several processes and threads may write the same path at once. Of a file, the version that is
+    finished last remains. Of a directory that did not exist, the version that is finished first
+    remains, and the others are discarded. In a directory that exists, each file is replaced once
+    all files are complete, and other files remain. Only one process at a time replaces files, so
+    all files are from the process that finishes last.
+
+    If the disk has no room for the versions of all writers at once, they write one after another.
+    If it has no room for another version beside the old one, or the directory cannot be written,
+    the new version is written to a directory for temporary files, and then copied.
 
     Args:
-        path: String. The final path, on a local or mounted file system.
+        path: String. The final path, on a local or mounted file system. The target of a link is
+            replaced, and the link remains.
         write: Function of a temporary path that writes a file or a directory there, or files whose
-            names begin with this path. The temporary path is the final name in a separate
-            directory.
-        writer: Integer. The number of this process among those that may write the same path.
+            names begin with this path. It also makes directories of the path that do not exist, if
+            it should. The temporary path ends with the final name.
+        size: Integer. The approximate number of bytes.
+        writers: Integer. The number of processes that may write this path at once.
 
     Raises:
         OSError: If a file cannot be written. Existing files remain.
     """
-    folder, name = os.path.split(os.path.abspath(path))
-    with _temporary(path, writer) as temporary:
+    with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+        os.close(os.open(path, os.O_WRONLY))  # fails as a plain write does, for a read-only file
+    path = os.path.realpath(path)
+    folder, name = _existing_folder(path)
+    with _writing(folder, _first(name), is_alone=_free(folder) < writers * size) as lock:
         before = _names_in(path)
-        write(temporary)
-        scratch = os.path.dirname(temporary)
-        _sync_all(scratch)
-        if os.path.isfile(temporary) and os.listdir(scratch) == [name]:
-            os.replace(temporary, path)
-        else:
-            with _locked(os.path.join(folder, _LOCK + name)):
-                written = _names_in(temporary)
+        scratch = _write_scratch(folder, name, write, size)
+        try:
+            _sync_all(scratch)
+            if os.path.isfile(os.path.join(scratch, name)) and os.listdir(scratch) == [name]:
+                _move(os.path.join(scratch, name), path)
+            else:
+                _lock(lock, fcntl.F_WRLCK, _MOVING)
+                written = _names_in(os.path.join(scratch, name))
                 # Otherwise another process has written an equal directory in the meantime.
                 if not written or not written <= _names_in(path) - before:
                     _move_entries(scratch, folder, last=name.partition(".")[0] + ".")
-    _sync(folder)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    with contextlib.suppress(PermissionError):  # a directory may be writable but not readable
+        _sync(folder)
 
 
 def is_temporary(path):
     """Returns whether a path, or one above it, is one that is passed to a function `write` here."""
     folders = pathlib.PurePath(path).parts[:-1]
-    return any(re.match(r"\.new\d*-", folder) for folder in folders)
+    return any(fnmatch.fnmatchcase(folder, f"{_NEW}*-{_RANDOM}") for folder in folders)
 
 
-def scratch_of(path, writer=0):
-    """Returns the temporary directory in which a process writes a path: see `write_entries`."""
-    folder, name = os.path.split(os.path.abspath(path))
-    new = _NEW if writer == 0 else f".new{writer}-"
-    return os.path.join(folder, new + name)
+def _existing_folder(path):
+    """Splits a path into its innermost directory that exists, and the rest."""
+    folder, name = os.path.split(path)
+    while not os.path.isdir(folder):
+        folder, parent = os.path.split(folder)
+        name = os.path.join(parent, name)
+    return folder, name
+
+
+def _first(name):
+    """Returns the first part of a relative path, as far as it is part of temporary names."""
+    return pathlib.PurePath(name).parts[0][:_SHOWN]
+
+
+def _write_scratch(folder, name, write, size):
+    """Writes to a new temporary directory.
+
+    Args:
+        folder: String. The directory in which to make it, or in a directory for temporary files if
+            this one cannot be written or has no room.
+        name: String. The relative path in the temporary directory.
+        write: Function of the path that writes there.
+        size: Integer. The approximate number of bytes.
+
+    Returns:
+        String. The temporary directory.
+    """
+    failure = None
+    for place in _places(folder):
+        scratch = None
+        try:
+            _require_space(place, size)
+            scratch = tempfile.mkdtemp("", f"{_NEW}{_first(name)}-", place)
+            write(os.path.join(scratch, name))
+            return scratch
+        except BaseException as error:
+            if scratch is not None:
+                shutil.rmtree(scratch, ignore_errors=True)
+            if not isinstance(error, OSError) or (scratch and error.errno not in _NO_ROOM):
+                raise
+            failure = failure or error
+    raise failure
+
+
+def _places(folder):
+    """Yields the directories for temporary files, the best first."""
+    yield folder
+    yield tempfile.gettempdir()
+    yield "/dev/shm"
 
 
 @contextlib.contextmanager
-def _temporary(path, writer=0):
-    """Returns a context with a new temporary directory. Removes that of a killed process.
+def _writing(folder, name, is_alone=False):
+    """Returns a context for processes and threads that write a file or directory.
+
+    The last one that leaves it removes the temporary directories of killed processes.
+
+    Args:
+        folder: String. The directory of the file.
+        name: String. Its name, as `_first` returns it.
+        is_alone: Boolean. Whether to wait until no other is in the context.
 
     Yields:
-        The temporary path, in that directory.
+        Integer. The descriptor of the lock file; `None` if there can be none.
     """
-    scratch = scratch_of(path, writer)
-    _remove(pathlib.Path(scratch))
+    path = os.path.join(folder, _LOCK + name)
+    descriptor = _open_lock(path, fcntl.F_WRLCK if is_alone else fcntl.F_RDLCK)
     try:
-        os.mkdir(scratch)
-        yield os.path.join(scratch, os.path.basename(path))
+        yield descriptor
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        if descriptor is not None:
+            # A forked process may still have the descriptor. So do not leave this to `close`.
+            _lock(descriptor, fcntl.F_UNLCK, _MOVING)
+            _lock(descriptor, fcntl.F_UNLCK, _WRITING)
+            if _lock(descriptor, fcntl.F_WRLCK, _WRITING, wait=False) and _is_at(descriptor, path):
+                left = os.path.join(glob.escape(folder), f"{_NEW}{glob.escape(name)}-{_RANDOM}")
+                for scratch in glob.glob(left):
+                    shutil.rmtree(scratch, ignore_errors=True)
+                os.unlink(path)
+            os.close(descriptor)
+
+
+def _open_lock(path, kind):
+    """Opens and locks a lock file. Returns its descriptor; `None` if this is not possible."""
+    while True:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError:
+            return None
+        is_locked = _lock(descriptor, kind, _WRITING)
+        # The last holder has removed its lock file. If this file is that one, lock a new file.
+        if is_locked and _is_at(descriptor, path):
+            return descriptor
+        os.close(descriptor)
+        if not is_locked:  # some file systems have no locks
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            return None
+
+
+def _lock(descriptor, kind, byte, wait=True):
+    """Locks or unlocks a byte of an open file. If a process is killed, its locks are released.
+
+    The lock belongs to the open file, not to the process as that of `fcntl.lockf`. Unlike that of
+    `fcntl.flock`, it does not interfere with the locks of HDF5.
+
+    Returns:
+        Boolean. `False` if another holds the lock, or the file system has no locks.
+    """
+    if descriptor is None:
+        return False
+    command = fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK
+    try:
+        fcntl.fcntl(descriptor, command, struct.pack("hhqqi4x", kind, os.SEEK_SET, byte, 1, 0))
+    except OSError:
+        return False
+    return True
+
+
+def _is_at(descriptor, path):
+    """Returns whether an open file is the file at a path."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _names_in(path):
@@ -133,7 +267,7 @@ def _move_entries(source, target, last=""):
 
     Args:
         source: String. The directory to move from.
-        target: String. The directory to move to, on the same file system.
+        target: String. The directory to move to.
         last: String. Names that begin with this text are moved last, because such a file refers to
             the others.
     """
@@ -142,54 +276,68 @@ def _move_entries(source, target, last=""):
 
 
 def _move(source, target):
-    """Moves a file or a directory, and replaces the files that are already there."""
-    if not os.path.isdir(source):
-        os.replace(source, target)
-        return
-    try:
-        os.rename(source, target)  # replaces an empty directory, too
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise
-        _move_entries(source, target)
+    """Moves a file or a directory, and replaces the files that are already there.
 
-
-@contextlib.contextmanager
-def _locked(path):
-    """Returns a context that only one process at a time can enter.
-
-    If a process is killed within the context, the operating system releases the lock.
-
-    Args:
-        path: String. The lock file, which is removed at the end.
+    A new file takes the owner and the permissions of the old one. If it cannot replace the old
+    file, for example because this is a mount point, the content of the old file is replaced.
     """
-    descriptor = _lock(path)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-        os.close(descriptor)
+    target = os.path.realpath(target)
+    with contextlib.suppress(OSError):
+        if _take_status(source, target):
+            os.replace(source, target)
+            return
+    if not os.path.isdir(source):
+        _copy(source, target)
+        return
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(target)
+    _move_entries(source, target)
 
 
-def _lock(path):
-    """Locks a file, and returns its descriptor."""
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        with contextlib.suppress(OSError):  # some file systems have no locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        # The previous holder has removed its lock file. If this file is that one, lock a new file.
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
-                return descriptor
-        os.close(descriptor)
+def _take_status(source, target):
+    """Gives a new file the owner and the permissions of an old one.
+
+    Returns:
+        Boolean. Whether the new file may replace what is at the path: not a directory, and not a
+        file with another hard link, which would keep the old content.
+    """
+    if not os.path.exists(target):
+        return True
+    old, new = os.stat(target), os.stat(source)
+    if os.path.isdir(source) or old.st_nlink > 1:
+        return False
+    if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
+        os.chown(source, old.st_uid, old.st_gid)
+    shutil.copystat(target, source)  # permissions and extended attributes, and also times
+    os.utime(source)
+    return True
+
+
+def _copy(source, target):
+    """Replaces the content of a file, one process at a time."""
+    size = os.path.getsize(source)
+    old = os.stat(target).st_blocks * 512 if os.path.exists(target) else 0
+    _require_space(os.path.dirname(target), size - old)
+    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT, 0o666)
+    with open(descriptor, "wb") as file, open(source, "rb") as new:
+        _lock(descriptor, fcntl.F_WRLCK, _WRITING)
+        file.truncate(0)  # no reader takes a mixture of two files for a complete one
+        shutil.copyfileobj(new, file)
+        file.flush()
+        os.fsync(descriptor)
+
+
+def _free(folder):
+    """Returns the number of bytes that are free on the disk of a directory."""
+    state = os.statvfs(folder)
+    # Some file systems report 0 of 0 blocks.
+    return state.f_bavail * state.f_frsize if state.f_blocks else float("inf")
 
 
 def _require_space(folder, size):
     # Check this before the write, because HDF5 crashes the process if the disk is full.
-    state = os.statvfs(folder)
-    free = state.f_bavail * state.f_frsize
-    if state.f_blocks and free < size:  # some file systems report 0 of 0 blocks
+    free = _free(folder)
+    if free < size:
         raise OSError(
             errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: {size} bytes needed, {free} free", folder
         )
@@ -207,8 +355,9 @@ def remove_leftovers(template):
         glob.escape(text) + ("*" if field is not None else "") for text, field, _, _ in fields
     )
     folder, name = os.path.split(pattern)
-    for path in glob.glob(os.path.join(folder, _NEW + name)):
-        _remove(pathlib.Path(path))
+    for path in glob.glob(os.path.join(folder, _LOCK + name)):
+        with _writing(os.path.dirname(path), os.path.basename(path).removeprefix(_LOCK)):
+            pass  # the last one that leaves it removes them
 
 
 class Generations:

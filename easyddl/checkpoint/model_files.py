@@ -4,7 +4,8 @@ Most scripts end with `model.save("model.keras")`, which all ranks call at once.
 are equal, so the file of any rank is correct if it is complete. Therefore, in a job of several
 ranks, Keras's functions that write model files write to a temporary path, and the finished file
 then replaces the file at the final path: see `atomic_files.write_entries`. The same holds for the
-checkpoints that TensorFlow writes itself.
+checkpoints that TensorFlow writes itself. Each rank writes, because a script may save on one rank,
+or each rank's own model to a path of its own.
 
 Saving is not a collective, because a script may save on one rank only. It does not start MPI.
 """
@@ -13,18 +14,18 @@ import functools
 import os
 import pathlib
 import tempfile
+import time
+
+import numpy as np
 
 from easyddl import backends
 from easyddl.checkpoint import atomic_files
 from easyddl.compat import keras_saving, patches
 from easyddl.hosts import launched_process
 from easyddl.machine import processes
-from easyddl.runtime import world
 
-_SAVED_BY_ALL = (
-    "easyddl: all ranks have saved the model as {}. Each file is complete. All ranks have the same "
-    "model, so one may save it alone: `if ddl.is_root(): model.save(...)`."
-)
+# The bytes that HDF5 and Keras may add to each variable.
+_OVERHEAD = 4096
 
 
 def install():
@@ -33,6 +34,7 @@ def install():
         patches.install(owner, name, _atomic)
     for owner, name in keras_saving.prompts():
         patches.install(owner, name, _without_prompt)
+    keras_saving.install_shown_as()
 
 
 def install_for(backend):
@@ -45,13 +47,19 @@ def install_for(backend):
         patches.install(owner, name, _atomic_checkpoint)
 
 
+def size_of(model):
+    """Returns the approximate number of bytes of the file of a model; 0 for other objects."""
+    optimizer = getattr(model, "optimizer", None)
+    variables = [*getattr(model, "weights", []), *getattr(optimizer, "variables", [])]
+    return sum(np.asarray(variable.numpy()).nbytes + _OVERHEAD for variable in variables)
+
+
 def _atomic(original):
     @functools.wraps(original)
     def write(subject, filepath, *args, **kwargs):
-        path = _final_path(filepath) if launched_process.is_rank_of_several() else None
-        if path is None:
+        if not launched_process.is_rank_of_several() or not _is_atomic(filepath):
             return original(subject, filepath, *args, **kwargs)
-        return _write(path, os.fspath(filepath), lambda to: original(subject, to, *args, **kwargs))
+        return _write(filepath, lambda to: original(subject, to, *args, **kwargs), size_of(subject))
 
     return write
 
@@ -60,10 +68,9 @@ def _atomic_checkpoint(original):
     @functools.wraps(original)
     def write(subject, file_prefix, *args, **kwargs):
         # In a graph this only adds an operation, which writes later.
-        path = _final_path(file_prefix) if backends.require().is_eager() else None
-        if path is None:
+        if not backends.require().is_eager() or not _is_atomic(file_prefix):
             return original(subject, file_prefix, *args, **kwargs)
-        _write(path, os.fspath(file_prefix), lambda to: original(subject, to, *args, **kwargs))
+        _write(file_prefix, lambda to: original(subject, to, *args, **kwargs))
         return os.fspath(file_prefix)
 
     return write
@@ -85,40 +92,39 @@ def _without_prompt(original):
     return ask
 
 
-def _final_path(filepath):
-    """Returns the final path of an atomic save; `None` if Keras should write to it directly.
+def _is_atomic(filepath):
+    """Returns whether a save is atomic. If not, Keras writes to the path directly.
 
     Args:
         filepath: The user's argument: a string or path, or an open file.
     """
     try:
-        given = os.fspath(filepath)
+        path = os.fspath(filepath)
     except TypeError:
-        return None
-    if not isinstance(given, str) or not given or keras_saving.is_remote(given):
-        return None
-    path = os.path.realpath(given)  # a link remains, and its target is replaced
+        return False
+    if not isinstance(path, str) or not path or keras_saving.is_remote(path):
+        return False
     is_special = os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path))
     # Within `ddl.ModelCheckpoint` or another save, the path is already a temporary path.
-    return None if is_special or atomic_files.is_temporary(path) else path
+    return not is_special and not atomic_files.is_temporary(path)
 
 
-def _write(path, given, save):
+def _write(filepath, save, size=0):
     """Writes a model file or directory on one of several ranks that may do the same.
 
     Args:
-        path: String. The final path.
-        given: String. The path that the script passed, for messages.
+        filepath: String or path. The path that the script passed, which messages contain.
         save: Function of a temporary path, to which it saves the model.
+        size: Integer. The approximate number of bytes.
     """
+    given = os.fspath(filepath)
 
     def write(temporary):
         with keras_saving.shown_as(temporary, given):
             save(temporary)
 
-    os.makedirs(os.path.dirname(path), exist_ok=True)  # as Keras does for some kinds of files
-    atomic_files.write_entries(path, write, writer=launched_process.rank())
-    world.warn_at_end("file", _SAVED_BY_ALL, given)
+    with keras_saving.shown_as(os.path.realpath(given), given):
+        atomic_files.write_entries(given, write, size, writers=launched_process.size() or 1)
 
 
 def _is_older_than_this_process(path):
@@ -128,7 +134,10 @@ def _is_older_than_this_process(path):
         path: `pathlib.Path` of a file or directory that exists.
     """
     # Use the time of the file system, because a file server's clock may differ from this host's.
-    with tempfile.TemporaryFile(dir=path.parent) as new:
-        now = os.fstat(new.fileno()).st_mtime
+    try:
+        with tempfile.TemporaryFile(dir=path.parent) as new:
+            now = os.fstat(new.fileno()).st_mtime
+    except OSError:  # the directory cannot be written
+        now = time.time()
     files = path.iterdir() if path.is_dir() else [path]
     return any(each.stat().st_mtime < now - processes.age() for each in files)

@@ -1,6 +1,8 @@
 """Saving: the functions of Keras that write model files, and their output."""
 
 import contextlib
+import contextvars
+import functools
 import sys
 
 from easyddl.compat import patches
@@ -55,6 +57,11 @@ _AVAILABLE = Name(
 
 NAMES = (*_PRIVATE_WRITERS, _PROMPT, _PRINT, _REMOTE, _LAZY_TENSORFLOW, _AVAILABLE)
 
+# The paths that are printed in place of others, in this thread: see `shown_as`.
+_shown: contextvars.ContextVar[tuple[tuple[str, str], ...]] = contextvars.ContextVar(
+    "shown", default=()
+)
+
 
 def writers():
     """Returns the functions that write model files.
@@ -100,6 +107,23 @@ def without_tensorflow():
         yield
 
 
+def install_shown_as():
+    """Patches the function with which Keras prints paths, for `shown_as`."""
+    if _PRINT.is_there():
+        patches.install(_PRINT.find_owner(), _PRINT.name, _printing_shown)
+
+
+def _printing_shown(original):
+    @functools.wraps(original)
+    def print_message(message, *args, **kwargs):
+        message = str(message)
+        for temporary, path in _shown.get():
+            message = message.replace(temporary, path)
+        original(message, *args, **kwargs)
+
+    return print_message
+
+
 @contextlib.contextmanager
 def shown_as(temporary, path):
     """Returns a context in which Keras prints another path in place of a temporary one.
@@ -108,19 +132,19 @@ def shown_as(temporary, path):
         temporary: String. The path that is passed to Keras.
         path: String. The path that Keras prints, and that its error messages contain.
     """
-    with contextlib.ExitStack() as stack:
-        if _PRINT.is_there():
-            print_message = _PRINT.get()
+    token = _shown.set(((temporary, path), *_shown.get()))
+    try:
+        yield
+    except Exception as error:
+        error.args = tuple(_replaced(each, temporary, path) for each in error.args)
+        if isinstance(error, OSError):
+            error.strerror = _replaced(error.strerror, temporary, path)
+            if error.filename is not None:  # `None` would be printed
+                error.filename = _replaced(error.filename, temporary, path)
+        raise
+    finally:
+        _shown.reset(token)
 
-            def print_renamed(message, *args, **kwargs):
-                print_message(str(message).replace(temporary, path), *args, **kwargs)
 
-            stack.enter_context(patches.replaced(_PRINT.find_owner(), _PRINT.name, print_renamed))
-        try:
-            yield
-        except Exception as error:
-            error.args = tuple(
-                each.replace(temporary, path) if isinstance(each, str) else each
-                for each in error.args
-            )
-            raise
+def _replaced(value, old, new):
+    return value.replace(old, new) if isinstance(value, str) else value

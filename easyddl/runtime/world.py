@@ -14,11 +14,11 @@ from easyddl.runtime.engine import end_activities
 from easyddl.runtime.engine import engine as engine
 from easyddl.runtime.engine import is_started as is_started
 
-# The subjects of `warn_at_end`: fits, updates outside of fits, and files that all ranks have saved.
-END_WARNINGS = ("fit", "update", "file")
+# The subjects of `warn_at_end`: fits, and updates outside of fits.
+END_WARNINGS = ("fit", "update")
 
 # The arguments of `warn_at_end` that the engine has not received, because it had not started.
-_at_end: list[tuple[int, str, str]] = []
+_at_end: list[tuple[int, str]] = []
 
 # The latest text of `warn_at_end`, by subject.
 _own: dict[str, str] = {}
@@ -362,22 +362,17 @@ def add_step(begin, end, step):
     engine().core.add_step(begin, end, step)
 
 
-def warn_at_end(subject, text, item=""):
+def warn_at_end(subject, text):
     """Prints a text on the root at the end of the job, if all ranks requested the same text.
-
-    A text may be about several items, one for each call, in any order. The printed text names those
-    that all ranks have passed.
 
     A job that ends by an error compares no texts: see `own_warnings`.
 
     Args:
         subject: One of `END_WARNINGS`. A later text on the same subject replaces an earlier one.
-        text: String. An empty one withdraws an earlier text. `{}` stands for the items, and
-            `{ranks}` for "every rank".
-        item: String. What the text is about, such as the path of a file.
+        text: String. An empty one withdraws an earlier text. `{ranks}` stands for "every rank".
     """
     _own[subject] = text
-    _at_end.append((END_WARNINGS.index(subject), text.replace("{ranks}", "every rank"), item))
+    _at_end.append((END_WARNINGS.index(subject), text.replace("{ranks}", "every rank")))
     if is_started():  # do not start the engine: the other ranks may not call this function
         pass_warnings_on()
 
@@ -391,5 +386,5 @@ def own_warnings():
 def pass_warnings_on():
     """Passes the texts of `warn_at_end` to the engine. Called when all ranks have started it."""
     for request in _at_end:
-        engine().core.warn_at_end(*request)
+        engine().core.warn_at_end(*request, item="")
     _at_end.clear()

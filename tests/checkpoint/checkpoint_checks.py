@@ -350,7 +350,8 @@ def check_files_of_all_kinds(folder):
     paths = [folder / "sub" / name.format(epoch=1) for name in names]
     if RANK == 0:
         (folder / "sub").mkdir()
-        (folder / "sub" / ".new-m-7.weights.h5").write_text("of a job that was killed")
+        (folder / "sub" / ".lock-m-7.weights.h5").touch()  # of a job that was killed
+        (folder / "sub" / ".new-m-7.weights.h5-abcd_123").mkdir()
     COMM.Barrier()
     checkpoints = [
         ddl.ModelCheckpoint(folder / "sub" / name, save_weights_only="weights" in name)

@@ -7,6 +7,7 @@ import io
 import logging
 import os
 import pathlib
+import threading
 import time
 import warnings
 import zipfile
@@ -275,6 +276,63 @@ def check_links_remain(folder):
 
 
 @in_shared_folder
+def check_permissions_remain(folder):
+    names = ["m.keras", "m.weights.h5"]
+    if RANK == 0:
+        for name in names:
+            (folder / name).touch(mode=0o600)
+            os.link(folder / name, folder / f"other-{name}")
+    COMM.Barrier()
+    trained().save(folder / names[0])
+    trained().save_weights(folder / names[1])
+    COMM.Barrier()
+    for name in (*names, *(f"other-{name}" for name in names)):
+        assert (folder / name).stat().st_mode & 0o777 == 0o600
+        assert_loads(folder / name)
+
+
+@in_shared_folder
+def check_paths_that_keras_refuses(folder):
+    """They raise Keras's error, and nothing is made."""
+    model = trained()
+    if RANK == 0:
+        (folder / "loop.keras").symlink_to("loop.keras")
+    COMM.Barrier()
+    for save, name in (
+        (model.save, "mistyped/m.keras"),
+        (model.save, "~/m.keras"),
+        (model.save_weights, "mistyped/m.weights.h5"),
+        (model.save, "loop.keras"),
+    ):
+        error = fails(functools.partial(save, folder / name))
+        assert isinstance(error, OSError), repr(error)
+        assert f"'{folder / name}'" in str(error) and ".new" not in str(error), error
+    assert_holds(folder, "loop.keras")
+
+
+@in_shared_folder
+def check_any_name(folder):
+    names = ["m" * 249 + ".keras", os.fsdecode(b"m\xff.keras")]
+    for name in names:
+        trained().save(folder / name)
+    assert_holds(folder, *names)
+    for name in names:
+        assert_loads(folder / name)
+
+
+@in_shared_folder
+def check_threads_save_to_one_path(folder):
+    threads = [threading.Thread(target=trained().save, args=(folder / "m.keras",)) for _ in "four"]
+    with pausing(functools.partial(time.sleep, 0.1)):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert_holds(folder, "m.keras")
+    assert_loads(folder / "m.keras")
+
+
+@in_shared_folder
 def check_errors_name_the_path_that_was_passed(folder):
     error = fails(lambda: trained().save(folder / "m.keras", zipped=False))
     assert isinstance(error, ValueError) and str(folder / "m.keras") in str(error), error
@@ -321,8 +379,8 @@ def check_checkpoints_of_easyddl_write_once(folder):
         model.fit(x, x.sum(1), verbose=0, epochs=2, callbacks=both(own, plain))
     finally:
         atomic_files.write_entries = write
-    real = [os.path.realpath(folder / f"{name}.keras") for name in names]
-    assert written == (real * 2 if RANK == 0 else []), written
+    paths = [str(folder / f"{name}.keras") for name in names]
+    assert list(map(str, written)) == (paths * 2 if RANK == 0 else []), written
     for name in names:
         saved = keras.saving.load_model(folder / f"{name}.keras").get_weights()
         for weight, expected in zip(saved, model.get_weights(), strict=True):

@@ -1,11 +1,15 @@
 """Whatever is killed, at any point, the last whole state is there."""
 
+import contextlib
 import errno
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 
 import atomic_writer
@@ -87,18 +91,28 @@ def test_only_states_are_removed(tmp_path):
     states.remove()
 
 
+def leave(folder, name):
+    """Leaves what a process leaves that is killed while it writes a file. Returns its directory."""
+    (folder / f".lock-{name}").touch()
+    scratch = folder / f".new-{name}-abcd_123"
+    scratch.mkdir()
+    (scratch / name).write_text("a part")
+    return scratch
+
+
 def test_leftovers_of_files_with_fields(tmp_path):
     (tmp_path / "run-3").mkdir()
-    others = ["run-3/model-07.keras", "run-3/.new-other.keras", ".new-model-07.keras"]
-    mine = ["run-3/.new-model-07.keras", "run-3/.new-model-12.keras"]
-    for name in (*mine, *others):
-        (tmp_path / name).write_text("")
+    (tmp_path / "run-3" / "model-07.keras").write_text("")
+    mine = [leave(tmp_path / "run-3", f"model-{number}.keras") for number in ("07", "12")]
+    others = [leave(tmp_path / "run-3", "other.keras"), leave(tmp_path, "model-07.keras")]
     atomic_files.remove_leftovers(str(tmp_path / "run-{epoch}" / "model-{epoch:02d}.keras"))
-    assert [name for name in mine if (tmp_path / name).exists()] == []
-    assert all((tmp_path / name).exists() for name in others)
+    assert not any(scratch.exists() for scratch in mine)
+    assert all(scratch.exists() for scratch in others)
+    names = sorted(os.listdir(tmp_path / "run-3"))
+    assert names == [".lock-other.keras", ".new-other.keras-abcd_123", "model-07.keras"]
 
 
-def write_directory(path, number, writer=0):
+def write_directory(path, number):
     """Writes a directory of two files that hold a number, one of them in a directory in it."""
 
     def write(temporary):
@@ -107,7 +121,7 @@ def write_directory(path, number, writer=0):
         atomic_writer.fill(folder / "weights", number, 1)
         atomic_writer.fill(folder / "inner" / "state", number, 1)
 
-    atomic_files.write_entries(str(path), write, writer)
+    atomic_files.write_entries(str(path), write)
 
 
 def number_in(path):
@@ -129,7 +143,7 @@ def test_a_directory_that_is_new_is_whole_or_absent_after_a_kill(tmp_path):
                 os._exit(0)
         killed = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
         assert (number_in(path) == 1) if path.exists() else killed
-        write_directory(path, 2)  # the same process number: it removes what is left
+        write_directory(path, 2)  # it removes what is left
         assert number_in(path) == 2
         assert_no_leftovers(path.parent)
         if not killed:
@@ -157,13 +171,13 @@ def test_of_processes_that_write_a_new_directory_the_first_wins(is_empty, tmp_pa
     def write(temporary):
         os.mkdir(temporary)
         atomic_writer.fill(pathlib.Path(temporary) / "weights", 1, 1)
-        atomic_files.write_entries(str(path), write_faster, writer=2)
+        atomic_files.write_entries(str(path), write_faster)
 
     def write_faster(temporary):
         os.mkdir(temporary)
         atomic_writer.fill(pathlib.Path(temporary) / "weights", 2, 1)
 
-    atomic_files.write_entries(str(path), write, writer=1)
+    atomic_files.write_entries(str(path), write)
     assert atomic_writer.content(path / "weights") == 2
     assert_no_leftovers(tmp_path)
 
@@ -200,7 +214,7 @@ def test_the_directory_of_one_process_is_never_mixed_with_that_of_another(tmp_pa
 
         try:
             atomic_files._move = move_slowly
-            write_directory(path, 1, writer=1)
+            write_directory(path, 1)
         finally:
             os._exit(0)
     os.close(begun[1])  # so that the next line does not wait for a process that has ended
@@ -208,7 +222,7 @@ def test_the_directory_of_one_process_is_never_mixed_with_that_of_another(tmp_pa
     second = os.fork()
     if second == 0:
         try:
-            write_directory(path, 2, writer=2)
+            write_directory(path, 2)
         finally:
             os._exit(0)
     time.sleep(0.3)
@@ -241,19 +255,166 @@ def test_files_that_belong_together(tmp_path):
     assert sorted(os.listdir(tmp_path)) == sorted(names)
 
 
-def test_each_process_removes_its_own_leftovers(tmp_path):
-    path = str(tmp_path / "m.keras")
-    for writer in (0, 1, 12):
-        (tmp_path / os.path.basename(atomic_files.scratch_of(path, writer))).mkdir()
-        atomic_files.write_entries(path, lambda to: atomic_writer.fill(to, 1, 1), writer)
-        assert os.listdir(tmp_path) == ["m.keras"]
-    of_others = {atomic_files.scratch_of(path, writer) for writer in (0, 1, 12)}
-    of_others.add(atomic_files.scratch_of(str(tmp_path / "1-m.keras")))
-    assert len(of_others) == 4
-    for scratch in of_others:
-        assert atomic_files.is_temporary(os.path.join(scratch, "m.keras"))
-        assert atomic_files.is_temporary(os.path.join(scratch, "m", "variables", "variables"))
+def test_a_save_removes_the_leftovers_of_killed_processes_alone(tmp_path):
+    """While another process or thread writes the same file, its directory stays."""
+    path, name = str(tmp_path / "m.keras"), "m.keras"
+    left = [leave(tmp_path, name), leave(tmp_path, "m.keras-2")]
+
+    def write(temporary):
+        assert atomic_files.is_temporary(temporary)
+        child = os.fork()
+        if child == 0:
+            atomic_files.write_entries(path, lambda to: atomic_writer.fill(to, 2, 1))
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        thread = threading.Thread(
+            target=atomic_files.write_entries, args=(path, lambda to: atomic_writer.fill(to, 3, 1))
+        )
+        thread.start()
+        thread.join()
+        assert atomic_writer.content(path) == 3
+        atomic_writer.fill(temporary, 1, 1)
+
+    atomic_files.write_entries(path, write)
+    assert atomic_writer.content(path) == 1
+    assert [scratch.exists() for scratch in left] == [False, True]
+    assert sorted(os.listdir(tmp_path)) == [".lock-m.keras-2", ".new-m.keras-2-abcd_123", name]
     assert not atomic_files.is_temporary(path)
+
+
+def test_a_new_file_keeps_owner_permissions_and_attributes(tmp_path):
+    path = tmp_path / "m.keras"
+    path.touch()
+    path.chmod(0o640)
+    if os.getuid() == 0:
+        os.chown(path, 1234, 2345)
+    with contextlib.suppress(OSError):  # some file systems have no attributes
+        os.setxattr(path, "user.note", b"mine")
+    os.utime(path, (0, 0))
+    before, attributes = path.stat(), os.listxattr(path)
+    atomic_writer.write(atomic_files, "shared file", str(path), 1, pieces=1)
+    after = path.stat()
+    assert atomic_writer.content(path) == 1
+    assert after.st_ino != before.st_ino and after.st_mtime > 0
+    for name in ("st_mode", "st_uid", "st_gid"):
+        assert getattr(after, name) == getattr(before, name)
+    assert os.listxattr(path) == attributes
+
+
+def test_links_and_files_in_a_directory_keep_what_they_are(tmp_path):
+    """The files of a directory are replaced like a single file."""
+    (tmp_path / "model").mkdir(mode=0o750)
+    (tmp_path / "elsewhere").touch()
+    (tmp_path / "model" / "weights").symlink_to("../elsewhere")
+    (tmp_path / "model" / "inner").mkdir()
+    (tmp_path / "model" / "inner" / "state").touch(mode=0o600)
+    os.link(tmp_path / "model" / "inner" / "state", tmp_path / "other")
+    write_directory(tmp_path / "model", 1)
+    assert number_in(tmp_path / "model") == 1
+    assert (tmp_path / "model").stat().st_mode & 0o777 == 0o750
+    assert (tmp_path / "model" / "weights").is_symlink()
+    assert atomic_writer.content(tmp_path / "elsewhere") == 1
+    assert atomic_writer.content(tmp_path / "other") == 1
+    assert_no_leftovers(tmp_path)
+
+
+def without_rights(path):
+    """Runs the writer as a user without the rights of root."""
+    line = [sys.executable, "-S", "-E", str(WRITER), "shared file", path, "999"]
+    if os.getuid() == 0:
+        if not shutil.which("setpriv"):
+            pytest.skip("needs setpriv, because root may write everywhere")
+        line = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", *line]
+    return subprocess.run(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def test_a_file_in_a_directory_that_cannot_be_written(tmp_path):
+    path = tmp_path / "folder" / "m.keras"
+    path.parent.mkdir()
+    atomic_writer.fill(path, 1, 2)
+    path.parent.chmod(0o555)
+    try:
+        done = without_rights(str(path))
+        assert done.returncode == 0 and atomic_writer.content(path) == 2, done.stdout
+        done = without_rights(str(path.with_name("new.keras")))
+    finally:
+        path.parent.chmod(0o755)
+    assert f"Permission denied: '{path.parent}/new.keras'" in done.stdout, done.stdout
+    assert os.listdir(path.parent) == ["m.keras"]
+
+
+def test_a_file_that_cannot_be_written_stays(tmp_path):
+    path = tmp_path / "m.keras"
+    atomic_writer.fill(path, 1, 1)
+    path.chmod(0o444)
+    done = without_rights(str(path))
+    assert f"Permission denied: '{path}'" in done.stdout, done.stdout
+    assert atomic_writer.content(path) == 1
+
+
+def test_paths_that_a_plain_write_refuses(tmp_path):
+    (tmp_path / "loop.keras").symlink_to("loop.keras")
+    for name, number in (
+        ("loop.keras", errno.ELOOP),
+        ("missing/m.keras", errno.ENOENT),
+        ("m" * 256, errno.ENAMETOOLONG),
+    ):
+        with pytest.raises(OSError) as raised:
+            atomic_writer.write(atomic_files, "shared file", str(tmp_path / name), 1, pieces=1)
+        assert raised.value.errno == number
+    assert os.listdir(tmp_path) == ["loop.keras"]
+    atomic_writer.write(atomic_files, "shared file", str(tmp_path / ("m" * 255)), 1, pieces=1)
+    assert_no_leftovers(tmp_path)
+
+
+def test_a_writer_may_make_the_directory(tmp_path):
+    def write(temporary):
+        os.makedirs(os.path.dirname(temporary))
+        atomic_writer.fill(temporary, 1, 1)
+
+    atomic_files.write_entries(str(tmp_path / "new" / "folder" / "m.h5"), write)
+    assert atomic_writer.content(tmp_path / "new" / "folder" / "m.h5") == 1
+    assert_no_leftovers(tmp_path)
+
+
+def test_a_disk_with_room_for_one_copy(tmp_path, monkeypatch):
+    """The new version is written elsewhere, and the old one gives its room."""
+    path, free = str(tmp_path / "m.keras"), atomic_files._free
+    atomic_writer.fill(path, 1, 1)
+    monkeypatch.setattr(tempfile, "tempdir", "/dev/shm")  # another file system
+    monkeypatch.setattr(atomic_files, "_free", lambda at: 0 if at == str(tmp_path) else free(at))
+    atomic_files.write_entries(path, lambda to: atomic_writer.fill(to, 2, 1), size=1)
+    assert atomic_writer.content(path) == 2
+    with pytest.raises(OSError, match="1048576 bytes needed"):
+        atomic_files.write_entries(path, lambda to: atomic_writer.fill(to, 3, 2), size=1)
+    assert atomic_writer.content(path) == 2
+    assert_no_leftovers(tmp_path)
+
+
+def test_writers_take_turns_on_a_disk_with_little_room(tmp_path):
+    path, free = str(tmp_path / "m.keras"), atomic_files._free(tmp_path)
+    begun = os.pipe()
+
+    def write(temporary):
+        os.write(begun[1], b".")
+        time.sleep(0.2)
+        assert os.listdir(tmp_path).count("m.keras") == 0
+        assert sum(name.startswith(".new-") for name in os.listdir(tmp_path)) == 1
+        atomic_writer.fill(temporary, 1, 1)
+
+    child = os.fork()
+    if child == 0:
+        try:
+            atomic_files.write_entries(path, write, size=free // 2, writers=3)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.read(begun[0], 1) == b"."
+    atomic_files.write_entries(
+        path, lambda to: atomic_writer.fill(to, 2, 1), size=free // 2, writers=3
+    )
+    assert os.waitpid(child, 0)[1] == 0
+    assert atomic_writer.content(path) == 2
 
 
 @pytest.mark.parametrize("wrong", ["gs://bucket/model.keras", "", None, b"model.keras", 3])

@@ -164,21 +164,7 @@ MISTAKES = {
     "the_model_is_saved_on_all_ranks": (
         FIT,
         FIT + "model.save('model.keras')\nmodel = keras.saving.load_model('model.keras')\n",
-        "all ranks have saved the model as model.keras. Each file is complete",
-        True,
-    ),
-    "several_files_are_saved_on_all_ranks": (
-        FIT,
-        FIT + "model.save('a.keras')\nmodel.save_weights('a.weights.h5')\nmodel.save('b.keras')\n",
-        "all ranks have saved the model as a.keras, a.weights.h5, b.keras. Each file is complete",
-        True,
-    ),
-    "other_files_are_saved_on_one_rank": (
-        FIT,
-        FIT + "if ddl.is_root():\n    model.save('first.keras')\nmodel.save('a.keras')\n"
-        "model.save(f'{ddl.rank()}.keras')\nmodel.save_weights('a.weights.h5')\n"
-        "if ddl.is_root():\n    model.save('best.keras')\n",
-        "all ranks have saved the model as a.keras, a.weights.h5. Each file is complete",
+        None,
         True,
     ),
 }
@@ -214,7 +200,7 @@ def test_a_mistake_of_the_first_day(name, backend, tmp_path):
     done = mpi.run(2, tmp_path / "train.py", env=env, shown=(backend,), cwd=tmp_path)
     assert (done.returncode == 0) == is_well, done.stdout
     assert said is None or said in done.stdout, done.stdout
-    if said is None or "saved" in said:
+    if said is None:
         assert "warning" not in done.stdout, done.stdout
         weights = [line for line in done.stdout.splitlines() if line.startswith("weights")]
         assert len(weights) == 2 and weights[0] == weights[1], done.stdout

@@ -39,7 +39,7 @@ def trials(output):
     """
     found = re.findall(r"^trial (\d+: .+): (\S+)( after \d+ epochs)?$", output, re.MULTILINE)
     assert found, output
-    scores = [float(score.replace("failed", "nan")) for _, score, _ in found]
+    scores = [float(re.sub("failed|RUNNING", "nan", score)) for _, score, _ in found]
     return [(name, epochs) for name, _, epochs in found], scores
 
 
@@ -171,7 +171,18 @@ def test_a_search_with_keras_tuner_goes_on(victim, fault, is_skipped, folder):
 
 
 def test_optuna_prunes_on_two_ranks_what_it_prunes_on_one(folder):
+    """A job that is killed in a trial leaves it without a value."""
     mpi.require("optuna")
+    import optuna
+
+    for name in ("alone", "together"):
+        study = optuna.create_study(
+            direction="maximize",
+            sampler=optuna.samplers.RandomSampler(seed=0),
+            storage=f"sqlite:///{folder / name}/search.db",
+            study_name="digits",
+        )
+        study.ask({"momentum": optuna.distributions.CategoricalDistribution([0.0, 0.9])})
     arguments = ["--trials", "4", "--epochs", "2", "--storage", "sqlite:///search.db"]
     assert_searches_are_equal("tune_with_optuna.py", arguments, folder)
 

@@ -93,7 +93,8 @@ for _ in range(args.trials):
 for trial in study.trials:
     found = ", ".join(f"{name} {value:.6g}" for name, value in trial.params.items())
     steps = len(trial.intermediate_values)
-    print(f"trial {trial.number}: {found}: {trial.value:.4f} after {steps} epochs")
+    value = trial.state.name if trial.value is None else f"{trial.value:.4f}"  # of a killed job
+    print(f"trial {trial.number}: {found}: {value} after {steps} epochs")
 params = study.best_params
 model = build(**params)
 scores.append(train(model, []))
