@@ -14,14 +14,8 @@ from easyddl.runtime.engine import end_activities
 from easyddl.runtime.engine import engine as engine
 from easyddl.runtime.engine import is_started as is_started
 
-# The subjects of `warn_at_end`: fits, and updates outside of fits.
-END_WARNINGS = ("fit", "update")
-
-# The arguments of `warn_at_end` that the engine has not received, because it had not started.
-_at_end: list[tuple[int, str]] = []
-
-# The latest text of `warn_at_end`, by subject.
-_own: dict[str, str] = {}
+# The texts of `warn_at_end` by subject.
+_warnings: dict[str, str] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -368,23 +362,21 @@ def warn_at_end(subject, text):
     A job that ends by an error compares no texts: see `own_warnings`.
 
     Args:
-        subject: One of `END_WARNINGS`. A later text on the same subject replaces an earlier one.
+        subject: String. A later text on the same subject replaces an earlier one.
         text: String. An empty one withdraws an earlier text. `{ranks}` stands for "every rank".
     """
-    _own[subject] = text
-    _at_end.append((END_WARNINGS.index(subject), text.replace("{ranks}", "every rank")))
+    _warnings[subject] = text
     if is_started():  # do not start the engine: the other ranks may not call this function
         pass_warnings_on()
 
 
 def own_warnings():
     """Returns the texts of `warn_at_end` with `{ranks}`, as lines about this rank alone."""
-    texts = (text for text in _own.values() if "{ranks}" in text)
+    texts = (text for text in _warnings.values() if "{ranks}" in text)
     return "".join(f"{each}\n".replace("{ranks}", "this rank, or every rank,") for each in texts)
 
 
 def pass_warnings_on():
     """Passes the texts of `warn_at_end` to the engine. Called when all ranks have started it."""
-    for request in _at_end:
-        engine().core.warn_at_end(*request, item="")
-    _at_end.clear()
+    for subject, text in _warnings.items():
+        engine().core.warn_at_end(subject, text.replace("{ranks}", "every rank"))

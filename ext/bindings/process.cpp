@@ -17,9 +17,9 @@ void define_process(py::module_& m) {
   m.def("start_exit_protocol", &register_exit_handler, py::arg("world"),
         py::call_guard<WithoutPythonLock>(),
         "Makes this process wait for the other ranks when it exits, or end the job if it fails.");
-  m.def("warn_at_end", &warn_at_end, py::arg("subject"), py::arg("text"), py::arg("item"),
-        "Prints the text on the root when the job ends, if all ranks have passed it for this "
-        "subject, a number below 3. `{}` in it stands for the items that all ranks have passed.");
+  m.def("warn_at_end", &warn_at_end, py::arg("subject"), py::arg("text"),
+        "Prints the text on the root when the job ends, if all ranks have passed it. A later text "
+        "on the same subject replaces it, and an empty one withdraws it.");
   m.def(
       "stop_signals", [] { python_calls().close(); }, py::call_guard<WithoutPythonLock>(),
       "Called when the interpreter is about to end. Waits no longer check for signals after "

@@ -2,13 +2,12 @@
 
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
 #include <functional>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,47 +26,23 @@ namespace {
 std::atomic<World*> g_world{nullptr};
 std::atomic<pid_t> g_pid{0};
 
-// A warning of `warn_at_end`.
-struct EndWarning {
-  std::string text;
-  std::vector<std::string> items;  // without duplicates
-};
+// The texts of `warn_at_end` by subject. Written by the interpreter's threads, and read after the
+// interpreter has ended.
+std::map<std::string, std::string> g_warnings;
 
-// By subject. Written by the interpreter's threads, and read after the interpreter has ended.
-std::array<EndWarning, kEndWarnings> g_warnings;
-
-// Returns the numbers by which ranks compare their warnings: one for each item of each subject.
+// Returns the numbers by which ranks compare their warnings.
 std::vector<uint64_t> hashes_of_warnings() {
   std::vector<uint64_t> hashes;
-  for (size_t subject = 0; subject < g_warnings.size(); ++subject) {
-    const std::string text = std::to_string(subject) + g_warnings[subject].text;
-    for (const std::string& item : g_warnings[subject].items)
-      hashes.push_back(std::hash<std::string>{}(text + '\0' + item));
-  }
+  for (const auto& warning : g_warnings)
+    hashes.push_back(std::hash<std::string>{}(warning.second));
   return hashes;
-}
-
-// Returns a text in which `items` stand for `{}`: the first of them, if there are many.
-std::string with_items(std::string text, const std::vector<std::string>& items) {
-  constexpr size_t kMostShown = 5;
-  std::string list;
-  for (size_t i = 0; i < std::min(items.size(), kMostShown); ++i)
-    list += (i > 0 ? ", " : "") + items[i];
-  if (items.size() > kMostShown)
-    list += ", and " + std::to_string(items.size() - kMostShown) + " more";
-  const size_t place = text.find("{}");
-  return place == std::string::npos ? text : text.replace(place, 2, list);
 }
 
 // Prints the warnings. `are_common` has a value for each of `hashes_of_warnings`.
 void print_warnings(const std::vector<bool>& are_common) {
   size_t next = 0;
-  for (const EndWarning& warning : g_warnings) {
-    std::vector<std::string> common;
-    for (const std::string& item : warning.items) {
-      if (are_common.at(next++)) common.push_back(item);
-    }
-    if (!common.empty()) write_line(with_items(warning.text, common));
+  for (const auto& warning : g_warnings) {
+    if (are_common.at(next++)) write_line(warning.second);
   }
 }
 
@@ -135,12 +110,9 @@ void register_exit_handler(World* world) {
   on_exit(at_exit, nullptr);
 }
 
-void warn_at_end(size_t subject, const std::string& text, const std::string& item) {
-  EndWarning& warning = g_warnings.at(subject);
-  if (warning.text != text) warning = {text, {}};
-  std::vector<std::string>& items = warning.items;
-  const bool is_new = std::find(items.begin(), items.end(), item) == items.end();
-  if (!text.empty() && is_new) items.push_back(item);
+void warn_at_end(const std::string& subject, const std::string& text) {
+  g_warnings[subject] = text;
+  if (text.empty()) g_warnings.erase(subject);
 }
 
 }  // namespace easyddl
