@@ -254,12 +254,12 @@ class Backend(abc.ABC):
         """
 
     def noting_variables(self, train_step, note):
-        """Wraps a `train_step` so that each trace of it passes what it uses to `note`.
+        """Wraps a `train_step` so that each trace of it tells which variables it uses.
 
         Args:
             train_step: Function.
-            note: Function of a list of the variables that the traced function uses. It is called
-                only on a backend that knows them.
+            note: Function that is called during each trace, on a backend that knows the variables.
+                Its argument is a function that returns a list of them after the trace.
         """
         return train_step
 

@@ -523,7 +523,7 @@ def check_an_error_at_any_line_of_an_update():
     if SIZE == 1:
         return
     random_of_all = random.Random(SIZE)
-    lines = LineErrors(("training/optimizer_hook", "reducer/", "backends/", "collectives/"))
+    lines = LineErrors(("training/step/optimizer_hook", "reducer/", "backends/", "collectives/"))
     folders = set()
     for trial in range(60):
         optimizer, variables = distributed(bucket_bytes=1), new_variables([3, 5])

@@ -207,9 +207,9 @@ def check_remote_monitor_reports_once():
 def check_orbax_checkpoint_is_the_roots():
     if not hasattr(keras.callbacks, "OrbaxCheckpoint"):
         return
-    from easyddl.callbacks import ddl_callback
+    from easyddl.callbacks import hooks
 
-    assert keras.callbacks.OrbaxCheckpoint in ddl_callback._WRITERS
+    assert keras.callbacks.OrbaxCheckpoint in hooks._WRITERS
 
 
 def check_lora():

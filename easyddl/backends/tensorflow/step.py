@@ -49,7 +49,8 @@ class TensorFlowStep(Backend):
         def step(*arguments):
             result = train_step(*arguments)
             if not tf.executing_eagerly():
-                note(list(tf.compat.v1.get_default_graph().variables))
+                graph = tf.compat.v1.get_default_graph()
+                note(lambda: graph.variables)
             return result
 
         return step

@@ -75,7 +75,7 @@ def end(fit):
             "gradients with a Keras optimizer within `train_step`."
         )
     if fit.first.check_replicas is not False:
-        replicas.compare_after_fit(fit.model, fit.arrays_before, fit.step.used_variables)
+        replicas.compare_after_fit(fit.model, fit.arrays_before, fit.step.used_variables())
 
 
 def begin_evaluation(evaluation, first, is_in_fit):

@@ -49,7 +49,8 @@ class CompiledStep:
         root_rank: Integer. The rank that broadcasts the variables of optimizers that a step
             discovers; `None` if each rank keeps its own variables.
         is_traced: Boolean. Whether a fit has had a batch, so that the step has its variables.
-        used_variables: List of the variables that the traced step uses, on TensorFlow.
+        used_variables: Function that returns a list of the variables that the traced step uses, if
+            the backend knows them.
     """
 
     def __init__(self, model, settings, optimizer_hooks=()):
@@ -62,7 +63,7 @@ class CompiledStep:
         self.meter = backends.require().step_meter()
         self.root_rank = None
         self.is_traced = False
-        self.used_variables = []
+        self.used_variables = list
         self._optimizer_hooks = optimizer_hooks
         self._hooks = contextlib.ExitStack()  # removed at the end of each fit
         self._reducers = {}  # pairs of an optimizer and its reducer, by the optimizer's id
@@ -124,9 +125,9 @@ class CompiledStep:
         """
         self._train_function = backends.require().unwrapped(self._model.train_function)
 
-    def note_variables(self, variables):
+    def note_variables(self, used_variables):
         """Stores `used_variables`: see `Backend.noting_variables`."""
-        self.used_variables = variables
+        self.used_variables = used_variables
 
     def __enter__(self):
         self.join.start_fit()
