@@ -33,8 +33,7 @@ std::map<std::string, std::string> g_warnings;
 // Returns the numbers by which ranks compare their warnings.
 std::vector<uint64_t> hashes_of_warnings() {
   std::vector<uint64_t> hashes;
-  for (const auto& warning : g_warnings)
-    hashes.push_back(std::hash<std::string>{}(warning.second));
+  for (const auto& warning : g_warnings) hashes.push_back(std::hash<std::string>{}(warning.second));
   return hashes;
 }
 
