@@ -10,6 +10,7 @@ import numpy as np
 from easyddl.collectives import arguments
 from easyddl.collectives.passed_numbers import passed
 from easyddl.collectives.types import ObjectT
+from easyddl.compat import user_code
 from easyddl.runtime import byte_collectives, settled_errors, world
 from easyddl.steps import context
 
@@ -26,7 +27,7 @@ def _pickled(name, obj):
     context.require_all_ranks(name)
     try:
         return np.frombuffer(pickle.dumps(obj), np.uint8)
-    except Exception as problem:
+    except (pickle.PickleError, *user_code.ERRORS) as problem:
         world.agree(f"{name} with an object that cannot be pickled [{problem}]")
         raise settled_errors.settled(
             TypeError(
@@ -173,7 +174,7 @@ def _portable(problem):
         copy = pickle.loads(pickle.dumps(problem))
         if type(copy) is type(problem) and str(copy) == str(problem):
             return problem
-    except Exception:
+    except (pickle.PickleError, *user_code.ERRORS):
         pass  # pickle does not support its attributes or its constructor
     return RuntimeError(f"{type(problem).__name__}: {problem}")
 

@@ -1,6 +1,17 @@
-"""Whether code is Keras's own, or the user's."""
+"""Code that may be the user's own, which easyddl calls."""
 
 import inspect
+
+# What such code raises where it lacks something. Another error may come from a signal handler.
+ERRORS = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    NotImplementedError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 
 
 def is_of_keras(thing):

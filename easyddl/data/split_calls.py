@@ -10,6 +10,7 @@ import dataclasses
 import inspect
 import weakref
 
+from easyddl.compat import user_code
 from easyddl.data import array_data, kinds, set_epoch, summary
 
 _MOST_CALLS = 64  # recorded calls: a loop may split data without end, and without a fit
@@ -87,7 +88,7 @@ def _arrays_in(data, finder):
     find = getattr(kinds.module_of(data), finder, None)
     try:
         return {} if find is None else find(data)
-    except Exception:  # a class of the user's own, or another version of the framework
+    except user_code.ERRORS:  # a class of the user's own, or another version of the framework
         return {}
 
 

@@ -10,6 +10,7 @@ import zlib
 
 import numpy as np
 
+from easyddl.compat import user_code
 from easyddl.data import array_data, sparse
 from easyddl.data.kinds import is_a
 
@@ -55,7 +56,7 @@ def of(leaf):
         return None
     try:
         return _of_contents(shape, _sample(leaf, shape))
-    except Exception:  # rows of this type cannot be read, so only the lengths are compared
+    except user_code.ERRORS:  # rows of this type cannot be read, so only the lengths are compared
         return Summary(shape)
 
 

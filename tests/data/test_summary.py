@@ -159,3 +159,27 @@ def test_calls_without_end_are_not_kept(monkeypatch):
     for _ in range(100):
         split_data(INTEGERS)
     assert [number for _, number in split_calls.take([])] == list(range(-1, -65, -1))
+
+
+class Rows:
+    """Rows that cannot be read, or whose reading is interrupted."""
+
+    shape = (4, 2)
+
+    def __init__(self, error):
+        self._error = error
+
+    def __len__(self):
+        return self.shape[0]
+
+    def __getitem__(self, rows):
+        raise self._error
+
+
+def test_rows_that_cannot_be_read_have_a_length():
+    assert summary.of(Rows(NotImplementedError("no such rows"))) == summary.Summary((4, 2))
+
+
+def test_an_error_of_a_signal_handler_ends_a_summary():
+    with pytest.raises(TimeoutError):
+        summary.of(Rows(TimeoutError("too late")))

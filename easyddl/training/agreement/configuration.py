@@ -38,9 +38,6 @@ _COMPILED = ("loss", "loss_weights", "metrics", "weighted_metrics", "steps_per_e
 
 _RATE = "learning_rate"
 
-# What a `get_config` raises that is missing or wrong. Another error may come from a signal handler.
-_NO_CONFIG = (AttributeError, KeyError, NotImplementedError, TypeError, ValueError)
-
 
 def sections_of(model):
     """Returns the configuration of a compiled model.
@@ -150,13 +147,13 @@ def _serialized(value):
     # The `get_config` of Keras's losses leaves arguments out.
     is_of_keras = isinstance(value, keras.losses.Loss) and user_code.is_of_keras(type(value))
     config = None
-    with contextlib.suppress(*_NO_CONFIG):
+    with contextlib.suppress(*user_code.ERRORS):
         config = keras.saving.serialize_keras_object(value)
     return {**(vars(value) if is_of_keras else {}), "config": config}
 
 
 def _config_of(thing):
-    with contextlib.suppress(*_NO_CONFIG):
+    with contextlib.suppress(*user_code.ERRORS):
         if isinstance(thing, keras.layers.TorchModuleWrapper):
             # Its own config contains the weights.
             lines = repr(thing.module).splitlines()
