@@ -34,5 +34,5 @@ _model_methods.install()
 _model_files.install()
 if _launcher.is_rank_of_several() and _backends.find() is not None:
     _optimizer_classes.watch()
-    _backends.require().on_native_update(_unreduced_updates.note_native)
+    _unreduced_updates.watch()
     _model_files.install_for(_backends.require())

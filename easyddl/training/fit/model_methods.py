@@ -20,7 +20,7 @@ from easyddl.steps import context, fit_exchange
 from easyddl.training.fit import callback_order
 from easyddl.training.fit.fit_context import FitContext
 from easyddl.training.metrics.evaluation import EvaluationContext
-from easyddl.training.step import optimizer_hook, unreduced_updates
+from easyddl.training.step import optimizer_hook
 
 _TRAINED_ALONE = (
     "easyddl: warning: model.fit() took steps without reducing gradients: {ranks} trained "
@@ -48,10 +48,9 @@ def _attach(callbacks, model, **params):
 
 
 def install():
-    """Patches the methods. Called once, when easyddl is imported."""
+    """Patches the two methods. Called once, when easyddl is imported."""
     patches.install(keras.Model, "fit", _fit)
     patches.install(keras.Model, "evaluate", _evaluate)
-    patches.install(keras.Model, "train_on_batch", _train_on_batch)
 
 
 def _fit(original):
@@ -112,15 +111,6 @@ def _evaluate(original):
             return original(*bound.args, **bound.kwargs)
 
     return evaluate
-
-
-def _train_on_batch(original):
-    @functools.wraps(original)
-    def train_on_batch(self, *args, **kwargs):
-        with unreduced_updates.noted_on_batch(self):
-            return original(self, *args, **kwargs)
-
-    return train_on_batch
 
 
 def _refuse_distribution(model, method):

@@ -12,9 +12,11 @@ import functools
 import math
 import weakref
 
+import keras
+
 from easyddl import backends
 from easyddl.collectives.passed_numbers import passed
-from easyddl.compat import keras_trainer
+from easyddl.compat import keras_trainer, patches
 from easyddl.hosts import launched_process
 from easyddl.runtime import world
 from easyddl.steps import context
@@ -76,6 +78,12 @@ _alone = _UpdatesAlone()
 _traced = weakref.WeakKeyDictionary()  # `_Batch.traced`, by what Keras creates when it compiles
 
 
+def watch():
+    """Patches what updates variables. Called when easyddl is imported in a job of several ranks."""
+    patches.install(keras.Model, "train_on_batch", _noting_batches)
+    backends.require().on_native_update(_note_native)
+
+
 @contextlib.contextmanager
 def noted(gradients):
     """Notes an update of a Keras optimizer that has no hook and runs in no step of a fit.
@@ -96,7 +104,7 @@ def noted(gradients):
         yield
 
 
-def note_native(gradients):
+def _note_native(gradients):
     """Notes an update of an optimizer of the framework itself: see `Backend.on_native_update`."""
     # A fit whose steps use such an optimizer warns itself.
     if not context.active():
@@ -125,17 +133,18 @@ def _note(gradients, what, advice):
         _alone.note(size, what, advice, times=2)  # because it runs again without a call
 
 
-@contextlib.contextmanager
-def noted_on_batch(model):
-    """Notes the update of a call of `train_on_batch` that this or an earlier call has traced.
+def _noting_batches(original):
+    """Notes, in each call of `train_on_batch`, the update that this or an earlier call traced."""
 
-    Args:
-        model: The Keras model.
-    """
-    with _Batch() as batch:
-        yield
-    compilation = keras_trainer.compilation_of(model)
-    if batch.traced is not None:
-        _traced[compilation] = batch.traced
-    if compilation in _traced:
-        _alone.note(*_traced[compilation])
+    @functools.wraps(original)
+    def train_on_batch(self, *args, **kwargs):
+        with _Batch() as batch:
+            result = original(self, *args, **kwargs)
+        compilation = keras_trainer.compilation_of(self)
+        if batch.traced is not None:
+            _traced[compilation] = batch.traced
+        if compilation in _traced:
+            _alone.note(*_traced[compilation])
+        return result
+
+    return train_on_batch
