@@ -11,6 +11,7 @@ Saving is not a collective, because a script may save on one rank only. It does 
 """
 
 import functools
+import math
 import os
 import pathlib
 import tempfile
@@ -51,7 +52,8 @@ def size_of(model):
     """Returns the approximate number of bytes of the file of a model; 0 for other objects."""
     optimizer = getattr(model, "optimizer", None)
     variables = [*getattr(model, "weights", []), *getattr(optimizer, "variables", [])]
-    return sum(np.asarray(variable.numpy()).nbytes + _OVERHEAD for variable in variables)
+    sizes = (math.prod(each.shape) * np.dtype(each.dtype).itemsize for each in variables)
+    return sum(size + _OVERHEAD for size in sizes)
 
 
 def _atomic(original):
