@@ -242,16 +242,17 @@ class Backend(abc.ABC):
 
         return step
 
-    @abc.abstractmethod
     def has_fixed_shape(self, function, arguments):
         """Returns whether the shape of a result follows from the shapes of the arguments alone.
 
         It does not if the function selects elements by their values, for example by a boolean mask.
+        A backend that compiles for fixed shapes accepts no such function.
 
         Args:
             function: Function of tensors that returns a tensor.
             arguments: Tuple of tensors, and structures of tensors.
         """
+        return True
 
     def noting_variables(self, train_step, note):
         """Wraps a `train_step` so that each trace of it tells which variables it uses.

@@ -6,15 +6,6 @@ import os
 WARN, ABORT = 60.0, 600.0  # the defaults, in seconds
 
 
-def warn() -> float:
-    """Returns the seconds after which a waiting rank prints a warning; 0 for never.
-
-    Raises:
-        ValueError: If EASYDDL_STALL_WARN is not a number of seconds.
-    """
-    return _seconds("EASYDDL_STALL_WARN", WARN)
-
-
 def earlier(seconds):
     """Returns the deadline of an inner step, which must report its error before the outer deadline.
 
@@ -37,7 +28,7 @@ def warn_and_abort():
         `ValueError` for a wrong value, or `None`.
     """
     try:
-        return (warn(), _seconds("EASYDDL_STALL_ABORT", ABORT)), None
+        return (_seconds("EASYDDL_STALL_WARN", WARN), _seconds("EASYDDL_STALL_ABORT", ABORT)), None
     except ValueError as error:
         return (WARN, ABORT), error
 

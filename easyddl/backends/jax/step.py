@@ -4,7 +4,6 @@ import contextlib
 import functools
 
 import jax
-import keras
 
 from easyddl.backends.base import Backend
 from easyddl.backends.jax import private
@@ -20,16 +19,6 @@ class JaxStep(Backend):
         function = jax.custom_vjp(forward)
         function.defvjp(lambda x: (forward(x), None), lambda _, upstream: (backward(upstream),))
         return function
-
-    def has_fixed_shape(self, function, arguments):
-        shapes = keras.tree.map_structure(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments
-        )
-        try:
-            jax.eval_shape(function, *shapes)
-        except (jax.errors.JAXTypeError, jax.errors.JAXIndexError):  # it needs values
-            return False
-        return True
 
     def unless(self, condition, act):
         act()  # XLA fuses it with the update, which it would not do with a branch
