@@ -9,12 +9,15 @@ _MEASURED = 3  # hosts below which there is nothing to plan
 
 
 def is_worth_a_survey(links):
-    """Returns whether some links are so much faster than others that hosts may form groups.
+    """Returns whether some rates are so much higher than others that hosts may form groups.
+
+    Links are measured while others send, and slow ones again alone. So a link that was slow only
+    while others sent counts, too.
 
     Args:
         links: Dictionary of `Link` by pair (from, to).
     """
-    rates = [link.rate for link in links.values() if link.rate]
+    rates = [rate for link in links.values() for rate in link.rates]
     hosts = {host for pair in links for host in pair}
     return len(hosts) >= _MEASURED and max(rates, default=0) >= measured_network.CLEAR * min(
         rates, default=0

@@ -1,15 +1,16 @@
-"""Measures all pairs of hosts, one at a time, and then all hosts at the same time."""
+"""Measures all pairs of hosts, one at a time, and then several hosts at the same time."""
 
-import random
+import itertools
 import time
 
 from easyddl.doctor import link_survey
-from easyddl.doctor.link_table import Link, rounds
+from easyddl.doctor.link_table import Link
+from easyddl.plan import measured_network
 from easyddl.plan.measured_network import Survey
 
 _REPEATS = 3
 _ALONE = 0.2  # seconds of sending, of which the best window counts
-_TOGETHER = 0.6  # seconds of sending, of which the median counts: the pairs do not begin at once
+_TOGETHER = 0.6  # seconds of sending, of which the mean counts: what several share is a sum
 
 
 def measure(agents, ends, seconds, progress):
@@ -25,27 +26,22 @@ def measure(agents, ends, seconds, progress):
         `Survey`.
     """
     hosts, end = list(agents), time.monotonic() + seconds
-    links, together = {}, []
+    pairs, links = list(itertools.permutations(hosts, 2)), {}
     for number in range(_REPEATS):
         if number and time.monotonic() > end:
             break
-        # In another order each time, so that other pairs send at the same time.
-        order = random.Random(number).sample(hosts, len(hosts))
-        planned = rounds(order)
-        alone = [pair for each in planned for pair in each]
-        for index, (a, b) in enumerate(alone, 1):
-            progress(f"measuring pair {index} of {len(alone)}, repetition {number + 1}")
-            for way in ((a, b), (b, a)):
-                answers, _ = link_survey.measure(agents, ends, [way], 0, _ALONE)
-                for pair, answer in answers.items():
-                    links.setdefault(pair, Link()).add(answer)
-        found = []
-        for index, pairs in enumerate(planned, 1):
-            progress(f"measuring all hosts, round {index} of {len(planned)}")
-            both = [*pairs, *((b, a) for a, b in pairs)]
-            answers, _ = link_survey.measure(agents, ends, both, 0, _TOGETHER)
-            found.append({pair: answer["median_rate"] for pair, answer in answers.items()})
-        together.append(found)
-    rates = {pair: link.rate for pair, link in links.items() if link.rate}
+        for index, pair in enumerate(pairs, 1):
+            progress(f"measuring pair {index} of {len(pairs)}, repetition {number + 1}")
+            answers, _ = link_survey.measure(agents, ends, [pair], 0, _ALONE)
+            for answer in answers.values():
+                links.setdefault(pair, Link()).add(answer)
+    alone = {pair: link.rate for pair, link in links.items() if link.rate}
     latencies = {pair: link.median_rtt / 2 for pair, link in links.items()}
-    return Survey(hosts, rates, together, latencies)
+    counted = itertools.count(1)
+
+    def send(together):
+        progress(f"measuring several hosts at once, round {next(counted)}")
+        answers, _ = link_survey.measure(agents, ends, together, 0, _TOGETHER)
+        return {pair: answer["mean_rate"] for pair, answer in answers.items()}
+
+    return Survey(hosts, alone, measured_network.uplinks(hosts, alone, send), latencies)

@@ -1,20 +1,19 @@
 """Judges which hosts form groups, by the rates between them.
 
 A group is clear if its hosts reach each other at 1.5 times the rate, or more, at which any of them
-reaches any other host. Groups may nest. If no group is clear while one pair of hosts sends at a
-time, groups may be clear while all hosts send, because the hosts of a group share an uplink.
-Nothing is proposed unless the groups and the links of the hosts explain all rates.
+reaches any other host. Groups may nest. Others show only while several hosts send: see
+`shared_uplinks.py`. Nothing is proposed unless the groups and the links of the hosts explain all
+rates.
 """
 
 import dataclasses
 import itertools
 import statistics
 
-from easyddl.machine.units import bit_rate
+from easyddl.machine.units import bit_rate, seconds
 from easyddl.plan.cost import LATENCY_BYTES
 from easyddl.plan.graph import Graph, Link
-
-CLEAR = 1.5  # rates that differ by less count as equal
+from easyddl.plan.shared_uplinks import CLEAR, SharedUplinks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,14 +23,13 @@ class Survey:
     Attributes:
         hosts: List of strings.
         alone: Dictionary by pair (from, to): the bytes per second while no other pair sends.
-        together: List of measurements. Each is a list of rounds, in which all pairs of hosts occur
-            once. A round is a dictionary of rates by pair, of pairs that send at the same time.
+        uplinks: Dictionary of the rates of uplinks by group, a frozenset of hosts: see `uplinks`.
         latencies: Dictionary by pair (from, to) of seconds.
     """
 
     hosts: list
     alone: dict
-    together: list
+    uplinks: dict
     latencies: dict
 
 
@@ -45,6 +43,7 @@ class Group:
         within: Number. The least rate between two of its hosts.
         across: Number. The greatest rate between one of its hosts and another host.
         uplink: Number. The rate of the link that its hosts share.
+        latency: Number. The least seconds of a message from one of its hosts to another host.
     """
 
     name: str
@@ -52,12 +51,13 @@ class Group:
     within: float
     across: float
     uplink: float
+    latency: float
 
     def __str__(self):
         return (
             f"{self.name}: {' '.join(self.hosts)}, {bit_rate(self.within)} or more between them, "
             f"{bit_rate(self.across)} or less to other hosts, {bit_rate(self.uplink)} for all "
-            "of them at the same time"
+            f"of them at the same time, {seconds(self.latency)} or more to other hosts"
         )
 
 
@@ -85,11 +85,19 @@ def judge(survey):
         return Judgement(None, [], f"the rate between {pair} could not be measured")
     if len(hosts) < 3:
         return Judgement(None, [], "two hosts can be in one order and one group only")
-    sets = _clear_groups(hosts, rates) or _groups_of_all(survey)
-    own = {host: max(rates[frozenset((host, b))] for b in hosts if b != host) for host in hosts}
+    own = _own_rates(hosts, rates)
     free = (name for name in map("group{}".format, itertools.count(1)) if name not in hosts)
+    ordered = sorted(survey.uplinks, key=lambda group: (len(group), min(map(hosts.index, group))))
     groups = [
-        _group(name, members, survey, rates) for name, members in zip(free, sets, strict=False)
+        Group(
+            name,
+            tuple(host for host in hosts if host in group),
+            _within(group, rates),
+            _across(group, rates),
+            survey.uplinks[group],
+            _latency(survey, [(a, b) for a in group for b in hosts if b not in group]),
+        )
+        for name, group in zip(free, ordered, strict=False)
     ]
     for (a, b), rate in ((tuple(sorted(pair)), rate) for pair, rate in rates.items()):
         uplinks = [group.uplink for group in groups if (a in group.hosts) != (b in group.hosts)]
@@ -104,7 +112,25 @@ def judge(survey):
     if not groups and len(set(own.values())) == 1:
         rate = bit_rate(next(iter(own.values())))
         return Judgement(None, [], f"the hosts are alike: {rate} between any two of them")
-    return Judgement(_graph(hosts, own, groups, uplinks, survey.latencies), groups)
+    return Judgement(_graph(survey, own, groups, uplinks), groups)
+
+
+def uplinks(hosts, alone, send):
+    """Measures the uplinks of groups, and returns a dictionary of their rates by group.
+
+    Args:
+        hosts: List of strings.
+        alone: See `Survey`.
+        send: See `SharedUplinks`.
+    """
+    rates = _of_pairs(alone)
+    if len(hosts) < 3 or len(rates) < len(hosts) * (len(hosts) - 1) // 2:
+        return {}
+    return SharedUplinks(hosts, _own_rates(hosts, rates), send).find(_clear_groups(hosts, rates))
+
+
+def _own_rates(hosts, rates):
+    return {host: max(rates[frozenset((host, b))] for b in hosts if b != host) for host in hosts}
 
 
 def _of_pairs(rates):
@@ -117,12 +143,12 @@ def _of_pairs(rates):
 
 
 def _clear_groups(hosts, rates):
-    """Returns the clear groups, each a tuple in the order of the hosts, the smallest first.
+    """Returns the greatest rate across by clear group.
 
     Only sets of hosts that the links above some rate connect can be clear groups.
     """
     group_of = {host: frozenset([host]) for host in hosts}
-    found = set()
+    found = {}
     for pair in sorted(rates, key=rates.get, reverse=True):
         a, b = pair
         if group_of[a] is group_of[b]:
@@ -132,10 +158,10 @@ def _clear_groups(hosts, rates):
             group_of[host] = joined
         if len(joined) == len(hosts):
             break
-        if _within(joined, rates) >= CLEAR * _across(joined, rates):
-            found.add(joined)
-    ordered = [tuple(host for host in hosts if host in group) for group in found]
-    return sorted(ordered, key=lambda group: (len(group), hosts.index(group[0])))
+        across = _across(joined, rates)
+        if _within(joined, rates) >= CLEAR * across:
+            found[joined] = across
+    return found
 
 
 def _within(group, rates):
@@ -144,33 +170,6 @@ def _within(group, rates):
 
 def _across(group, rates):
     return max(rate for pair, rate in rates.items() if len(pair & group) == 1)
-
-
-def _groups_of_all(survey):
-    """Returns the groups that are clear while all hosts send, in every measurement."""
-    found = []
-    for rounds in survey.together:
-        rates = _of_pairs({pair: rate for each in rounds for pair, rate in each.items()})
-        if len(rates) < len(survey.hosts) * (len(survey.hosts) - 1) // 2:
-            return []
-        found.append(_clear_groups(survey.hosts, rates))
-    return found[0] if len(found) > 1 and all(each == found[0] for each in found) else []
-
-
-def _group(name, members, survey, rates):
-    inside = frozenset(members)
-    across = _across(inside, rates)
-    # In either direction, the most that left or reached the group in any round.
-    most = [0.0, 0.0]
-    for each in itertools.chain.from_iterable(survey.together):
-        for way in (0, 1):
-            passing = [
-                rate for pair, rate in each.items() if pair[way] in inside and not inside >= {*pair}
-            ]
-            most[way] = max(most[way], sum(passing))
-    # A sum slightly above the rate of one pair alone is noise of several simultaneous connections.
-    uplink = min(most) if min(most) >= CLEAR * across else across
-    return Group(name, members, _within(inside, rates), across, uplink)
 
 
 def _alike(rates):
@@ -185,26 +184,29 @@ def _alike(rates):
     return found
 
 
-def _graph(hosts, own, groups, uplinks, latencies):
+def _latency(survey, pairs):
+    """Returns the least latency of some pairs."""
+    known = survey.latencies
+    return min((known[pair] for pair in pairs if pair in known), default=0.0)
+
+
+def _graph(survey, own, groups, uplinks):
     """Returns a tree: a switch for each group, and one that joins them."""
+    hosts = survey.hosts
     core = "core" if "core" not in hosts else "core_of_hosts"
 
     def switch_above(members):
         around = [group for group in groups if {*members} < {*group.hosts}]
         return around[0].name if around else core  # the smallest comes first
 
-    def latency(pairs):
-        return min((latencies[pair] for pair in pairs if pair in latencies), default=0.0)
-
     links = []
     for host in hosts:
-        near = latency([(host, other) for other in hosts if other != host]) / 2
+        near = _latency(survey, [(host, other) for other in hosts if other != host]) / 2
         links.append(
             Link((host, switch_above([host])), own[host], max(near, LATENCY_BYTES / 2 / own[host]))
         )
     for group in groups:
-        inner = latency(itertools.permutations(group.hosts, 2))
-        outer = latency([(a, b) for a in group.hosts for b in hosts if b not in group.hosts])
-        more = max(0.0, outer - inner) / 2
+        inner = _latency(survey, itertools.permutations(group.hosts, 2))
+        more = max(0.0, group.latency - inner) / 2
         links.append(Link((group.name, switch_above(group.hosts)), uplinks[group.name], more))
     return Graph(hosts, [*(group.name for group in groups), core], links)

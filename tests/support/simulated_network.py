@@ -3,7 +3,7 @@
 import itertools
 import random
 
-from easyddl.doctor.link_table import rounds
+from easyddl.plan import measured_network
 from easyddl.plan.measured_network import Survey
 
 G = 125e6  # bytes per second of 1 Gbit/s
@@ -56,12 +56,9 @@ class Network:
             pair: max(noisy(self.rates([pair])[pair]) for _ in range(3))
             for pair in itertools.permutations(hosts, 2)
         }
-        together = []
-        for _ in range(3):
-            all_rounds = rounds(chance.sample(hosts, len(hosts)))
-            both = [[*pairs, *(pair[::-1] for pair in pairs)] for pairs in all_rounds]
-            together.append(
-                [{pair: noisy(r) for pair, r in self.rates(each).items()} for each in both]
-            )
+
+        def send(pairs):
+            return {pair: noisy(rate) for pair, rate in self.rates(pairs).items()}
+
         latencies = {pair: RTT / 2 for pair in alone}
-        return Survey(hosts, alone, together, latencies)
+        return Survey(hosts, alone, measured_network.uplinks(hosts, alone, send), latencies)
