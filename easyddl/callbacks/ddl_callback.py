@@ -150,7 +150,7 @@ class DDLCallback(FreshCopy, callback_order.First, keras.callbacks.Callback):
         super().set_params(params)
 
     def set_model(self, model: keras.Model | None = None) -> None:
-        instances.require_instance(self, "DDLCallback")
+        instances.require_instance(self, "DDLCallback", model)
         super().set_model(model)
         active, fit = evaluation.current(model), fit_context.current(model)
         if active is not None:

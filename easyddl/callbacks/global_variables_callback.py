@@ -58,7 +58,7 @@ class DDLGlobalVariablesCallback(FreshCopy, callback_order.Last, keras.callbacks
         self._builds_late = self._broadcasts_late = False  # once there is a batch, or a step
 
     def set_model(self, model: keras.Model | None = None) -> None:
-        instances.require_instance(self, "DDLGlobalVariablesCallback")
+        instances.require_instance(self, "DDLGlobalVariablesCallback", model)
         super().set_model(model)
         fit = fit_context.current(model)
         if fit is not None:

@@ -2,18 +2,27 @@
 
 import keras
 
+from easyddl.runtime import validators
 
-def require_instance(owner, name):
-    """Raises a `TypeError` if Keras called a method on the class instead of an instance.
+
+def require_instance(owner, name, model=None):
+    """Raises a `TypeError` if `set_model` was called on a class, or with no model of Keras 3.
 
     If a list contains the class, Keras calls `Class.set_model(model)`, which receives the model
     as `self`.
+
+    Args:
+        owner: The `self` of `set_model`.
+        name: String. The name of the class.
+        model: The model; `None` if there is none yet.
     """
     if not isinstance(owner, keras.callbacks.Callback):
         raise TypeError(
             f"`callbacks` must contain instances: pass ddl.{name}() with parentheses. "
             f"Received: the class {name}"
         )
+    if model is not None:
+        validators.instance_of_keras_3("model", model, keras.Model, "keras.Sequential([...])")
 
 
 def require_single(callbacks, *kinds):

@@ -66,7 +66,7 @@ class ProgressCallback(FreshCopy, keras.callbacks.Callback):
         self._lock = threading.Lock()  # steps may end in several threads
 
     def set_model(self, model: keras.Model | None = None) -> None:
-        instances.require_instance(self, "ProgressCallback")
+        instances.require_instance(self, "ProgressCallback", model)
         super().set_model(model)
         self._fit = fit_context.current(model)
         if self._fit is None:

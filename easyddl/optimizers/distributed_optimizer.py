@@ -8,6 +8,7 @@ import keras
 
 from easyddl.optimizers import momentum_correction
 from easyddl.reducer import bucket_size
+from easyddl.runtime import validators
 from easyddl.training.agreement import replicas
 from easyddl.training.step import optimizer_classes, optimizer_hook
 
@@ -33,7 +34,7 @@ def DistributedOptimizer(
         The same instance.
 
     Raises:
-        TypeError: If `optimizer` is not a Keras optimizer instance.
+        TypeError: If `optimizer` is not an instance of a Keras 3 optimizer.
         ValueError: If `bucket_bytes` is not a positive integer, or `sparse_as_dense` is not a
             boolean.
 
@@ -44,11 +45,9 @@ def DistributedOptimizer(
     ddl.broadcast_variables(model.weights + optimizer.variables)
     ```
     """
-    if not isinstance(optimizer, keras.optimizers.Optimizer):
-        raise TypeError(
-            "`optimizer` must be an instance of a Keras optimizer, such as "
-            f"`keras.optimizers.Adam(1e-3)`. Received: {optimizer!r}"
-        )
+    validators.instance_of_keras_3(
+        "optimizer", optimizer, keras.optimizers.Optimizer, "keras.optimizers.Adam(1e-3)"
+    )
     optimizer_hook.keep_hook(
         optimizer,
         bucket_size.requested(bucket_bytes),

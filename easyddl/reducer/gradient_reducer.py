@@ -78,7 +78,7 @@ class GradientReducer:
 
     @world.on_all_ranks("The registration of gradients")
     def _register(self, key, grads, variables):
-        with context.Call("the first update of an optimizer"):
+        with context.Call("an update of an optimizer"):
             # In a fit with a `DDLCallback`, some ranks may have no batch.
             if self._at_first is not None and context.step() is None:
                 at_first, self._at_first = self._at_first, None

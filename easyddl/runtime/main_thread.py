@@ -1,5 +1,6 @@
 """The position of this rank's main thread, which other ranks print if they wait too long."""
 
+import itertools
 import pathlib
 import platform
 import sys
@@ -9,11 +10,20 @@ import traceback
 # The system call `read`, by processor.
 _READ = {"x86_64": 0, "aarch64": 63}
 
+_MOST = 8  # calls that are shown
+
 
 def where():
-    """Returns the innermost calls of the main thread, as the lines of a traceback."""
+    """Returns the innermost calls of the main thread, as the lines of a traceback.
+
+    If the script is in a call of Keras, for example, its own line comes first.
+    """
     main = threading.main_thread()
-    stack = "".join(traceback.format_stack(sys._current_frames().get(main.ident))[-8:])
+    calls = list(traceback.walk_stack(sys._current_frames().get(main.ident)))
+    shown = calls[:_MOST]
+    of_script = (each for each in calls if each[0].f_globals.get("__name__") == "__main__")
+    shown += [each for each in itertools.islice(of_script, 1) if each not in shown]
+    stack = "".join(traceback.StackSummary.extract(reversed(shown)).format())
     if not _reads_standard_input(main.native_id):
         return stack
     return (

@@ -30,3 +30,20 @@ def positive_integer(name, value, otherwise=""):
             f"`{name}` must be a positive integer{otherwise}. Received: {name}={value!r}"
         )
     return value
+
+
+def instance_of_keras_3(name, value, cls, example):
+    """Raises a `TypeError` unless an argument is an instance of a class of Keras 3.
+
+    Args:
+        name: String. The name of the argument.
+        value: The value that the user passed.
+        cls: The class.
+        example: String. A call that returns an instance.
+    """
+    if not isinstance(value, cls):
+        raise TypeError(
+            f"`{name}` must be an instance of a Keras 3 {cls.__name__.lower()}, such as "
+            f"`{example}`. Keras 2 is not supported: import keras, not tf_keras, and do not set "
+            f"TF_USE_LEGACY_KERAS. Received: {value!r}"
+        )

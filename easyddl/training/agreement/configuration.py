@@ -80,6 +80,8 @@ def compare(by_rank):
     """
     rates, of_layers, required = [], [], []
     for name, versions in by_rank.items():
+        if differences.are_equal(versions):
+            continue
         paths = {path: None for each in versions for path in each or ()}
         for path in paths:
             values = [(each or {}).get(path, "absent") for each in versions]
@@ -130,11 +132,11 @@ def _no_initial_values(layers):
 
     The variables are broadcast. Keras would make a list of each matrix of initial values.
     """
-    values = [value for layer in layers for value in vars(layer).values()]
-    classes = {type(each) for each in values if isinstance(each, keras.initializers.Initializer)}
+    classes = {type(value) for layer in layers for value in vars(layer).values()}
     with contextlib.ExitStack() as stack:
         for cls in classes:
-            stack.enter_context(patches.replaced(cls, "get_config", lambda self: {}))
+            if issubclass(cls, keras.initializers.Initializer):
+                stack.enter_context(patches.replaced(cls, "get_config", lambda self: {}))
         yield
 
 

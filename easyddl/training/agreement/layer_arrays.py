@@ -23,21 +23,26 @@ def checksums_of(model):
     Args:
         model: A Keras model.
     """
-    return {
-        f"layer {i + 1}, {arguments.comparable_name(layer.path or layer.name)}.{name}": found
-        for i, layer in enumerate(keras_layer.layers_of(model))
-        if not adapted_layers.has_table(layer)
-        for name, value in sorted(vars(layer).items())
-        if (found := _checksum(value)) is not None
-    }
+    found, other_classes = {}, set()  # a layer has about 70 attributes, of few classes
+    for i, layer in enumerate(keras_layer.layers_of(model)):
+        if adapted_layers.has_table(layer):
+            continue
+        for name, value in vars(layer).items():
+            if type(value) in other_classes:
+                continue
+            if not isinstance(value, np.ndarray) and backends.backend_of(value) is None:
+                other_classes.add(type(value))
+            elif (number := _checksum(value)) is not None:
+                path = arguments.comparable_name(layer.path or layer.name)
+                found[f"layer {i + 1}, {path}.{name}"] = number
+    return found
 
 
 def _checksum(value):
-    """Returns the checksum of an array or a tensor that has values; `None` for other values."""
+    """Returns the checksum of an array or a tensor; `None` if it has no values of its own."""
     if not isinstance(value, np.ndarray):
-        backend = backends.backend_of(value)
-        is_variable = hasattr(value, "assign")
-        if backend is None or is_variable or backend.is_symbolic(value) or backend.has_rows(value):
+        backend = backends.require()
+        if hasattr(value, "assign") or backend.is_symbolic(value) or backend.has_rows(value):
             return None
         try:
             value = keras.ops.convert_to_numpy(value)

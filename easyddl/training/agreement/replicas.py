@@ -101,15 +101,11 @@ def compare_after_fit(model, arrays_before, used_variables):
             "DDLCallback(check_replicas=1) finds the step; check_replicas=False disables this "
             "comparison."
         )
-    tracked = [*model.variables, *model_state.all_variables(model)]
-    known = {id(each) for v in tracked for each in (v, getattr(v, "value", None))}
-    # Counters and the states of random generators are each rank's own.
-    untracked = _named(
-        [each for each in used_variables if id(each) not in known and each.dtype.is_floating]
-    )
-    kept = layer_arrays.checksums_of(model).items() & arrays_before.items()
+    untracked = _untracked(model, used_variables) if used_variables else {}
+    arrays_now = layer_arrays.checksums_of(model) if arrays_before else {}
+    kept = sorted(arrays_now.items() & arrays_before.items())
     differing = differences.differences(
-        {("array", name): found for name, found in sorted(kept)}
+        {("array", name): found for name, found in kept}
         | {("variable", name): found for name, found in _checksums(untracked).items()}
     )
     by_kind = {"array": {}, "variable": {}}
@@ -130,6 +126,16 @@ def compare_after_fit(model, arrays_before, used_variables):
             "add_weight() of a layer or of the model, or pass them to ddl.broadcast_variables() "
             f"before fit(). Received: {_listed(by_kind['variable'])}"
         )
+
+
+def _untracked(model, used_variables):
+    """Returns those variables that the model does not track and that must be equal, by name."""
+    tracked = [*model.variables, *model_state.all_variables(model)]
+    known = {id(each) for v in tracked for each in (v, getattr(v, "value", None))}
+    # Counters and the states of random generators are each rank's own.
+    return _named(
+        [each for each in used_variables if id(each) not in known and each.dtype.is_floating]
+    )
 
 
 def compare_first_update(variables):

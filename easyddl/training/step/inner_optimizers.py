@@ -44,23 +44,24 @@ def inner_optimizers(optimizer):
 
 def _optimizers_in(value):
     """Returns the optimizers in a value, without those inside of other optimizers."""
-    optimizers, seen, searched = [], set(), {}
+    optimizers, seen = [], set()
     remaining = collections.deque([value])
     while remaining and len(seen) < _MOST:
         each = remaining.popleft()
         if id(each) in seen:
             continue
         seen.add(id(each))
-        kind = type(each)
-        if kind not in searched:
-            searched[kind] = _search_of(kind)
-        if searched[kind] is None:
+        search = _search_of(type(each))
+        if search is None:
             optimizers.append(each)
         else:
-            remaining.extend(itertools.islice(searched[kind](each), _MOST))
+            held = itertools.islice(search(each), _MOST)
+            # An optimizer has lists of thousands of variables.
+            remaining.extend(inner for inner in held if _search_of(type(inner)) is not _nothing)
     return optimizers
 
 
+@functools.lru_cache
 def _search_of(kind):
     """Returns the function that lists what an instance of a class holds; `None` for optimizers."""
     if issubclass(kind, keras.optimizers.Optimizer):
@@ -76,12 +77,16 @@ def _search_of(kind):
     if issubclass(kind, _CONTAINERS):
         return list
     if not _is_plain(kind):
-        return lambda each: ()
+        return _nothing
     slots = _slots_of(kind)
     return lambda each: [
         *getattr(each, "__dict__", {}).values(),
         *(getattr(each, name) for name in slots if hasattr(each, name)),
     ]
+
+
+def _nothing(each):
+    return ()
 
 
 def _slots_of(kind):
