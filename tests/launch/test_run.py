@@ -110,6 +110,15 @@ def test_what_ranks_get(tmp_path):
         assert "EASYDDL_LAUNCH" not in environment  # it holds the job's secret
 
 
+def test_files_named_like_modules_of_python_are_of_the_script_alone(tmp_path):
+    for name in ("platform", "random", "secrets", "signal"):
+        (tmp_path / f"{name}.py").write_text("token_bytes = 'of the script'\n")
+    script = "import random, secrets, signal; print(secrets.token_bytes)"
+    done = easyddl_run("-np", 2, "--quiet", sys.executable, "-c", script, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert sorted(done.stdout.splitlines()) == ["[0] of the script", "[1] of the script"]
+
+
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 def test_ranks_have_cores_of_their_own():
     done = easyddl_run("-np", 2, *job("tell"))
