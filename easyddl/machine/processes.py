@@ -11,6 +11,13 @@ from easyddl.machine.kernel_file import read_text
 # The signals by which a terminal, a scheduler or an ending session asks a process to end.
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
+# Those, and the signals by which a scheduler may announce an end. All of them end a process that
+# does not handle them.
+SIGNALS = (
+    *ENDING_SIGNALS,
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT, signal.SIGALRM, signal.SIGXCPU),
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Process:

@@ -19,6 +19,7 @@ import own_mpirun
 import pytest
 import run_job
 
+from easyddl.machine import process_tree
 from easyddl.runtime import mpi_abi
 
 pytestmark = pytest.mark.mpirun
@@ -462,6 +463,20 @@ def test_signals_end_all_ranks(name):
     rest, status = finish(process)
     assert status == 128 + getattr(signal, name), rest
     assert f"easyddl: {name} has ended the job" in rest.splitlines()[-1]
+    leftovers.assert_gone(pids_in(seen))
+
+
+def test_other_signals_are_passed_on():
+    """As a scheduler does that signals each process of a job, before it ends the job."""
+    process = start("-np", 2, *job("handle_usr1"))
+    seen = read_until(process, rb"pid \d+\n[^p]*pid \d+\n")
+    for pid in [*process_tree.descendants(process.pid), process.pid]:
+        os.kill(pid, signal.SIGUSR1)
+    read_until(process, rb"(handled[^h]*){4}")  # of the test, and of `easyddl run`
+    process.send_signal(signal.SIGUSR2)
+    rest, status = finish(process)
+    assert status == 128 + signal.SIGUSR2, rest
+    assert "failed first: it was killed by SIGUSR2" in rest
     leftovers.assert_gone(pids_in(seen))
 
 

@@ -81,6 +81,11 @@ def ignore_signals():
     sleep()
 
 
+def handle_usr1():
+    signal.signal(signal.SIGUSR1, lambda *_: print("handled", flush=True))
+    sleep()
+
+
 def end_slowly():
     """Takes a while to end after SIGTERM, as a training that saves a backup."""
 

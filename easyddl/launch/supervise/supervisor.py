@@ -68,7 +68,7 @@ class Supervisor:
         Returns:
             Its exit status; 128 plus the signal's number if a signal killed the program.
         """
-        for number in (*processes.ENDING_SIGNALS, signal.SIGPIPE):
+        for number in (*processes.SIGNALS, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         wakeup, self._waker = socket.socketpair()
@@ -241,7 +241,10 @@ class Supervisor:
 
     def _take(self, message, buffers):
         if "signal" in message and self._program is not None:
-            self._end(message["signal"], message["grace"])
+            if message["grace"] is None:
+                self._program.send_signal(message["signal"])
+            else:
+                self._end(message["signal"], message["grace"])
         if "input" in message and self._input is not None:
             self._input.add(buffers[0])
         self._acknowledged |= bool(message.get("noted"))
@@ -388,7 +391,7 @@ def _prepare(parent):
     os.setpgid(0, 0)
     # However the supervisor ends, the program ends with it.
     process_tree.die_with_parent(parent)
-    for number in (*processes.ENDING_SIGNALS, signal.SIGPIPE, signal.SIGCHLD):
+    for number in (*processes.SIGNALS, signal.SIGPIPE, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
 
