@@ -29,6 +29,8 @@ _BEFORE_KILL = 0.2  # seconds from the end of a program that saw the others die 
 _LAST_OUTPUT = 1.0  # seconds for the output of a program's children after its end
 _ACKNOWLEDGED = 5.0  # seconds for `easyddl run` to note a failure before the launcher learns of it
 _LOOK = 0.1  # seconds between two searches for MPI's files, or this part of the time so far
+_PIPE = 1 << 16  # bytes that a pipe holds
+_PAUSE = 0.001  # seconds in which a pipe may collect output
 _QUIET = 0.2  # seconds without output until an unfinished line is passed on
 _MOST_UNSENT = 1 << 20  # bytes that are kept for a slow reader
 
@@ -225,10 +227,12 @@ class Supervisor:
         if self._link.unsent > _MOST_UNSENT:
             time.sleep(0.01)
             return
-        data = stream.read(1 << 16)
+        data = stream.read(_PIPE)
         if data:
             self._read_at = time.monotonic()
             self._output.add(name, data)
+            if len(data) < _PIPE // 2:  # handle many short lines together
+                time.sleep(_PAUSE)
         elif data == b"":
             self._selector.unregister(stream)
 
