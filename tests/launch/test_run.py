@@ -693,6 +693,7 @@ def test_an_output_folder_that_cannot_be_made(tmp_path):
         (["--cpus", "", "x"], "as in `0-3,8`. Received: ''"),
         (["--cpus", "99999", "x"], "which are "),
         (["--cpus", "0", "-H", "h1:2", "x"], "-H has other hosts"),
+        (["-np", "2", "python3", "-"], "standard input, which only rank 0 gets"),
         (["--grace", "-1", "x"], "must be a number of seconds. Received: '-1'"),
     ],
 )
