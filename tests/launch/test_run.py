@@ -7,6 +7,7 @@ import pathlib
 import random
 import re
 import select
+import shlex
 import shutil
 import signal
 import subprocess
@@ -320,6 +321,12 @@ def test_a_closed_standard_input():
     shell = ["sh", "-c", '"$@" <&-', "sh", *line("-np", 2, *job("read"))]
     done = mpi.run_command(shell, mpi.environment(), TIMEOUT)
     assert done.returncode == 0 and done.stdout.count("read ''") == 2, done.stdout
+
+
+def test_a_closed_standard_output():
+    command = shlex.join(line("-np", 1, "--quiet", sys.executable, "-c", "print(1)"))
+    done = mpi.run_command(["sh", "-c", f"{command} >&-"], mpi.environment(), TIMEOUT)
+    assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_an_unfinished_line_is_shown():
