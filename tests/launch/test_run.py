@@ -366,6 +366,13 @@ def test_mpi_abort_is_named():
     assert "    the last line of rank 1\n" in done.stdout
 
 
+def test_a_rank_that_leaves_with_status_0_is_named():
+    done = easyddl_run("-np", 2, *job("leave"))
+    assert done.returncode == 1, done.stdout
+    told = done.stdout.rpartition("\neasyddl: ")[2]
+    assert re.match(r"rank 1 on host \S+ failed first: it ended with status 0 ", told), done.stdout
+
+
 @pytest.mark.parametrize("when", ["fail_by_easyddl", "fail_before_start"])
 def test_an_error_that_easyddl_reports_is_named(when):
     done = easyddl_run("-np", 3, *job(when))
