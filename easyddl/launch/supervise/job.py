@@ -6,7 +6,6 @@ import itertools
 import os
 import selectors
 import signal
-import socket
 import subprocess
 import time
 
@@ -99,34 +98,25 @@ class Job:
         return self._judge()
 
     def _watch_signals(self, stack):
-        waked, waker = socket.socketpair()
-        for end in (waked, waker):
-            end.setblocking(False)
-            stack.callback(end.close)
-        previous = signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
-        stack.callback(signal.set_wakeup_fd, previous)
+        self._selector.register(*processes.wake_by_signals(stack))
         for number in (*processes.SIGNALS, signal.SIGCHLD):
-            previous = signal.getsignal(number)
-            if number == signal.SIGHUP and previous == signal.SIG_IGN:
+            if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
                 continue  # nohup
             handler = self._note if number in processes.SIGNALS else lambda *_: None
-            stack.callback(signal.signal, number, previous)
-            signal.signal(number, handler)
-        self._selector.register(waked, selectors.EVENT_READ, lambda: waked.recv(4096))
+            stack.callback(signal.signal, number, signal.signal(number, handler))
 
     def _note(self, number, frame):
         if self._begun and number not in processes.ENDING_SIGNALS:
             self._send(number, None)  # the ranks decide whether it ends them
-        elif self._signal is None:
+            return
+        is_another = time.monotonic() - self._signal_at > termination.ONE_REQUEST
+        if self._signal is None:
             self._signal, self._signal_at = number, time.monotonic()
             if self._begun:  # before, `_start` checks `self._signal`
                 self._end(number, self._request.grace)
-        elif self._begun and (self._is_another_request() or number == signal.SIGINT):
+        elif self._begun and (is_another or number == signal.SIGINT):
             self._second = self._second or number
             self._end(signal.SIGKILL, 0)
-
-    def _is_another_request(self):
-        return time.monotonic() - self._signal_at > termination.ONE_REQUEST
 
     def _launch(self, settings):
         """Starts the launcher in a new session, so that Ctrl-C reaches this process only."""

@@ -49,6 +49,7 @@ class Supervisor:
         self._life = life
         self._agent, self._agent_name = agent, launcher_agent.name(agent)
         self._selector = selectors.DefaultSelector()
+        self._open = contextlib.ExitStack()  # until this process ends
         self._program = None
         self._started = 0.0
         self._read_at = 0.0
@@ -73,10 +74,6 @@ class Supervisor:
         for number in (*processes.SIGNALS, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        wakeup, self._waker = socket.socketpair()
-        self._waker.setblocking(False)
-        wakeup.setblocking(False)
-        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         try:
             order = self._connect()
         except connection.ConnectionLost as error:
@@ -84,7 +81,7 @@ class Supervisor:
             return 1
         if order is None:
             return 1
-        self._selector.register(wakeup, selectors.EVENT_READ, lambda: wakeup.recv(4096))
+        self._selector.register(*processes.wake_by_signals(self._open))
         self._selector.register(self._life, selectors.EVENT_READ, self._launcher_killed)
         if not self._start(order):
             return 1
