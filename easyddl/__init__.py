@@ -127,10 +127,16 @@ def __dir__() -> list[str]:
     return [*__all__, *_FOLDERS]
 
 
-if not _TYPE_CHECKING:
+if _TYPE_CHECKING:
+    __version__: str
+else:
 
     def __getattr__(name):
         """Imports Keras and the other public names when the first of them is used."""
+        if name == "__version__":
+            from easyddl.machine.packages import version_of
+
+            return version_of("easyddl")
         if _entry_point.is_light() and (name in __all__ or name in _FOLDERS):
             _entry_point.load_whole_package()
             return globals()[name]

@@ -1,6 +1,8 @@
 """Preemption: ends a fit on all ranks after a signal, for example of a scheduler."""
 
+import importlib
 import signal
+import sys
 
 from easyddl.collectives import objects
 from easyddl.runtime import console, job_exit, termination, world
@@ -27,6 +29,8 @@ class Preemption(FitEvents):
         self._numbers = termination.numbers_of(signals)
         self._save, self._steps = save, steps
         self._signals = termination.TerminationSignals(self._numbers)
+        if "torch.utils.data" in sys.modules:
+            importlib.import_module("easyddl.data.torch_loader").hold_workers()
 
     @property
     def received(self):

@@ -25,20 +25,29 @@ def main(arguments=None):
     Returns:
         The exit status.
     """
+    _open_closed_streams()
     try:
         try:
             return _run(arguments)
         finally:
-            if sys.stdout is not None:
-                sys.stdout.flush()
+            sys.stdout.flush()
     except BrokenPipeError:  # the reader of the output, such as `head`, has ended
         null = os.open(os.devnull, os.O_WRONLY)
-        for stream in filter(None, (sys.stdout, sys.stderr)):  # flushed by the interpreter at exit
+        for stream in (sys.stdout, sys.stderr):  # flushed by the interpreter at exit
             os.dup2(null, stream.fileno())
         return 128 + signal.SIGPIPE  # the status of other tools in a shell
     except KeyboardInterrupt:
         sys.stderr.write("easyddl: interrupted\n")
         return 128 + signal.SIGINT
+
+
+def _open_closed_streams():
+    """Replaces streams that the shell has closed, as `>&-` does. The launcher has the same ones."""
+    for descriptor, name in ((1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, open(descriptor, "w"))  # noqa: SIM115 - open until the end
 
 
 class _Parser(argparse.ArgumentParser):

@@ -116,6 +116,7 @@ def run(options):
     try:
         request = _request(options)
         placed = placement.place(request, os.environ)
+        _require_script(request.program, placed.size)
         _follow_plan(options.plan, request, placed)
         line = command_line.make(request, placed, os.environ)
     except (ValueError, RuntimeError) as error:
@@ -171,6 +172,16 @@ def _request(options):
         cpus=cpus,
         directory=_current_directory(),
     )
+
+
+def _require_script(program, size):
+    """Raises an error if ranks other than rank 0 would read an empty script and end."""
+    is_python = os.path.basename(program[0]).startswith("python")
+    if is_python and program[1:] in ([], ["-"]) and size > 1:
+        raise ValueError(
+            "Python would read the script from standard input, which only rank 0 gets. Pass a file "
+            "that all ranks can read, as in `easyddl run -np 4 python train.py`."
+        )
 
 
 def _follow_plan(path, request, placed):

@@ -2,13 +2,17 @@
 
 import contextlib
 import functools
+import os
 import random
+import signal
 
 import numpy as np
 import torch
 from torch.utils import data
 
+from easyddl.compat import patches
 from easyddl.data import iterators, summary
+from easyddl.runtime import termination
 
 _KEPT = (
     "num_workers",
@@ -53,6 +57,30 @@ def split(loader, shard):
         drop_last=loader.drop_last,
         **kept,
     )
+
+
+def hold_workers():
+    """Makes forked workers of loaders outlast SIGTERM while the rank records it.
+
+    PyTorch's own handler ends a worker, and then an error ends the rank before it saves a backup.
+    Call it before the workers start.
+    """
+    with contextlib.suppress(AttributeError):  # a later PyTorch has another name for it
+        owner = data._utils.signal_handling
+        patches.install(owner, "_set_worker_signal_handlers", _adding_handler)
+
+
+def _adding_handler(set_handlers):
+    def add():
+        set_handlers()
+        signal.signal(signal.SIGTERM, _end_worker)
+
+    return add
+
+
+def _end_worker(number, frame):
+    if not termination.is_of_recorder():
+        os._exit(0)  # as after a SIGTERM of the rank without this handler
 
 
 class RankSampler(data.Sampler):

@@ -1,6 +1,7 @@
 """The rank and the number of ranks that the launcher (mpirun, srun) set in the environment."""
 
 import os
+import select
 
 from easyddl.hosts import launchers
 from easyddl.machine import processes
@@ -95,6 +96,19 @@ def nearest():
         unknown.
     """
     return next(iter(_launchers()), None)
+
+
+def is_served_no_more():
+    """Returns whether MPICH's launcher has closed the connection by which it serves this rank.
+
+    It does so when the rank finalizes MPI.
+    """
+    descriptor = os.environ.get("PMI_FD", "")
+    if not descriptor.isdigit():
+        return False
+    poll = select.poll()
+    poll.register(int(descriptor), 0)
+    return any(event & select.POLLHUP for _, event in poll.poll(0))
 
 
 def is_supervised():

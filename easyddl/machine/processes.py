@@ -3,13 +3,22 @@
 import dataclasses
 import os
 import pathlib
+import selectors
 import signal
+import socket
 import time
 
 from easyddl.machine.kernel_file import read_text
 
 # The signals by which a terminal, a scheduler or an ending session asks a process to end.
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+# Those, and the signals by which a scheduler may announce an end. All of them end a process that
+# does not handle them.
+SIGNALS = (
+    *ENDING_SIGNALS,
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT, signal.SIGALRM, signal.SIGXCPU),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +76,24 @@ def age():
     """Returns the number of seconds since this process started."""
     start = read(os.getpid()).start / os.sysconf("SC_CLK_TCK")
     return time.clock_gettime(time.CLOCK_BOOTTIME) - start
+
+
+def wake_by_signals(stack):
+    """Makes each signal with a handler wake a loop of events, until a stack of contexts ends.
+
+    Args:
+        stack: `contextlib.ExitStack`.
+
+    Returns:
+        The arguments of the selector's `register`. The data is a function that reads the event.
+    """
+    waked, waker = socket.socketpair()
+    for end in (waked, waker):
+        end.setblocking(False)
+        stack.callback(end.close)
+    previous = signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
+    stack.callback(signal.set_wakeup_fd, previous)
+    return waked, selectors.EVENT_READ, lambda: waked.recv(4096)
 
 
 def end_of(status):

@@ -1,11 +1,11 @@
-"""Whether this process runs a command, and what Ctrl-C does while Python imports the command.
+"""Whether this process runs a command, and how Python imports a command.
 
-`import easyddl` imports this module before all others, because its import already changes what
-Ctrl-C does. So it imports only small modules itself.
+`import easyddl` imports this module before all others, because its import already changes where
+Python searches for modules, and what Ctrl-C does. So it imports only modules itself that Python has
+already loaded.
 """
 
 import os
-import signal
 import sys
 
 _COMMANDS = ("run", "doctor", "info", "plan", "scaling", "timeline")  # of `easyddl`, without Keras
@@ -41,6 +41,20 @@ def _module():
     return sys.orig_argv[len(sys.orig_argv) - len(arguments)]
 
 
+def _search_current_directory_last():
+    """Makes Python's own modules come before files of the current directory with the same names.
+
+    `python -m` searches that directory first. A user's `random.py` is for the user's script alone,
+    which runs in another process.
+    """
+    is_module = _module() == "easyddl" or (_module() or "").startswith(_MODULES)
+    try:
+        if is_module and sys.path[0] == os.getcwd():
+            sys.path.append(sys.path.pop(0))
+    except FileNotFoundError:  # of the current directory, which Python has left out then
+        pass
+
+
 def _exit(number, frame):
     os.write(2, b"easyddl: interrupted\n")
     os._exit(128 + number)
@@ -52,6 +66,8 @@ def _exit_on_ctrl_c():
     Nothing catches a `KeyboardInterrupt` while Python imports the command: Python prints a
     traceback, or even ignores the exception in a callback of the import system.
     """
+    import signal  # not before the search path is right
+
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return
     try:  # noqa: SIM105 - `contextlib` is large, and Ctrl-C would print a traceback meanwhile
@@ -62,9 +78,12 @@ def _exit_on_ctrl_c():
 
 def raise_on_ctrl_c():
     """Lets Ctrl-C raise a `KeyboardInterrupt` again, which the command handles from now on."""
+    import signal
+
     if signal.getsignal(signal.SIGINT) is _exit:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+_search_current_directory_last()
 if _arguments() is not None:
     _exit_on_ctrl_c()

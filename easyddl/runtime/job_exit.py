@@ -11,7 +11,14 @@ import sys
 import time
 
 from easyddl.hosts import launched_process
-from easyddl.runtime import console, mpi_library, settled_errors, shared_error, world
+from easyddl.runtime import (
+    console,
+    entry_point,
+    mpi_library,
+    settled_errors,
+    shared_error,
+    world,
+)
 
 
 def _flush():
@@ -130,8 +137,12 @@ def end_together():
 
 
 def _finish_at_exit():
-    """Ends easyddl. Starts it first on a rank that has not used it, for which others may wait."""
-    if launched_process.is_rank_of_several() and not world.is_started():
+    """Ends easyddl. Starts it first on a rank that has not used it, for which others may wait.
+
+    A program that has only imported easyddl leaves MPI to a later program of the rank.
+    """
+    has_used_nothing = entry_point.is_light() and not mpi_library.is_loaded()
+    if launched_process.is_rank_of_several() and not world.is_started() and not has_used_nothing:
         try:
             world.init()
         except BaseException as error:

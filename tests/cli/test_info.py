@@ -41,9 +41,9 @@ def test_an_mpi_that_is_missing():
     assert status == 1
     sentence = lines["MPI"]
     assert sentence.startswith(
-        "No MPI library was found: install one from PyPI (`pip install mpich`"
+        "No MPI library could be loaded: install one from PyPI (`pip install mpich`"
     )
-    assert "or load your site's" in sentence, said
+    assert "or load your site's" in sentence and "/nonexistent/libmpi.so: " in sentence, said
     assert "Traceback" not in said
 
 

@@ -35,6 +35,7 @@ OF_OTHERS = {
     "_rng": "TensorFlow's eager context",
     "_trace": "JAX's tracers",
     "_version": "PyTorch's tensors",
+    "_utils": "PyTorch's loaders",
     "_non_persistent_buffers_set": "PyTorch's modules",
     "_data_source": "Grain's loaders",
     "_operations": "Grain's loaders",

@@ -1,15 +1,21 @@
 """What each rank gets of a PyTorch `DataLoader`."""
 
+import multiprocessing
+import os
 import random
+import signal
 
 import numpy as np
 import pytest
 
 from easyddl import split_data
 from easyddl.data import set_epoch
+from easyddl.runtime.termination import TerminationSignals
 
 torch = pytest.importorskip("torch")
 from torch.utils import data  # noqa: E402 - after the check that it is there
+
+from easyddl.data import torch_loader  # noqa: E402
 
 SIZES = [1, 2, 3]
 
@@ -146,6 +152,20 @@ def test_settings_are_kept(at):
 def test_with_workers(at):
     at(1, 2)
     assert flat(split_data(loader(8, num_workers=1))) == [1, 3, 5, 7]
+
+
+def test_a_signal_that_the_rank_records_ends_no_worker():
+    torch_loader.hold_workers()
+    watched = TerminationSignals([signal.SIGTERM])
+    given = iter(loader(64, num_workers=1, multiprocessing_context="fork", timeout=60))
+    first = next(given)
+    watched.watch()
+    try:
+        for worker in multiprocessing.active_children():
+            os.kill(worker.pid, signal.SIGTERM)
+        assert flat([first, *given]) == list(range(64))
+    finally:
+        watched.stop_watching()
 
 
 def test_without_batches(at):

@@ -7,6 +7,7 @@ import pathlib
 import random
 import re
 import select
+import shlex
 import shutil
 import signal
 import subprocess
@@ -19,6 +20,7 @@ import own_mpirun
 import pytest
 import run_job
 
+from easyddl.machine import process_tree
 from easyddl.runtime import mpi_abi
 
 pytestmark = pytest.mark.mpirun
@@ -108,6 +110,15 @@ def test_what_ranks_get(tmp_path):
         assert environment["EASYDDL_RACKS"] == "x"
         assert environment["EASYDDL_TIMELINE"] == str(tmp_path / "traces")
         assert "EASYDDL_LAUNCH" not in environment  # it holds the job's secret
+
+
+def test_files_named_like_modules_of_python_are_of_the_script_alone(tmp_path):
+    for name in ("platform", "random", "secrets", "signal"):
+        (tmp_path / f"{name}.py").write_text("token_bytes = 'of the script'\n")
+    script = "import random, secrets, signal; print(secrets.token_bytes)"
+    done = easyddl_run("-np", 2, "--quiet", sys.executable, "-c", script, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert sorted(done.stdout.splitlines()) == ["[0] of the script", "[1] of the script"]
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
@@ -312,6 +323,12 @@ def test_a_closed_standard_input():
     assert done.returncode == 0 and done.stdout.count("read ''") == 2, done.stdout
 
 
+def test_a_closed_standard_output():
+    command = shlex.join(line("-np", 1, "--quiet", sys.executable, "-c", "print(1)"))
+    done = mpi.run_command(["sh", "-c", f"{command} >&-"], mpi.environment(), TIMEOUT)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
 def test_an_unfinished_line_is_shown():
     process = start("-np", 1, *job("ask"))
     try:
@@ -347,6 +364,13 @@ def test_mpi_abort_is_named():
     assert done.returncode == 7, done.stdout
     assert "easyddl: rank 1 on host" in done.stdout and "exit status 7" in done.stdout
     assert "    the last line of rank 1\n" in done.stdout
+
+
+def test_a_rank_that_leaves_with_status_0_is_named():
+    done = easyddl_run("-np", 2, *job("leave"))
+    assert done.returncode == 1, done.stdout
+    told = done.stdout.rpartition("\neasyddl: ")[2]
+    assert re.match(r"rank 1 on host \S+ failed first: it ended with status 0 ", told), done.stdout
 
 
 @pytest.mark.parametrize("when", ["fail_by_easyddl", "fail_before_start"])
@@ -453,6 +477,20 @@ def test_signals_end_all_ranks(name):
     rest, status = finish(process)
     assert status == 128 + getattr(signal, name), rest
     assert f"easyddl: {name} has ended the job" in rest.splitlines()[-1]
+    leftovers.assert_gone(pids_in(seen))
+
+
+def test_other_signals_are_passed_on():
+    """As a scheduler does that signals each process of a job, before it ends the job."""
+    process = start("-np", 2, *job("handle_usr1"))
+    seen = read_until(process, rb"pid \d+\n[^p]*pid \d+\n")
+    for pid in [*process_tree.descendants(process.pid), process.pid]:
+        os.kill(pid, signal.SIGUSR1)
+    read_until(process, rb"(handled[^h]*){4}")  # of the test, and of `easyddl run`
+    process.send_signal(signal.SIGUSR2)
+    rest, status = finish(process)
+    assert status == 128 + signal.SIGUSR2, rest
+    assert "failed first: it was killed by SIGUSR2" in rest
     leftovers.assert_gone(pids_in(seen))
 
 
@@ -669,6 +707,7 @@ def test_an_output_folder_that_cannot_be_made(tmp_path):
         (["--cpus", "", "x"], "as in `0-3,8`. Received: ''"),
         (["--cpus", "99999", "x"], "which are "),
         (["--cpus", "0", "-H", "h1:2", "x"], "-H has other hosts"),
+        (["-np", "2", "python3", "-"], "standard input, which only rank 0 gets"),
         (["--grace", "-1", "x"], "must be a number of seconds. Received: '-1'"),
     ],
 )

@@ -15,8 +15,7 @@ def test_lines_do_not_depend_on_how_data_arrive(size):
     assert found == [b"one\n", b"two\r\n", b"bar 1\r", b"bar 2\r", b"bar 3\n", b"\n"]
     rest = lines.rest()
     assert rest == b"last" and not lines.has_unfinished
-    for line in [*found, rest[:1], rest[1:]]:
-        last.add(line)
+    last.extend([*found, rest[:1], rest[1:]])
     assert last.texts() == ["one", "two", "bar 3", "last"]
 
 
@@ -33,8 +32,7 @@ def test_a_line_of_any_length_takes_a_time_in_proportion():
 
 def test_the_last_lines_are_few_and_show_the_end_of_a_long_one():
     last = LastLines(3)
-    for line in (b"1\n", b"2\n", b"3\n", b"begin " + b"x" * 100_000 + b" end\n"):
-        last.add(line)
+    last.extend([b"1\n", b"2\n", b"3\n", b"begin " + b"x" * 100_000 + b" end\n"])
     *before, long = last.texts()
     assert before == ["2", "3"]
     assert long.startswith("...xx") and long.endswith("xx end") and len(long) < 1 << 13

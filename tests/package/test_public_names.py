@@ -1,3 +1,4 @@
+import importlib.metadata
 import importlib.util
 import inspect
 import pathlib
@@ -38,6 +39,10 @@ def python(*lines, tmp_path, **env):
 def test_the_names_are_exactly_these():
     assert sorted(ddl.__all__) == sorted(NAMES)
     assert len(set(ddl.__all__)) == len(ddl.__all__)
+
+
+def test_the_version_is_that_of_the_package():
+    assert ddl.__version__ == importlib.metadata.version("easyddl")
 
 
 def test_dir_shows_what_a_user_may_import():

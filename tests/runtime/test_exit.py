@@ -4,6 +4,7 @@ import pathlib
 import re
 import shutil
 import subprocess
+import sys
 
 import mpi
 import pytest
@@ -164,3 +165,24 @@ def test_ranks_with_errors_that_differ_print_them_whole():
         )
         assert re.search(whole, output), output
     assert "the same error" not in output
+
+
+def run_two(first, second):
+    words = (f"{sys.executable} -c '{code}'" for code in (first, second))
+    line = mpi.command(2, ["sh", "-c", " && ".join(words)])
+    return mpi.run_command(line, mpi.environment(), timeout=60)
+
+
+USE = "import easyddl; print(easyddl.rank())"
+
+
+def test_a_program_that_only_imports_easyddl_leaves_mpi_to_the_next():
+    done = run_two("import easyddl", USE)
+    assert done.returncode == 0 and sorted(done.stdout.split()) == ["0", "1"], done.stdout
+
+
+@pytest.mark.skipif(mpi.is_open_mpi(), reason="Open MPI does not tell the second program")
+def test_a_second_program_of_a_rank_cannot_use_mpi():
+    done = run_two(USE, USE)
+    assert done.returncode != 0
+    assert "RuntimeError: The launcher has closed its connection to this rank" in done.stdout

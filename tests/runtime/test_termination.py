@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -65,6 +66,26 @@ def test_another_thread_sets_no_handler():
     thread.start()
     thread.join()
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_forked_child_ignores_the_signals_until_watching_ends():
+    watched = termination.TerminationSignals(TERM)
+    watched.watch()
+    began, begin = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.write(begin, b"ignored")
+        time.sleep(60)
+        os._exit(1)
+    try:
+        assert os.read(began, 7) == b"ignored"
+    finally:
+        watched.stop_watching()
+        os.kill(child, signal.SIGTERM)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM
+    assert watched.received == 0
 
 
 def test_a_second_request_ends_the_process():

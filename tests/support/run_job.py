@@ -81,6 +81,11 @@ def ignore_signals():
     sleep()
 
 
+def handle_usr1():
+    signal.signal(signal.SIGUSR1, lambda *_: print("handled", flush=True))
+    sleep()
+
+
 def end_slowly():
     """Takes a while to end after SIGTERM, as a training that saves a backup."""
 
@@ -124,6 +129,18 @@ def fail_by_easyddl():
     ddl.init()
     if ddl.rank() == 1:
         raise ValueError("a mistake")
+    ddl.barrier()
+
+
+def leave():
+    """Ends rank 1 with status 0 while the others wait for it."""
+    import without_keras  # noqa: F401 - takes Keras's place
+
+    import easyddl as ddl
+
+    ddl.init()
+    if ddl.rank() == 1:
+        os._exit(0)
     ddl.barrier()
 
 

@@ -3,12 +3,15 @@
 import collections
 import re
 
+from easyddl.launch.output import startup_lines
+
 LONGEST = 1 << 20  # bytes that are kept of an unfinished line; a longer one comes in parts
 _SHOWN = 1 << 12  # bytes that are kept of each of the last lines
 
 # A carriage return ends a line, too: a progress bar writes its line again after it. A run of
 # returns matches as a whole, so that the search never looks at one byte many times.
 _END = re.compile(rb"\r*\n|\r+")
+_LINE = re.compile(rb"[^\r\n]*(?:\r*\n|\r+)")
 
 
 class Lines:
@@ -28,18 +31,16 @@ class Lines:
 
         Its time grows with the data alone: old data are not searched again, however long a line is.
         """
-        text = self._unfinished
+        text, lines = self._unfinished, []
         text += data
-        lines, begin, searched = [], 0, len(text)
-        for found in _END.finditer(text, self._searched):
-            end = found.end()
-            if end == len(text) and not found[0].endswith(b"\n"):
-                searched = found.start()  # a newline may still follow these returns
-                break
-            lines.append(bytes(text[begin:end]))
-            begin = end
-        del text[:begin]
-        self._searched = searched - begin
+        first = _END.search(text, self._searched)
+        if first is not None:
+            end = 1 + max(text.rfind(b"\n"), text.rfind(b"\r"))
+            lines = [bytes(text[: first.end()]), *_LINE.findall(text, first.end(), end)]
+        # A newline may still follow the last returns.
+        held = lines.pop() if text.endswith(b"\r") else b""
+        del text[: sum(map(len, lines))]
+        self._searched = len(held.rstrip(b"\r")) if held else len(text)
         return [*lines, self.rest()] if len(text) > LONGEST else lines
 
     def rest(self):
@@ -58,8 +59,17 @@ class LastLines:
     def __init__(self, count=20):
         self._lines = collections.deque(maxlen=count)
 
-    def add(self, line):
-        """Adds a line of bytes with its end, or a part of one."""
+    def extend(self, lines):
+        """Adds lines of bytes with their ends, or parts of them. Only the last ones are read."""
+        begin, left = len(lines), self._lines.maxlen
+        while begin and left:
+            begin -= 1
+            left -= lines[begin].endswith(b"\n") and not startup_lines.is_information(lines[begin])
+        for line in lines[begin:]:
+            if not startup_lines.is_information(line):
+                self._add(line)
+
+    def _add(self, line):
         if self._lines and not self._lines[-1].endswith(b"\n"):
             # An unfinished line goes on, or one that ended in a return is written again.
             before = self._lines.pop()

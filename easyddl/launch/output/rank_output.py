@@ -106,16 +106,17 @@ class RankOutput:
         return self._last.texts()
 
     def _write(self, stream, lines):
-        for line in lines:
-            if not startup_lines.is_information(line):
-                self._last.add(line)
+        self._last.extend(lines)
         if self.problem:
             return
         if self._path is not None:
             self._write_to_file(b"".join(lines))
+        if stream == "out":
+            self._send(stream, lines)
+            return
         passed_on = []
         for line in lines:
-            kept, error = self._errors.add(line) if stream == "err" else ([line], None)
+            kept, error = self._errors.add(line)
             passed_on += kept
             if error is not None:
                 self._send(stream, passed_on)

@@ -28,7 +28,8 @@ class Screen:
             lines: List of bytes. The last one may be a part of a line.
         """
         if self._prefix:
-            lines = [self._prefixed(rank, stream, bytes(line)) for line in lines]
+            begin = f"[{rank:{self._width}}] ".encode()
+            lines = [self._prefixed(begin, rank, stream, bytes(line)) for line in lines]
         _write(self._descriptors[stream], b"".join(lines))
 
     def finish(self):
@@ -41,8 +42,7 @@ class Screen:
         """Writes a line of easyddl's own to standard error."""
         _write(self._descriptors["err"], f"easyddl: {text}\n".encode(errors="replace"))
 
-    def _prefixed(self, rank, stream, line):
-        begin = f"[{rank:{self._width}}] ".encode()
+    def _prefixed(self, begin, rank, stream, line):
         before = self._unfinished.pop(stream, None)
         if not line.endswith((b"\n", b"\r")):
             self._unfinished[stream] = rank

@@ -6,7 +6,6 @@ import itertools
 import os
 import selectors
 import signal
-import socket
 import subprocess
 import time
 
@@ -99,29 +98,23 @@ class Job:
         return self._judge()
 
     def _watch_signals(self, stack):
-        waked, waker = socket.socketpair()
-        for end in (waked, waker):
-            end.setblocking(False)
-            stack.callback(end.close)
-        previous = signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
-        stack.callback(signal.set_wakeup_fd, previous)
-        for number in (*processes.ENDING_SIGNALS, signal.SIGCHLD):
-            previous = signal.getsignal(number)
-            if number == signal.SIGHUP and previous == signal.SIG_IGN:
+        self._selector.register(*processes.wake_by_signals(stack))
+        for number in (*processes.SIGNALS, signal.SIGCHLD):
+            if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
                 continue  # nohup
-            handler = self._note if number in processes.ENDING_SIGNALS else lambda *_: None
-            stack.callback(signal.signal, number, previous)
-            signal.signal(number, handler)
-        self._selector.register(waked, selectors.EVENT_READ, lambda: waked.recv(4096))
+            handler = self._note if number in processes.SIGNALS else lambda *_: None
+            stack.callback(signal.signal, number, signal.signal(number, handler))
 
     def _note(self, number, frame):
+        if self._begun and number not in processes.ENDING_SIGNALS:
+            self._send(number, None)  # the ranks decide whether it ends them
+            return
+        is_another = time.monotonic() - self._signal_at > termination.ONE_REQUEST
         if self._signal is None:
             self._signal, self._signal_at = number, time.monotonic()
             if self._begun:  # before, `_start` checks `self._signal`
                 self._end(number, self._request.grace)
-            return
-        is_another = time.monotonic() - self._signal_at > termination.ONE_REQUEST
-        if self._begun and (is_another or number == signal.SIGINT):
+        elif self._begun and (is_another or number == signal.SIGINT):
             self._second = self._second or number
             self._end(signal.SIGKILL, 0)
 
@@ -410,11 +403,15 @@ class Job:
         if number != signal.SIGKILL and self._told_to_end:
             return
         self._told_to_end = True
+        self._send(number, grace)
+        at = time.monotonic() + grace + _LAUNCHER
+        self._kill_launcher_at = min(at, self._kill_launcher_at or at)
+
+    def _send(self, number, grace):
+        """Sends all ranks a signal. With a `grace` of `None`, it need not end them."""
         for rank in self._ranks.values():
             if not rank.is_over:
                 rank.link.send(signal=number, grace=grace)
-        at = time.monotonic() + grace + _LAUNCHER
-        self._kill_launcher_at = min(at, self._kill_launcher_at or at)
 
     def _wait_for_launcher(self):
         if not self._begun:

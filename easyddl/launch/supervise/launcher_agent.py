@@ -2,11 +2,10 @@
 
 import contextlib
 import os
-import select
 import signal
 import time
 
-from easyddl.hosts import launchers
+from easyddl.hosts import launched_process, launchers
 from easyddl.machine import process_tree, processes
 
 ENDED = b"e"  # what `watch` writes
@@ -21,17 +20,7 @@ def find():
     """
     agent = os.getppid()
     is_init = agent == 1 and not any(name(1) in each.agents for each in launchers.LAUNCHERS)
-    return 0 if is_init or _has_closed_connection() else agent
-
-
-def _has_closed_connection():
-    """Returns whether MPICH's agent has closed the connection by which it serves this rank."""
-    descriptor = os.environ.get("PMI_FD", "")
-    if not descriptor.isdigit():
-        return False
-    poll = select.poll()
-    poll.register(int(descriptor), 0)
-    return any(event & select.POLLHUP for _, event in poll.poll(0))
+    return 0 if is_init or launched_process.is_served_no_more() else agent
 
 
 def watch(agent, descriptor):

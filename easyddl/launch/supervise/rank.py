@@ -38,7 +38,7 @@ def main():
             os._exit(code)
     os.close(report)
     # `easyddl run` tells the supervisor about these. A scheduler sends them to all processes.
-    for number in processes.ENDING_SIGNALS:
+    for number in processes.SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     launcher_agent.watch(agent, lifeline)
     text = os.read(status, 16)

@@ -29,6 +29,8 @@ _BEFORE_KILL = 0.2  # seconds from the end of a program that saw the others die 
 _LAST_OUTPUT = 1.0  # seconds for the output of a program's children after its end
 _ACKNOWLEDGED = 5.0  # seconds for `easyddl run` to note a failure before the launcher learns of it
 _LOOK = 0.1  # seconds between two searches for MPI's files, or this part of the time so far
+_PIPE = 1 << 16  # bytes that a pipe holds
+_PAUSE = 0.001  # seconds in which a pipe may collect output
 _QUIET = 0.2  # seconds without output until an unfinished line is passed on
 _MOST_UNSENT = 1 << 20  # bytes that are kept for a slow reader
 
@@ -47,6 +49,7 @@ class Supervisor:
         self._life = life
         self._agent, self._agent_name = agent, launcher_agent.name(agent)
         self._selector = selectors.DefaultSelector()
+        self._open = contextlib.ExitStack()  # until this process ends
         self._program = None
         self._started = 0.0
         self._read_at = 0.0
@@ -68,13 +71,9 @@ class Supervisor:
         Returns:
             Its exit status; 128 plus the signal's number if a signal killed the program.
         """
-        for number in (*processes.ENDING_SIGNALS, signal.SIGPIPE):
+        for number in (*processes.SIGNALS, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        wakeup, self._waker = socket.socketpair()
-        self._waker.setblocking(False)
-        wakeup.setblocking(False)
-        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         try:
             order = self._connect()
         except connection.ConnectionLost as error:
@@ -82,7 +81,7 @@ class Supervisor:
             return 1
         if order is None:
             return 1
-        self._selector.register(wakeup, selectors.EVENT_READ, lambda: wakeup.recv(4096))
+        self._selector.register(*processes.wake_by_signals(self._open))
         self._selector.register(self._life, selectors.EVENT_READ, self._launcher_killed)
         if not self._start(order):
             return 1
@@ -225,10 +224,12 @@ class Supervisor:
         if self._link.unsent > _MOST_UNSENT:
             time.sleep(0.01)
             return
-        data = stream.read(1 << 16)
+        data = stream.read(_PIPE)
         if data:
             self._read_at = time.monotonic()
             self._output.add(name, data)
+            if len(data) < _PIPE // 2:  # handle many short lines together
+                time.sleep(_PAUSE)
         elif data == b"":
             self._selector.unregister(stream)
 
@@ -241,7 +242,10 @@ class Supervisor:
 
     def _take(self, message, buffers):
         if "signal" in message and self._program is not None:
-            self._end(message["signal"], message["grace"])
+            if message["grace"] is None:
+                self._program.send_signal(message["signal"])
+            else:
+                self._end(message["signal"], message["grace"])
         if "input" in message and self._input is not None:
             self._input.add(buffers[0])
         self._acknowledged |= bool(message.get("noted"))
@@ -388,7 +392,7 @@ def _prepare(parent):
     os.setpgid(0, 0)
     # However the supervisor ends, the program ends with it.
     process_tree.die_with_parent(parent)
-    for number in (*processes.ENDING_SIGNALS, signal.SIGPIPE, signal.SIGCHLD):
+    for number in (*processes.SIGNALS, signal.SIGPIPE, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
 

@@ -98,8 +98,7 @@ def _reported_dead(rank, ranks):
     """
     found = [_DEATH.search(line) for line in rank.lines]
     dead = {int(match[1]) for match in found if match}
-    over = (other for other in ranks if other.is_over and other.status != 0)
-    return next((other for other in over if other.number in dead), None)
+    return next((other for other in ranks if other.is_over and other.number in dead), None)
 
 
 def _with_same_error(rank, ranks):
@@ -123,7 +122,8 @@ def _ended_the_job(rank):
         "application called MPI_Abort",
         "MPI_ABORT was",
     )
-    return any(sign in line for sign in signs for line in rank.lines)
+    # A rank also ends the job when it sees another one die.
+    return any(_DEATH.search(line) or any(sign in line for sign in signs) for line in rank.lines)
 
 
 # MPICH and Open MPI print the status that a rank passed to MPI_Abort. MPICH may print further
@@ -213,6 +213,8 @@ def _end(rank):
     status = status_of(rank)
     if rank.problem:
         return f"failed: {rank.problem}"
+    if rank.status == 0:
+        return "failed first: it ended with status 0 before the end of its job, as by os._exit(0)"
     try:
         name = signal.Signals(status - 128).name
     except ValueError:
