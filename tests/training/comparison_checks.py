@@ -643,17 +643,25 @@ def new_raw_variable(value):
 
 
 def check_variables_outside_of_the_model():
-    """A compiled step of TensorFlow knows them."""
+    """A compiled step of TensorFlow knows them. It also has metrics, which may differ."""
     if keras.backend.backend() != "tensorflow":
         return
     x, y = ddl.split_data(*data())
+
+    def evaluate_on_the_root(*arguments):
+        if RANK == 0:
+            model.evaluate(x, y, verbose=0)
+
+    evaluate = keras.callbacks.LambdaCallback(on_epoch_end=evaluate_on_the_root)
+    callbacks = [ddl.DDLCallback(), evaluate, ddl.DDLGlobalVariablesCallback()]
     for value, warns in ((0.5, False), (0.5 + RANK, SIZE > 1)):
         raw = new_raw_variable(value)
 
         def loss(y_true, y_pred, raw=raw):
             return keras.ops.mean(keras.ops.square(y_pred * raw[0] - raw[1]), axis=-1)
 
-        text = fit(x, y, model=new_model(loss=loss))
+        model = new_model(loss=loss, metrics=["accuracy"])
+        text = fit(x, y, model=model, callbacks=callbacks)
         assert ("use variables that the model does not track" in text) == warns, text
 
 

@@ -91,7 +91,7 @@ def compare_after_fit(model, arrays_before, used_variables):
     Args:
         model: A built Keras model.
         arrays_before: Dict. `layer_arrays.checksums_of(model)` at the start of the fit.
-        used_variables: List of variables that the compiled steps use: see
+        used_variables: List of variables that the compiled steps use, in any order: see
             `Backend.noting_variables`.
     """
     found = _named_differences(_compared(model, model_state.shared_variables(model)))
@@ -130,12 +130,13 @@ def compare_after_fit(model, arrays_before, used_variables):
 
 def _untracked(model, used_variables):
     """Returns those variables that the model does not track and that must be equal, by name."""
-    tracked = [*model.variables, *model_state.all_variables(model)]
+    tracked = [*model.variables, *model.metrics_variables, *model_state.all_variables(model)]
     known = {id(each) for v in tracked for each in (v, getattr(v, "value", None))}
     # Counters and the states of random generators are each rank's own.
-    return _named(
-        [each for each in used_variables if id(each) not in known and each.dtype.is_floating]
-    )
+    untracked = [
+        each for each in used_variables if id(each) not in known and each.dtype.is_floating
+    ]
+    return _named(sorted(untracked, key=lambda each: arguments.comparable_name(each.name)))
 
 
 def compare_first_update(variables):
