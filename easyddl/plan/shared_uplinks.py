@@ -16,8 +16,7 @@ import statistics
 CLEAR = 1.5  # rates that differ by less count as equal
 
 _SUGGESTED = 1.1  # pairs within a group are faster by so much than those to the group next to it
-_ROUNDS_PER_HOST = 5  # of random pairs,
-_RANDOM_ROUNDS = 24  # but at least: among six hosts a pair often has the uplink for itself
+_ROUNDS_PER_HOST = 6  # above two; among six hosts a pair often has the uplink for itself
 _LOOKS = 3  # what is measured of one group may suggest others
 _TURNS = 5  # rounds of a suggested group, in which its members send to other hosts each time
 
@@ -53,7 +52,7 @@ class SharedUplinks:
 
     def _send_at_random(self):
         chance, order = random.Random(0), list(self._hosts)
-        for _ in range(max(_RANDOM_ROUNDS, _ROUNDS_PER_HOST * len(order))):
+        for _ in range(_ROUNDS_PER_HOST * (len(order) - 2)):
             chance.shuffle(order)
             self._measure(zip(order[::2], order[1::2], strict=False))
 
