@@ -227,7 +227,7 @@ def _report(graph, listed, planned, names, options):
     rows.append(["lower bound", seconds(bound.seconds), bound.reason])
     yield from text_table.lines(rows, left=(0, 2))
     yield ""
-    yield f"The plan ({planned.method}):"
+    yield "The plan:"
     carried = planned_cost.link_bytes if options.explain else None
     yield from _tree(graph, planned.nest, names, carried)
     if options.explain:

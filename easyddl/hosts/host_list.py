@@ -21,6 +21,8 @@ class HostSlots:
         return self.name if self.slots is None else f"{self.name}:{self.slots}"
 
 
+_MOST_NAMES = 100_000  # of a range
+
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\Z")
 
 
@@ -126,7 +128,12 @@ def _expand(part):
                 "What the brackets of a list of hosts hold is not a range of numbers, such as "
                 f"`[1-4]`. Received: {part!r}"
             )
-        numbers = range(int(first), int(last if dash else first) + 1)
+        digits = last if dash else first
+        if len(digits) > 18 or int(digits) - int(first) >= _MOST_NAMES:
+            raise ValueError(
+                f"A range of numbers may have {_MOST_NAMES} hosts at most. Received: {part!r}"
+            )
+        numbers = range(int(first), int(digits) + 1)
         names += [f"{before}{number:0{len(first)}}" for number in numbers]
     return [name for start in names for name in _expand(start + after)]
 

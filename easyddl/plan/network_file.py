@@ -1,5 +1,6 @@
 """Reads the graph of a network from a TOML file, or from Slurm's topology.conf."""
 
+import math
 import re
 
 from easyddl.hosts import host_list
@@ -35,7 +36,7 @@ def quantity(text, kind):
     if not found or found[2] not in units:
         raise ValueError(f"must be {form}, in one of the units {', '.join(units)}")
     value = float(found[1]) * units[found[2]]
-    if value == 0 and kind != "latency":
+    if math.isinf(value) or (value == 0 and kind != "latency"):
         raise ValueError(f"must be {form}")
     return value
 

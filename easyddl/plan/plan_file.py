@@ -8,6 +8,7 @@ from easyddl.plan import cost
 from easyddl.plan.toml_file import TomlFile
 
 _FORMAT = 1
+_MOST_LEVELS = 16
 _MOST_BYTES = 10**18
 _NAME = r"[^\s,/\0]+"  # it becomes a part of EASYDDL_RACKS
 
@@ -180,6 +181,9 @@ def _nest(file, order, members, hosts):
         nest = tuple(nests[each] for each in inside)
         if len(set(map(cost.depth, nest))) > 1:
             problem = "the members of a group must have the same number of levels below them"
+            raise file.error(key, inside, problem, **place)
+        if cost.depth(nest) > _MOST_LEVELS:
+            problem = f"groups may have {_MOST_LEVELS} levels at most"
             raise file.error(key, inside, problem, **place)
         return nest
 

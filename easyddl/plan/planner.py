@@ -1,25 +1,22 @@
 """Chooses the groups of hosts, their order and the algorithm of each level, at least cost.
 
-On up to 8 hosts all partitions of the hosts into groups are compared. On more hosts, and for more
-than two levels, only those that the network suggests: see `partitions.py`. Hosts are in the order
-of a walk through the network, which stays behind a link as long as it can. The members of the best
-partitions are then ordered. In a group of up to 8, the order of a ring is solved exactly
-(`ring_order.py`), and all orders of `halving` are compared; in a larger one 2-opt improves the ring
-(Croes, 1958). The first hosts of a group, which own its shards, are those with the fastest links.
+The groups are those that the network suggests: see `partitions.py`. Hosts are in the order of a
+walk through the network, which stays behind a link as long as it can. Single hosts are moved
+between the groups of the best nests. The members of the groups are then ordered: 2-opt improves a
+ring (Croes, 1958). The first hosts of a group, which own its shards, are those with the fastest
+links.
 """
 
 import dataclasses
 import functools
-import importlib.util
 import itertools
 import math
 
-from easyddl.plan import cost, partitions, ring_order
+from easyddl.plan import cost, partitions
 
-MOST_EXACT = 8  # members of a level
-
-_KEPT_PARTITIONS = 8  # on more hosts
-_KEPT_NESTS = {True: 12, False: 4}  # whose orders are searched, by whether there are few hosts
+_KEPT_PARTITIONS = 8
+_KEPT_NESTS = 6  # whose orders are searched
+_MOST_MOVED = 16  # hosts of which each is moved to other groups
 _MOST_MESSAGES = 20_000  # of the reduce-scatter of a ring whose rounds differ
 _TRIED_TURNS = 50_000  # flows that 2-opt may look at, for a group
 _TOLERANCE = 1e-9
@@ -36,12 +33,10 @@ class Plan:
         nest: A nest of hosts: see `cost.py`.
         rules: Tuple of pairs, in ascending order. The number of bytes from which a rule holds, and
             the algorithm of each level.
-        method: String. How the plan was found.
     """
 
     nest: tuple
     rules: tuple
-    method: str
 
     def algorithms(self, size):
         """Returns the algorithm of each level for a size in bytes."""
@@ -60,23 +55,19 @@ def plan(graph, hosts, size):
     Returns:
         `Plan`.
     """
-    walk = network_order(graph, hosts)
-    is_small = len(hosts) <= MOST_EXACT
-    nests = [tuple(walk), *_nests(graph, walk, is_small)]
+    walk = tuple(network_order(graph, hosts))
+    is_small = len(hosts) <= _MOST_MOVED
+    nests = [walk, *_nests(graph, walk), *(_equal_groups(walk) if is_small else ())]
     seconds = functools.cache(lambda nest: _seconds(graph, nest, size))
-    by_cost = sorted(nests, key=seconds)
-    ordered = [_ordered(graph, nest, size, seconds) for nest in by_cost[: _KEPT_NESTS[is_small]]]
+    kept = sorted(nests, key=seconds)[:_KEPT_NESTS]
+    if is_small:
+        kept = list(dict.fromkeys(_moved(nest, seconds) for nest in kept))
+    ordered = [_ordered(graph, nest, size, seconds) for nest in kept]
     best = tuple(hosts)
     for nest in sorted(ordered, key=cost.depth):
         if seconds(nest) < seconds(best) * (1 - _TOLERANCE):
             best = nest
-    if not is_small:
-        method = "clusters by rate, then 2-opt"
-    elif not _has_scipy():
-        method = "all groups, then 2-opt, because SciPy is not installed"
-    else:
-        method = "all groups, exact rings"
-    return Plan(best, _rules(graph, best, size), method)
+    return Plan(best, _rules(graph, best, size))
 
 
 def _rules(graph, nest, size):
@@ -129,7 +120,7 @@ def network_order(graph, hosts):
     return order
 
 
-def _nests(graph, walk, is_small):
+def _nests(graph, walk):
     """Returns the nests of two and more levels among which the planner chooses."""
     suggested = [
         partition
@@ -137,14 +128,12 @@ def _nests(graph, walk, is_small):
         if 1 < len(partition.groups) < len(walk)
     ]
     suggested.sort(key=lambda partition: -partition.seconds(1.0)[0])
-    if not is_small:
-        # For equal racks, each partition into one rack and all other hosts is equivalent.
-        alike = {}
-        for partition in suggested:
-            sizes = tuple(sorted(map(len, partition.groups)))
-            alike.setdefault((sizes, partition.seconds(1.0)), partition)
-        suggested = list(alike.values())
-    kept = [partition.groups for partition in suggested[:_KEPT_PARTITIONS]]
+    # For equal racks, each partition into one rack and all other hosts is equivalent.
+    alike = {}
+    for partition in suggested:
+        sizes = tuple(sorted(map(len, partition.groups)))
+        alike.setdefault((sizes, partition.seconds(1.0)), partition)
+    kept = [partition.groups for partition in list(alike.values())[:_KEPT_PARTITIONS]]
     chains = [[groups] for groups in kept]
     chains += [
         list(chain)
@@ -152,14 +141,45 @@ def _nests(graph, walk, is_small):
         for chain in itertools.permutations(kept, count)
         if all(map(_refines, chain, chain[1:]))
     ]
-    nests = [nest for nest in map(_nest, chains) if _is_tractable(nest)]
-    if is_small:
-        known = {_shape(graph, nest) for nest in nests if cost.depth(nest) == 2}
-        for groups in _set_partitions(tuple(walk)):
-            if 1 < len(groups) < len(walk) and _shape(graph, groups) not in known:
-                known.add(_shape(graph, groups))
-                nests.append(groups)
-    return nests
+    return [nest for nest in map(_nest, chains) if _is_tractable(nest)]
+
+
+def _equal_groups(walk):
+    """Yields the nests of groups of equal size, or nearly, whose members all own shards."""
+    n = len(walk)
+    for count in range(2, n):
+        yield tuple(walk[i * n // count : (i + 1) * n // count] for i in range(count))
+
+
+def _moved(nest, seconds):
+    """Returns a nest of two levels at most, to which no move of a host to another group is better.
+
+    Args:
+        nest: A nest of hosts.
+        seconds: Function of a nest that returns its time.
+    """
+    if cost.depth(nest) > 2:
+        return nest
+    best, least = nest, seconds(nest)
+    while True:
+        cheaper = min(_neighbors(best), key=seconds, default=best)
+        if seconds(cheaper) >= least * (1 - _TOLERANCE):
+            return best
+        best, least = cheaper, seconds(cheaper)
+
+
+def _neighbors(nest):
+    """Yields the nests of which one host has another group, which may be new."""
+    groups = [(each,) if isinstance(each, str) else each for each in nest]
+    for i, group in enumerate(groups):
+        for host in group:
+            rest = tuple(other for other in group if other != host)
+            others = [*groups[:i], *groups[i + 1 :]]
+            for j in range(len(others) + 1):
+                joined = [*others[:j], (*(others[j] if j < len(others) else ()), host)]
+                found = [each for each in (*joined, *others[j + 1 :], rest) if each]
+                if 1 < len(found) < sum(map(len, found)):
+                    yield tuple(found)
 
 
 def _is_tractable(nest):
@@ -195,41 +215,7 @@ def _nest(chain):
     return nest
 
 
-def _set_partitions(items):
-    """Yields all partitions of some items into groups, in the order of the items."""
-    if not items:
-        yield ()
-        return
-    first, rest = items[0], items[1:]
-    for count in range(len(rest) + 1):
-        for others in itertools.combinations(rest, count):
-            left = tuple(item for item in rest if item not in others)
-            for groups in _set_partitions(left):
-                yield ((first, *others), *groups)
-
-
-def _shape(graph, groups):
-    """Returns what distinguishes a partition from others, if hosts that are alike change places."""
-    return tuple(sorted(tuple(sorted(_kind(graph, host) for host in group)) for group in groups))
-
-
-def _kind(graph, host):
-    """Returns the links of a host, which it has in common with the hosts that are like it."""
-    if not isinstance(host, str):
-        return host
-    return tuple(
-        sorted(
-            (neighbor, graph.rates[host, neighbor], graph.latency(host, neighbor))
-            for neighbor in graph.neighbors[host]
-        )
-    )
-
-
 # ---- order
-
-
-def _has_scipy():
-    return importlib.util.find_spec("scipy") is not None
 
 
 def _ordered(graph, nest, size, seconds):
@@ -268,18 +254,7 @@ def _reordered(graph, nest, level, size, algorithm, group):
     if algorithm == "halving":
         order = _halving_order(graph, group, lanes, shard)
     else:
-        order = None
-        if n <= MOST_EXACT:
-            arcs = {
-                (i, j): _arc(graph, lanes[i], lanes[j], shard / kept)
-                for i, j in itertools.permutations(range(n), 2)
-            }
-            if _is_least(graph, arcs):
-                order = list(range(n))
-            elif _has_scipy():
-                order = ring_order.solve(arcs, graph.rates)
-        if order is None:
-            order = _two_opt(graph, lanes, shard / kept)
+        order = _two_opt(graph, lanes, shard / kept)
     return tuple(group[index] for index in order)
 
 
@@ -289,72 +264,28 @@ def _arc(graph, senders, receivers, size):
     return cost.round_loads(graph, [(*pair, size) for pair in pairs])
 
 
-def _is_least(graph, arcs):
-    """Returns whether the order of the numbers is certainly a cheapest ring."""
-    n = 1 + max(i for i, _ in arcs)
-    ring = [arcs[i, (i + 1) % n] for i in range(n)]
-    total = {}
-    for _, loads in ring:
-        for link, load in loads.items():
-            total[link] = total.get(link, 0.0) + load
-    latency = max(latency for latency, _ in ring)
-    transfer = max(load / graph.rates[link] for link, load in total.items())
-    # Each member has an arc, and the arcs of a ring connect all members.
-    least_transfer = max(
-        min(
-            max(load / graph.rates[link] for link, load in arcs[i, j][1].items())
-            for j in range(n)
-            if j != i
-        )
-        for i in range(n)
-    )
-    connected, least_latency = {0}, 0.0
-    while len(connected) < n:
-        step, nearest = min(
-            (arcs[i, j][0], j) for i in connected for j in range(n) if j not in connected
-        )
-        connected.add(nearest)
-        least_latency = max(least_latency, step)
-    return latency + transfer <= (least_latency + least_transfer) * (1 + _TOLERANCE)
-
-
 def _halving_order(graph, group, lanes, size):
-    """Returns the best order for `halving`: of all on a small group, of two on a larger one.
+    """Returns the better of two orders for `halving`.
 
     The largest messages are those between members that are half of the group apart. So an order
     whose numbers have their bits reversed sends them to near members.
     """
     n = len(group)
     power = 1 << (n.bit_length() - 1)
-    if n <= MOST_EXACT:
-        # Flipping the same bit in all numbers gives an equivalent order.
-        fixed = 1 if power == n else 0
-        tails = itertools.permutations(range(fixed, n))
-        orders = ([*range(fixed), *tail] for tail in tails)
-    else:
-        bits = power.bit_length() - 1
-        reverse = [int(f"{i:0{bits}b}"[::-1], 2) for i in range(power)]
-        orders = ([*range(n)], [*reverse, *range(power, n)])
-    kinds = [_kind(graph, member) for member in group]
-    numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
-    kinds = [numbers[kind] for kind in kinds]
-    best, best_seconds, seen = None, math.inf, set()
-    for order in orders:
-        alike = tuple(kinds[index] for index in order)
-        if alike in seen:
-            continue
-        seen.add(alike)
+    bits = power.bit_length() - 1
+    reverse = [int(f"{i:0{bits}b}"[::-1], 2) for i in range(power)]
+
+    def price(order):
         sequences = [
             cost.phases("halving", [lanes[index][lane] for index in order], n, size)[0]
             for lane in range(len(lanes[0]))
         ]
-        seconds = sum(
+        return sum(
             cost.round_seconds(graph, [flow for _, flows in rounds for flow in flows])
             for rounds in zip(*sequences, strict=True)
         )
-        if seconds < best_seconds * (1 - _TOLERANCE):
-            best, best_seconds = order, seconds
-    return best
+
+    return min([*range(n)], [*reverse, *range(power, n)], key=price)
 
 
 def _two_opt(graph, lanes, size):

@@ -76,6 +76,8 @@ WRONG_NETWORKS = {
     "no name": ('"h[1-4]"', '"h[1-4],x y"', 1, "not a valid host name", "x y"),
     "letters": ('"h[1-4]"', '"h[1-a]"', 1, "not a range of numbers", "h[1-a]"),
     "no hosts": ('"h[1-4]"', "[]", 1, "a network needs a host", "[]"),
+    "many hosts": ('"h[1-4]"', '"h[1-100000000]"', 1, "may have 100000 hosts", "h[1-1000"),
+    "an endless latency": ('"20 us"', f'"{"9" * 400} us"', 13, "a time of at least 0", "999"),
 }
 
 
@@ -213,7 +215,13 @@ from = 5000
 levels = ["ring", "halving"]
 """
 
+NESTED = "".join(
+    f'[[groups]]\nname = "g{i}"\nmembers = ["{f"g{i + 1}" if i < 19 else "h3"}"]\n'
+    for i in range(20)
+)
+
 WRONG_PLANS = {
+    "many levels": ('members = ["h3"]\n', f'members = ["g0"]\n{NESTED}', 23, "16 levels", "['g4']"),
     "an unknown host": ('["h3"]', '["h4"]', 11, "h4 is none of the hosts", "['h4']"),
     "a group twice": ('name = "y"', 'name = "x"', 10, "the group x is given twice", "'x'"),
     "a host in two groups": ('["h3"]', '["h3", "h1"]', 3, "the host h1 is in 2 of", "['x', 'y']"),

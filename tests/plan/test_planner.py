@@ -10,9 +10,10 @@ import pytest
 import topologies
 from test_plan_cost import graph_of
 
-from easyddl.plan import cost, partitions, planner, ring_order
+from easyddl.plan import cost, partitions, planner
 
 G = topologies.G
+NEARLY = 1.05
 
 
 def seconds(graph, nest, size):
@@ -47,17 +48,16 @@ def all_nests(hosts):
 @pytest.mark.parametrize(
     "name", [*names(4), *[pytest.param(name, marks=pytest.mark.full) for name in names(5)]]
 )
-def test_exact_search_finds_the_best_of_all_plans(name, size):
+def test_a_plan_is_nearly_the_best_of_all(name, size):
     hosts, links = topologies.SMALL[name]
     graph = graph_of(hosts, links)
     found = planner.plan(graph, topologies.worst_order(hosts), size)
-    assert found.method == "all groups, exact rings"
     least = min(seconds(graph, nest, size) for nest in all_nests(hosts))
-    assert seconds(graph, found.nest, size) == pytest.approx(least, rel=1e-6), found
+    assert seconds(graph, found.nest, size) <= least * NEARLY, found
 
 
 @pytest.mark.parametrize("name", names(5, 6))
-def test_exact_search_finds_the_best_groups(name):
+def test_its_groups_are_nearly_the_best(name):
     hosts, links = topologies.SMALL[name]
     graph = graph_of(hosts, links)
     found = planner.plan(graph, topologies.worst_order(hosts), 1e6)
@@ -66,7 +66,7 @@ def test_exact_search_finds_the_best_groups(name):
         for groups in set_partitions(planner.network_order(graph, hosts))
         if 1 < len(groups) < len(hosts)
     )
-    assert seconds(graph, found.nest, 1e6) <= least * (1 + 1e-6), found
+    assert seconds(graph, found.nest, 1e6) <= least * NEARLY, found
 
 
 RINGS = {
@@ -78,15 +78,11 @@ RINGS = {
 
 
 @pytest.mark.parametrize("name", RINGS)
-def test_the_order_of_a_ring_is_the_best_of_all(name):
+def test_the_order_of_a_ring_is_nearly_the_best(name):
     hosts, links = RINGS[name]
     graph, size = graph_of(hosts, links), 1e5
     shuffled = topologies.random_order(hosts, seed=3)
-    arcs = {
-        (i, j): planner._arc(graph, [shuffled[i]], [shuffled[j]], size / len(hosts))
-        for i, j in itertools.permutations(range(len(hosts)), 2)
-    }
-    order = ring_order.solve(arcs, graph.rates)
+    order = planner._two_opt(graph, [[host] for host in shuffled], size / len(hosts))
     assert order[0] == 0 and sorted(order) == list(range(len(hosts)))
     least = min(
         cost.level_seconds(graph, (shuffled[0], *rest), 0, size, "ring")
@@ -94,7 +90,7 @@ def test_the_order_of_a_ring_is_the_best_of_all(name):
         if len(hosts) < 7 or rest[0] < rest[-1]  # either direction costs the same
     )
     found = cost.level_seconds(graph, tuple(shuffled[i] for i in order), 0, size, "ring")
-    assert found == pytest.approx(least, rel=1e-6)
+    assert found <= least * NEARLY
 
 
 @pytest.mark.parametrize("name", [*topologies.SMALL, *topologies.LARGE])
@@ -132,7 +128,6 @@ def test_racks_of_cho():
     hosts, links = topologies.LARGE["racks of Cho"]
     graph, order = graph_of(hosts, links), topologies.worst_order(hosts)
     found = planner.plan(graph, order, 1e8)
-    assert found.method == "clusters by rate, then 2-opt"
     planned = cost.allreduce(graph, found.nest, 1e8, found.algorithms(1e8)).seconds
     ring = cost.allreduce(graph, tuple(order), 1e8, ["ring"]).seconds
     assert planned < ring / 1.5
@@ -155,19 +150,10 @@ def test_one_host_and_two():
     assert planner.plan(graph, hosts, 1e6).nest == tuple(hosts)
 
 
-def test_a_plan_without_scipy(monkeypatch):
-    monkeypatch.setitem(sys.modules, "scipy", None)
-    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
-    hosts, links = RINGS["a ring of six switches"]
-    order = topologies.random_order(hosts, seed=3)
-    found = planner.plan(graph_of(hosts, links), order, 1e7)
-    assert "SciPy is not installed" in found.method
-
-
 def test_it_is_light_to_import():
     code = (
         "import sys, easyddl.plan.planner, easyddl.plan.network_file, easyddl.plan.plan_file; "
-        "print(sorted({'keras', 'scipy', 'mpi4py', 'numpy', 'tensorflow'} & sys.modules.keys()))"
+        "print(sorted({'keras', 'mpi4py', 'numpy', 'tensorflow'} & sys.modules.keys()))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=mpi.environment({})
