@@ -331,11 +331,10 @@ class FitContext(context.Context):
 
     def has_trained_alone(self):
         """Returns whether the optimizer has applied gradients although none were reduced."""
-        if lost_variables.are_there(self.model):  # an error has ended a step
-            moved = not self.has_lost_variables
-        else:
-            moved = _iterations_of(self.model) != self._first_iteration
-        return moved and _reduced_steps() == self._reduced_before
+        if self.has_lost_variables or _reduced_steps() != self._reduced_before:
+            return False
+        has_lost = lost_variables.are_there(self.model)  # an error has ended a step
+        return has_lost or _iterations_of(self.model) != self._first_iteration
 
 
 def _iterations_of(model):
