@@ -165,8 +165,8 @@ def _send_all(connection, seconds):
     only after some seconds.
 
     Returns:
-        List with the bytes per second that the other host acknowledged in each window. An average
-        of the whole time would include pauses in which other work uses the cores.
+        List with the bytes per second that the other host acknowledged in each window of the last
+        time. Pauses in which other work uses the cores lower some windows only.
     """
     round_trip = tcp_info.read(connection).min_rtt / 1e6
     end = time.perf_counter() + _LONGEST

@@ -160,26 +160,25 @@ def _moved(nest, seconds):
     """
     if cost.depth(nest) > 2:
         return nest
-    best, least = nest, seconds(nest)
-    while True:
-        cheaper = min(_neighbors(best), key=seconds, default=best)
-        if seconds(cheaper) >= least * (1 - _TOLERANCE):
-            return best
-        best, least = cheaper, seconds(cheaper)
+    cheaper = min(_neighbors(nest), key=seconds, default=nest)
+    while seconds(cheaper) < seconds(nest) * (1 - _TOLERANCE):
+        nest = cheaper
+        cheaper = min(_neighbors(nest), key=seconds, default=nest)
+    return nest
 
 
 def _neighbors(nest):
     """Yields the nests of which one host has another group, which may be new."""
     groups = [(each,) if isinstance(each, str) else each for each in nest]
-    for i, group in enumerate(groups):
-        for host in group:
-            rest = tuple(other for other in group if other != host)
-            others = [*groups[:i], *groups[i + 1 :]]
-            for j in range(len(others) + 1):
-                joined = [*others[:j], (*(others[j] if j < len(others) else ()), host)]
-                found = [each for each in (*joined, *others[j + 1 :], rest) if each]
-                if 1 < len(found) < sum(map(len, found)):
-                    yield tuple(found)
+    count = sum(map(len, groups))
+    for i, j in itertools.permutations(range(len(groups) + 1), 2):
+        for host in (*groups, ())[i]:
+            moved = [*groups, ()]
+            moved[i] = tuple(other for other in moved[i] if other != host)
+            moved[j] = (*moved[j], host)
+            found = tuple(filter(None, moved))
+            if 1 < len(found) < count:
+                yield found
 
 
 def _is_tractable(nest):

@@ -9,7 +9,6 @@ groups explain that.
 
 import collections
 import itertools
-import operator
 import random
 import statistics
 
@@ -97,14 +96,15 @@ class SharedUplinks:
             for (a, b), rate in each.items():
                 shares[frozenset((a, b))].append(rate / min(self._own[a], self._own[b]))
         usual = {pair: _usual_low(each) for pair, each in shares.items()}
+
+        def share(a, b):
+            return usual.get(frozenset((a, b)), 0.0)
+
         found = {}
-        for pair in map(frozenset, itertools.combinations(self._hosts, 2)):
-            differences = [
-                abs(operator.sub(*(usual.get(frozenset((host, other)), 0.0) for host in pair)))
-                for other in self._hosts
-                if other not in pair
-            ]
-            found[pair] = usual.get(pair, 0.0) * (1 - statistics.mean(differences))
+        for a, b in itertools.combinations(self._hosts, 2):
+            others = [host for host in self._hosts if host not in (a, b)]
+            difference = statistics.mean(abs(share(a, other) - share(b, other)) for other in others)
+            found[frozenset((a, b))] = share(a, b) * (1 - difference)
         return found
 
     def _decide(self, groups, known):
