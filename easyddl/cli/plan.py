@@ -7,6 +7,7 @@ groups of hosts, it says so and proposes nothing.
 """
 
 import argparse
+import itertools
 import os
 import pathlib
 import shlex
@@ -17,6 +18,8 @@ from easyddl.hosts.topology_tree import counted
 from easyddl.launch.output import text_table
 from easyddl.machine.units import decimal_size, seconds
 
+_SIZES = tuple(10**exponent for exponent in range(3, 9))  # bytes, of which --explain has the times
+_COUNTS = tuple(2**exponent for exponent in range(1, 16))  # of hosts
 SUMMARY = "plan the order and the groups of hosts for a network"
 
 
@@ -51,7 +54,8 @@ def add_arguments(parser):
     parser.add_argument(
         "--explain",
         action="store_true",
-        help="also print the bytes that each link carries, and the algorithms for other sizes",
+        help="also print the bytes that each link carries, the times of other sizes, and those of "
+        "fewer hosts",
     )
     _agents.add_arguments(parser, 120)
 
@@ -199,10 +203,9 @@ def _write(path, graph, planned, names, groups, options):
 
 
 def _plot(path, graph, planned, names, groups, options):
-    from easyddl.plan import cost, picture
+    from easyddl.plan import picture
 
-    algorithms = planned.algorithms(options.size)
-    found = cost.allreduce(graph, planned.nest, options.size, algorithms)
+    found = planned.allreduce(graph, options.size)
     title = f"An allreduce of {decimal_size(options.size)} with this plan: {seconds(found.seconds)}"
     lines = picture.draw(graph, planned.nest, names, found.link_bytes, title, decimal_size)
     pathlib.Path(path).write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -212,7 +215,7 @@ def _report(graph, listed, planned, names, options):
     from easyddl.plan import cost, partitions
 
     hosts, size = [host.name for host in listed], options.size
-    planned_cost = cost.allreduce(graph, planned.nest, size, planned.algorithms(size))
+    planned_cost = planned.allreduce(graph, size)
     bound = partitions.lower_bound(graph, hosts, size)
     alternatives = {
         "hosts as listed, ring": cost.allreduce(graph, tuple(hosts), size, ["ring"]),
@@ -235,6 +238,7 @@ def _report(graph, listed, planned, names, options):
         yield "Algorithms of the plan by size:"
         for begin, algorithms in planned.rules:
             yield f"  {f'from {decimal_size(begin)}':18} {_algorithms(algorithms)}"
+        yield from _times(graph, planned, size)
     yield ""
     if options.plot is not None:
         yield f"{options.plot} has the picture."
@@ -264,6 +268,28 @@ def _tree(graph, nest, names, carried, indent="  "):
         sent = sum(carried.get((host, other), 0.0) for other in graph.neighbors[host])
         received = sum(carried.get((other, host), 0.0) for other in graph.neighbors[host])
         yield f"{indent}{host:16} sends {decimal_size(sent)}, receives {decimal_size(received)}"
+
+
+def _times(graph, planned, size):
+    """Yields the lines of two tables: times by size, and by the number of hosts."""
+    from easyddl.plan import cost, planner
+
+    def row(label, plan, size):
+        ways = (["ring"], None)
+        listed = [cost.allreduce(graph, plan.listed, size, way).seconds for way in ways]
+        return [label, *map(seconds, (*listed, plan.allreduce(graph, size).seconds))]
+
+    sizes = [row(decimal_size(each), planned, each) for each in _SIZES]
+    n = len(planned.listed)
+    counts = [
+        row(f"{count}", planner.plan(graph, planned.listed[:count], size), size)
+        for count in (*itertools.takewhile(lambda count: count < n, _COUNTS), n)
+    ]
+    by_hosts = f"Times of {decimal_size(size)} by hosts, the first of the list:"
+    for title, rows in (("Times by size:", sizes), (by_hosts, counts)):
+        yield title
+        table = [["", "as listed, ring", "without a plan", "planned"], *rows]
+        yield from (f"  {line}" for line in text_table.lines(table))
 
 
 def _switch_links(graph, planned_cost):

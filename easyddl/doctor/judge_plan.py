@@ -38,7 +38,7 @@ def gain(survey, racks):
     if found.graph is None:
         return []
     planned = planner.plan(found.graph, survey.hosts, _SIZE)
-    best = cost.allreduce(found.graph, planned.nest, _SIZE, planned.algorithms(_SIZE))
+    best = planned.allreduce(found.graph, _SIZE)
     given = cost.allreduce(found.graph, _nest(survey.hosts, racks), _SIZE)
     if given.seconds < _GAIN * best.seconds:
         return []

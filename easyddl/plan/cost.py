@@ -31,9 +31,10 @@ MOST_SENDERS = 8
 FIRST_WINDOW = 14 << 10  # the bytes that a sender may send before the first acknowledgement
 
 ALGORITHMS = ("whole", "direct", "halving", "ring")
+FLAT = ("flat",)  # in place of the algorithms of the levels: one level of all hosts, as listed
 
-# By these constants `whole` is never the cheapest for more members, and its n² flows take long.
-_MOST_OF_WHOLE = 256
+# With more flows in a round, `whole` and `direct` are not the cheapest, and take long to compute.
+_MOST_FLOWS = 1 << 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,7 +177,7 @@ def candidates(group_sizes, owners, is_last, size):
             continue
         if algorithm == "direct" and not _direct_is_safe(size, most, owners):
             continue
-        if algorithm == "whole" and most > _MOST_OF_WHOLE:
+        if {"whole": most, "direct": owners}.get(algorithm, 0) * most > _MOST_FLOWS:
             continue
         found.append(algorithm)
     return found

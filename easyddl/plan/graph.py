@@ -56,6 +56,11 @@ class Graph:
                 self._latencies[source, target] = link.latency
                 self.neighbors[source].append(target)
         self._switches = set(switches)
+        self._only_switch = {
+            host: self.neighbors[host][0]
+            for host in hosts
+            if len(self.neighbors[host]) == 1 and self.neighbors[host][0] in self._switches
+        }
         self._routes, self._distances = {}, {}
 
     def route(self, source, target):
@@ -64,25 +69,26 @@ class Graph:
         Raises:
             ValueError: If there is none.
         """
-        found = self._routes.get((source, target))
+        first, last = self._only_switch.get(source), self._only_switch.get(target)
+        if source == target or last == source or first == target:
+            first = last = None
+        between = (first or source, last or target)
+        found = self._routes.get(between)
         if found is None:
-            found = self._routes[source, target] = self._find(source, target)
-        return found
-
-    def _find(self, source, target):
+            found = self._routes[between] = self._spread(*between)
         # A host with a single link shares the rest of the route with its switch.
-        for at, other in ((source, target), (target, source)):
-            only = self.neighbors[at][0] if len(self.neighbors[at]) == 1 else None
-            if at in self._switches or only == other or only not in self._switches:
-                continue
-            link = (at, only) if at == source else (only, at)
-            rest = self.route(only, target) if at == source else self.route(source, only)
-            latency = self._latencies[link] + rest.latency
-            links = ((link, 1.0), *rest.links) if at == source else (*rest.links, (link, 1.0))
-            return Route(links, latency)
-        return self._spread(source, target) if source != target else Route((), 0.0)
+        links, latency = found.links, found.latency
+        if first:
+            links = (((source, first), 1.0), *links)
+            latency += self._latencies[source, first]
+        if last:
+            links = (*links, ((last, target), 1.0))
+            latency += self._latencies[last, target]
+        return Route(links, latency)
 
     def _spread(self, source, target):
+        if source == target:
+            return Route((), 0.0)
         distances = self._distances_to(target)
         if source not in distances:
             raise ValueError(f"No links lead from {source} to {target}.")

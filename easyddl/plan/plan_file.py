@@ -136,11 +136,11 @@ def _rules(file, levels):
             problem = "the first from must be 0, and each other greater than the one before"
             raise file.error("from", begin, problem, **place)
         if not isinstance(algorithms, list) or any(
-            each not in cost.ALGORITHMS for each in algorithms
+            each not in (*cost.ALGORITHMS, *cost.FLAT) for each in algorithms
         ):
-            problem = f"levels must be a list of {known}"
+            problem = f"levels must be a list of {known}, or of flat alone"
             raise file.error("levels", algorithms, problem, **place)
-        if len(algorithms) != levels:
+        if tuple(algorithms) != cost.FLAT and (len(algorithms) != levels or "flat" in algorithms):
             problem = f"levels must name the algorithm of each of the {levels} level(s)"
             raise file.error("levels", algorithms, problem, **place)
         rules.append((begin, tuple(algorithms)))

@@ -21,8 +21,9 @@ _MOST_MESSAGES = 20_000  # of the reduce-scatter of a ring whose rounds differ
 _TRIED_TURNS = 50_000  # flows that 2-opt may look at, for a group
 _TOLERANCE = 1e-9
 
-# The sizes for which a plan has algorithms: 1 KiB to 1 GiB.
-_SIZES = tuple(4**exponent for exponent in range(5, 16))
+# The sizes between which the rules of a plan may change: 256 B to 1 GiB.
+_SIZES = tuple(2**exponent for exponent in range(8, 31))
+_NEARLY = 1.003  # sizes whose rules need not differ
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,15 +33,24 @@ class Plan:
     Attributes:
         nest: A nest of hosts: see `cost.py`.
         rules: Tuple of pairs, in ascending order. The number of bytes from which a rule holds, and
-            the algorithm of each level.
+            the algorithm of each level, or `cost.FLAT`.
+        listed: Tuple of strings, the hosts as the user listed them.
     """
 
     nest: tuple
     rules: tuple
+    listed: tuple
 
     def algorithms(self, size):
-        """Returns the algorithm of each level for a size in bytes."""
+        """Returns the algorithm of each level for a size in bytes, or `cost.FLAT`."""
         return next(each for begin, each in reversed(self.rules) if begin <= size)
+
+    def allreduce(self, graph, size):
+        """Returns the `cost.Cost` of an allreduce of a size in bytes."""
+        algorithms = self.algorithms(size)
+        if algorithms == cost.FLAT:
+            return cost.allreduce(graph, self.listed, size)
+        return cost.allreduce(graph, self.nest, size, algorithms)
 
 
 def plan(graph, hosts, size):
@@ -48,8 +58,8 @@ def plan(graph, hosts, size):
 
     Args:
         graph: `Graph`.
-        hosts: List of strings, at least one. The order of the user is one of the alternatives, so
-            no plan costs more.
+        hosts: List of strings, at least one. Where they cost less as they are listed, the plan's
+            rule is `cost.FLAT`, so no plan costs more at any size.
         size: Number. The bytes of the allreduce for which groups and order are chosen.
 
     Returns:
@@ -67,20 +77,47 @@ def plan(graph, hosts, size):
     for nest in sorted(ordered, key=cost.depth):
         if seconds(nest) < seconds(best) * (1 - _TOLERANCE):
             best = nest
-    return Plan(best, _rules(graph, best, size))
+    return Plan(best, _rules(graph, best, tuple(hosts), size), tuple(hosts))
 
 
-def _rules(graph, nest, size):
-    """Returns the best algorithms of a nest for all sizes, of which `size` is one.
+def _rules(graph, nest, listed, size):
+    """Returns the best algorithms of a nest for all sizes, of which `size` is one."""
 
-    A rule of a size begins at the geometric mean of this and the next smaller one.
+    @functools.cache
+    def best(size):
+        levels = cost.best_levels(graph, nest, size)
+        seconds = sum(seconds for seconds, _ in levels) * (1 - _TOLERANCE)
+        if cost.allreduce(graph, listed, size).seconds < seconds:
+            return cost.FLAT
+        return tuple(name for _, name in levels)
+
+    # Where the engine changes its algorithm, the time of the list has a kink.
+    of_engine = functools.partial(cost.engine_algorithm, members=len(listed))
+    kinks = [each - before for each in _changes(of_engine, _SIZES, 1) for before in (0, 1)]
+    sizes = sorted({int(size), *_SIZES, *kinks})
+    return (
+        (0, best(sizes[0])),
+        *((begin, best(begin)) for begin in _changes(best, sizes, _NEARLY)),
+    )
+
+
+def _changes(function, sizes, nearly):
+    """Yields the sizes at which a function of the size changes.
+
+    Args:
+        function: Function of an integer.
+        sizes: List of integers in ascending order. Between two of them the function changes only if
+            its values for both differ.
+        nearly: Number. The ratio up to which sizes need not be told from one another.
     """
-    rules, sizes = [], sorted({size, *_SIZES})
-    for smaller, each in zip((None, *sizes), sizes, strict=False):
-        algorithms = cost.best_algorithms(graph, nest, each)
-        if not rules or rules[-1][1] != algorithms:
-            rules.append((0 if smaller is None else math.isqrt(int(smaller * each)), algorithms))
-    return tuple(rules)
+    for low, high in itertools.pairwise(sizes):
+        middle = math.isqrt(low * high)
+        if function(low) == function(high):
+            continue
+        if high <= nearly * low or middle == low:
+            yield high
+        else:
+            yield from _changes(function, [low, middle, high], nearly)
 
 
 def _seconds(graph, nest, size):

@@ -9,6 +9,7 @@ namespace easyddl {
 namespace {
 
 constexpr size_t kMostDigits = 18;  // of a number of bytes
+constexpr const char* kFlat = "flat";
 
 bool is_number(const std::string& text) {
   return !text.empty() && text.size() <= kMostDigits &&
@@ -21,8 +22,8 @@ AlgorithmRules::AlgorithmRules(const std::string& text, size_t levels) {
   const auto require = [&text](bool is_right, const std::string& what) {
     if (is_right) return;
     throw Error(
-        "EASYDDL_ALGORITHM must be one of whole, direct, halving and ring, or rules such as "
-        "whole,100000:direct/ring. " +
+        "EASYDDL_ALGORITHM must be one of whole, direct, halving, ring and flat, or rules such as "
+        "flat,100000:direct/ring. " +
         what + "Received: '" + text + "'");
   };
   if (text.empty()) return;
@@ -38,6 +39,10 @@ AlgorithmRules::AlgorithmRules(const std::string& text, size_t levels) {
       rule.from = std::stoul(parts[0]);
       require(rule.from > rules_.back().from, "The numbers of bytes must ascend. ");
     }
+    if (parts.back() == kFlat) {
+      rules_.push_back(std::move(rule));
+      continue;
+    }
     for (const std::string& name : split(parts.back(), '/')) {
       const std::optional<InterHostAlgorithm> algorithm = inter_host_algorithm_named(name);
       require(algorithm.has_value(), "");
@@ -50,12 +55,22 @@ AlgorithmRules::AlgorithmRules(const std::string& text, size_t levels) {
   }
 }
 
-std::optional<InterHostAlgorithm> AlgorithmRules::algorithm(size_t level, size_t bytes) const {
+// Returns null without rules.
+const AlgorithmRules::Rule* AlgorithmRules::rule_for(size_t bytes) const {
   const auto after = std::find_if(rules_.begin(), rules_.end(),
                                   [bytes](const Rule& rule) { return rule.from > bytes; });
-  if (after == rules_.begin()) return std::nullopt;
-  const std::vector<InterHostAlgorithm>& by_level = std::prev(after)->by_level;
-  return by_level[std::min(level, by_level.size() - 1)];
+  return after == rules_.begin() ? nullptr : &*std::prev(after);
+}
+
+std::optional<InterHostAlgorithm> AlgorithmRules::algorithm(size_t level, size_t bytes) const {
+  const Rule* rule = rule_for(bytes);
+  if (rule == nullptr || rule->by_level.empty()) return std::nullopt;
+  return rule->by_level[std::min(level, rule->by_level.size() - 1)];
+}
+
+bool AlgorithmRules::is_flat(size_t bytes) const {
+  const Rule* rule = rule_for(bytes);
+  return rule != nullptr && rule->by_level.empty();
 }
 
 }  // namespace easyddl

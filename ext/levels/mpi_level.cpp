@@ -26,6 +26,7 @@ MpiLevel::MpiLevel(const Topology& topology, const AlgorithmRules& rules)
   }
   for (const Topology::Level& level : topology.levels)
     levels_.emplace_back(level.comm, level.num_leaders);
+  flat_.emplace_back(topology.across, size_);
 }
 
 void MpiLevel::plan_all_gather(Schedule& schedule, uint64_t value) const {
@@ -44,16 +45,17 @@ void MpiLevel::plan_all_gather(Schedule& schedule, uint64_t value) const {
 }
 
 void MpiLevel::plan_allreduce(Schedule& schedule, DType dtype, Op op, size_t all_bytes) {
-  plan(0, schedule, schedule.data.data(), schedule.count, dtype, op, all_bytes);
+  const std::vector<Members>& levels = rules_.is_flat(all_bytes) ? flat_ : levels_;
+  plan(levels, 0, schedule, schedule.data.data(), schedule.count, dtype, op, all_bytes);
 }
 
 // Adds a reduce-scatter among the members of a level, then the same for the own shard on the next
 // level, then an all-gather. So each group sends its data to other groups only once.
-void MpiLevel::plan(size_t level, Schedule& schedule, uint8_t* data, size_t count, DType dtype,
-                    Op op, size_t all_bytes) {
-  if (level == levels_.size() || count == 0) return;
-  const InterHostOperation operation = levels_[level].operation(data, count, dtype, op);
-  const bool is_last = level + 1 == levels_.size();
+void MpiLevel::plan(const std::vector<Members>& levels, size_t level, Schedule& schedule,
+                    uint8_t* data, size_t count, DType dtype, Op op, size_t all_bytes) {
+  if (level == levels.size() || count == 0) return;
+  const InterHostOperation operation = levels[level].operation(data, count, dtype, op);
+  const bool is_last = level + 1 == levels.size();
   InterHostAlgorithm algorithm =
       rules_.algorithm(level, all_bytes)
           .value_or(cheapest_inter_host_algorithm(operation.bytes(count), operation.size));
@@ -62,7 +64,7 @@ void MpiLevel::plan(size_t level, Schedule& schedule, uint8_t* data, size_t coun
   if (!is_last) algorithm = algorithm_with_shards(algorithm, operation);
   add_reduce_scatter(algorithm, operation, schedule);
   const InterHostOperation::Shard mine = operation.shard(operation.rank);
-  plan(level + 1, schedule, operation.at(mine.begin), mine.count, dtype, op, all_bytes);
+  plan(levels, level + 1, schedule, operation.at(mine.begin), mine.count, dtype, op, all_bytes);
   add_all_gather(algorithm, operation, schedule);
 }
 
@@ -83,7 +85,7 @@ void MpiLevel::plan_allreduce_on_gpu(Schedule& schedule, uint8_t* data, size_t c
   schedule.count = part_of(count).count;
   schedule.data.resize(schedule.count * size_of(wide));
   add_reduce_scatter_from_gpu(shard, schedule);
-  plan(1, schedule, schedule.data.data(), schedule.count, wide, op, all_bytes);
+  plan(levels_, 1, schedule, schedule.data.data(), schedule.count, wide, op, all_bytes);
   add_all_gather_to_gpu(shard, schedule);
 }
 

@@ -28,12 +28,14 @@ class MpiLevel {
   // must be its own accumulator. For a mean the steps compute the sum. All leaders of the shard
   // must begin their schedules in the same order; the steps of several schedules may then
   // interleave in any way. `all_bytes` is the size of the data of which the schedule reduces a
-  // part, as a host has it in the type `dtype`: the rules depend on it.
+  // part, as a host has it in the type `dtype`: the rules depend on it. By the rule `flat` all
+  // hosts form one level.
   void plan_allreduce(Schedule& schedule, DType dtype, Op op, size_t all_bytes);
 
   // The same for `count` elements in GPU memory, which MPI reads and writes directly. `mine` is
   // host memory for this leader's part, `part_of`: the caller has copied the part there, and copies
-  // it back at the end. `factors` holds a factor for the elements of each host; it may be empty.
+  // it back at the end. The rule `flat` has no effect. `factors` holds a factor for the elements of
+  // each host; it may be empty.
   void plan_allreduce_on_gpu(Schedule& schedule, uint8_t* data, size_t count, uint8_t* mine,
                              DType dtype, Op op, const std::vector<double>& factors,
                              size_t all_bytes);
@@ -51,12 +53,12 @@ class MpiLevel {
     int rank = 0, size = 1, owners;
   };
 
-  void plan(size_t level, Schedule& schedule, uint8_t* data, size_t count, DType dtype, Op op,
-            size_t all_bytes);
+  void plan(const std::vector<Members>& levels, size_t level, Schedule& schedule, uint8_t* data,
+            size_t count, DType dtype, Op op, size_t all_bytes);
 
   MPI_Comm across_;
   int rank_ = 0, size_ = 1;  // of this host among all hosts
-  std::vector<Members> levels_;
+  std::vector<Members> levels_, flat_;
   std::vector<size_t> hosts_;  // of the first level's members
   AlgorithmRules rules_;
 };

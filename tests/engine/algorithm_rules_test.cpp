@@ -49,9 +49,17 @@ TEST(a_rule_holds_from_its_number_of_bytes) {
   }
 }
 
+TEST(a_flat_rule_leaves_the_algorithm_to_the_engine) {
+  const AlgorithmRules rules("flat,1000:direct/ring", 2);
+  EXPECT(rules.is_flat(999) && !rules.algorithm(1, 999).has_value());
+  EXPECT(!rules.is_flat(1000) && is(rules, 1, 1000, InterHostAlgorithm::ring));
+  EXPECT(!AlgorithmRules("", 2).is_flat(0));
+  EXPECT_CONTAINS(refusal("flat/ring", 2), "Received: 'flat/ring'");
+}
+
 TEST(an_unknown_algorithm_is_refused) {
   EXPECT_CONTAINS(refusal("tree", 1),
-                  "EASYDDL_ALGORITHM must be one of whole, direct, halving and ring");
+                  "EASYDDL_ALGORITHM must be one of whole, direct, halving, ring and flat");
   EXPECT_CONTAINS(refusal("tree", 1), "'tree'");
 }
 

@@ -72,7 +72,20 @@ def test_the_bytes_of_each_link(network, capsys):
     _, out, _ = plan(capsys, "--topology", network, "--explain", "--size", "8 MB")
     assert re.search(r"^    h1 +sends 12 MB, receives 12 MB$", out, re.MULTILINE)
     assert re.search(r"^  r1 > core +8 MB$", out, re.MULTILINE)
-    assert re.search(r"^  from 0 B +direct, then whole$", out, re.MULTILINE)
+    assert re.search(r"^  from 0 B +flat\n  from [\d.]+ kB +direct, then whole$", out, re.MULTILINE)
+    table = out[out.index("Times by size:") : out.index("With `-o")]
+    equal = re.search(r"^ +1 kB +\S+ \S+ +(\S+ \S+) +(\S+ \S+)$", table, re.MULTILINE)
+    assert equal[1] == equal[2]
+    assert re.findall(r"^ +(\d+)  ", table, re.MULTILINE) == [
+        "1",
+        "10",
+        "100",
+        "1",
+        "10",
+        "100",
+        "2",
+        "4",
+    ]
 
 
 def test_the_plan_is_written(network, tmp_path, capsys):
@@ -81,7 +94,7 @@ def test_the_plan_is_written(network, tmp_path, capsys):
     assert status == 0 and f"{path} has the plan, for" in out
     nest, names, rules = plan_file.read(path)
     assert nest == (("h1", "h2"), ("h3", "h4")) and sorted(names.values()) == ["r1", "r2"]
-    assert rules == ((0, ("direct", "whole")),)
+    assert rules[0] == (0, ("flat",)) and rules[1:] == ((rules[1][0], ("direct", "whole")),)
 
 
 def test_a_tree_of_slurm(tmp_path, capsys):

@@ -45,9 +45,9 @@ WRONG = [
     ),
     (
         "EASYDDL_ALGORITHM",
-        ["tree", "Ring", "ring,1000:tree", "ring/", "/ring", ",ring"],
-        "EASYDDL_ALGORITHM must be one of whole, direct, halving and ring, or rules such as "
-        "whole,100000:direct/ring. Received: ",
+        ["tree", "Ring", "ring,1000:tree", "ring/", "/ring", ",ring", "flat/ring"],
+        "EASYDDL_ALGORITHM must be one of whole, direct, halving, ring and flat, or rules such as "
+        "flat,100000:direct/ring. Received: ",
     ),
     *[
         ("EASYDDL_ALGORITHM", [rules], problem)

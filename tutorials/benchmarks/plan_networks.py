@@ -47,7 +47,9 @@ def gains(name, size, orders):
 
     def gains_of(order):
         found = planner.plan(graph, order, size)
-        planned = time(found.nest, found.algorithms(size))
+        algorithms = found.algorithms(size)
+        is_flat = algorithms == cost.FLAT
+        planned = time(tuple(order), [engine]) if is_flat else time(found.nest, algorithms)
         return [time(tuple(order), [each]) / planned for each in (engine, "ring")]
 
     listed = gains_of(hosts)
