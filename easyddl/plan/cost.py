@@ -20,6 +20,7 @@ A nest says who is in which group: a tuple of hosts, or of nests of the same dep
 
 import collections
 import dataclasses
+import functools
 import itertools
 import math
 import operator
@@ -336,11 +337,46 @@ def level_seconds(graph, nest, level, size, algorithm):
     return seconds_of(graph, rounds)
 
 
+def level_line(graph, nest, level, algorithm):
+    """Returns the time of a level as a function of the bytes to reduce.
+
+    The time of a round is the greatest of some straight lines, one for each link. So the flows of a
+    large network are looked at for two sizes only, however many sizes are compared.
+    """
+    far = 1 << 30
+
+    def rounds(size):
+        return level_rounds(nest, level, size, lambda *_: algorithm)[0]
+
+    lines = []
+    for (count, few), (_, many) in zip(rounds(0), rounds(far), strict=True):
+        (latency, fixed), (_, full) = (round_loads(graph, flows) for flows in (few, many))
+        slopes = {
+            (fixed[link] / graph.rates[link], (full[link] - fixed[link]) / far / graph.rates[link])
+            for link in full
+        }
+        lines.append((count, latency, slopes))
+    return lambda size: sum(
+        count * (latency + max((at + slope * size for at, slope in slopes), default=0.0))
+        for count, latency, slopes in lines
+    )
+
+
 def best_levels(graph, nest, size):
     """Returns the least time of each level, and the algorithm that takes it.
 
     The levels follow one another, and what one sends does not depend on the algorithm of another.
     """
+    return _least(nest, size, lambda level, name: level_seconds(graph, nest, level, size, name))
+
+
+def best_levels_by_size(graph, nest):
+    """Returns `best_levels` as a function of the size."""
+    line = functools.cache(lambda level, name: level_line(graph, nest, level, name))
+    return lambda size: _least(nest, size, lambda level, name: line(level, name)(size))
+
+
+def _least(nest, size, seconds):
     owners, last = owners_of(nest), depth(nest) - 1
     found = []
     for level in range(depth(nest)):
@@ -350,7 +386,7 @@ def best_levels(graph, nest, size):
             level == last,
             size / math.prod(owners[:level]),
         )
-        timed = [(level_seconds(graph, nest, level, size, name), name) for name in names]
+        timed = [(seconds(level, name), name) for name in names]
         found.append(min(timed, key=operator.itemgetter(0)))
     return found
 

@@ -83,16 +83,19 @@ def plan(graph, hosts, size):
 def _rules(graph, nest, listed, size):
     """Returns the best algorithms of a nest for all sizes, of which `size` is one."""
 
+    of_engine = functools.partial(cost.engine_algorithm, members=len(listed))
+    best_levels = cost.best_levels_by_size(graph, nest)
+    as_listed = functools.cache(lambda name: cost.level_line(graph, listed, 0, name))
+
     @functools.cache
     def best(size):
-        levels = cost.best_levels(graph, nest, size)
+        levels = best_levels(size)
         seconds = sum(seconds for seconds, _ in levels) * (1 - _TOLERANCE)
-        if cost.allreduce(graph, listed, size).seconds < seconds:
+        if as_listed(of_engine(size))(size) < seconds:
             return cost.FLAT
         return tuple(name for _, name in levels)
 
     # Where the engine changes its algorithm, the time of the list has a kink.
-    of_engine = functools.partial(cost.engine_algorithm, members=len(listed))
     kinks = [each - before for each in _changes(of_engine, _SIZES, 1) for before in (0, 1)]
     sizes = sorted({int(size), *_SIZES, *kinks})
     return (
