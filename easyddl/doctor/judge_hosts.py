@@ -5,9 +5,9 @@ import statistics
 
 from easyddl.doctor.finding import Finding, Level, error, fine, warning
 from easyddl.machine.units import bit_rate, byte_rate, seconds, size
+from easyddl.runtime import mpi_files
 
 _OPEN_FILES = 1024
-_SHARED_MEMORY = 64 << 20
 _LOCKED_MEMORY = 64 << 20
 _CLOCK = 0.1  # seconds
 _LOOK_UP = 1.0  # seconds
@@ -25,8 +25,8 @@ _LIMITS = (
     (Level.ERROR, lambda limits, _: limits["memfd_error"],
      "the ranks of {host} cannot share memory: {memfd_error}",
      "allow memfd_create in the container's seccomp profile, and mount /proc"),
-    (Level.WARNING, lambda limits, _: _is_low(limits["shared_memory"], _SHARED_MEMORY),
-     "/dev/shm on {host} has only {shared_memory}, which MPI may exceed",
+    (Level.WARNING, lambda limits, _: _is_low(limits["shared_memory"], limits["needed"]),
+     "/dev/shm on {host} has {shared_memory} free, but {ranks} ranks of MPICH need {needed}",
      "start the container with --shm-size=1g (Kubernetes: an emptyDir of medium Memory)"),
     (Level.FINE, lambda limits, hardware: _is_low(limits["cpu_quota"], hardware["usable_cpus"]),
      "the container on {host} may use the time of {cpu_quota:g} CPUs, but sees {usable_cpus}", ""),
@@ -40,19 +40,21 @@ _LIMITS = (
 )  # fmt: skip
 
 
-def limits(facts):
+def limits(facts, ranks):
     """Judges the limits of a process on each host.
 
     Args:
         facts: Dictionary of the agents' answers to `facts`, by host.
+        ranks: Dictionary of the number of ranks, by host.
 
     Returns:
         List of `Finding`.
     """
     findings = []
     for host, found in facts.items():
-        values, hardware = found["limits"], found["hardware"]
-        sizes = {key: size(values[key] or 0) for key in ("shared_memory", "memlock")}
+        hardware, needed = found["hardware"], mpi_files.needed_memory(ranks[host])
+        values = {**found["limits"], "ranks": ranks[host], "needed": needed}
+        sizes = {key: size(values[key] or 0) for key in ("shared_memory", "needed", "memlock")}
         shown = {**values, **sizes, "host": host, "usable_cpus": hardware["usable_cpus"]}
         findings += [
             Finding(level, "limits", message.format_map(shown), (host,), advice)
