@@ -200,8 +200,9 @@ class _Examination:
     def _not_reached(self, host, reason, further_advice=""):
         self._reported.add(host)
         advice = (
-            f"check that `ssh {host} true` works without a password, and that the same version of "
-            f"easyddl is installed there in the same place{further_advice}"
+            f"if the message names no remedy, check that `ssh {host} true` works without a "
+            "password, and that the same version of easyddl is installed there in the same place"
+            f"{further_advice}"
         )
         message = f"no agent could be started on {host}: {reason}"
         self._results.findings.append(error("hosts", message, advice, [host]))

@@ -25,9 +25,8 @@ _LIMITS = (
     (Level.ERROR, lambda limits, _: limits["memfd_error"],
      "the ranks of {host} cannot share memory: {memfd_error}",
      "allow memfd_create in the container's seccomp profile, and mount /proc"),
-    (Level.WARNING, lambda limits, _: _is_low(limits["shared_memory"], limits["needed"]),
-     "/dev/shm on {host} has {shared_memory} free, but {ranks} ranks of MPICH need {needed}",
-     "start the container with --shm-size=1g (Kubernetes: an emptyDir of medium Memory)"),
+    (Level.WARNING, lambda limits, _: limits["shortage"], "{host}: {shortage}",
+     mpi_files.MORE_SHARED_MEMORY),
     (Level.FINE, lambda limits, hardware: _is_low(limits["cpu_quota"], hardware["usable_cpus"]),
      "the container on {host} may use the time of {cpu_quota:g} CPUs, but sees {usable_cpus}", ""),
     (Level.WARNING, lambda limits, _: _is_low(limits["nofile"], _OPEN_FILES),
@@ -52,10 +51,10 @@ def limits(facts, ranks):
     """
     findings = []
     for host, found in facts.items():
-        hardware, needed = found["hardware"], mpi_files.needed_memory(ranks[host])
-        values = {**found["limits"], "ranks": ranks[host], "needed": needed}
-        sizes = {key: size(values[key] or 0) for key in ("shared_memory", "needed", "memlock")}
-        shown = {**values, **sizes, "host": host, "usable_cpus": hardware["usable_cpus"]}
+        values, hardware = {**found["limits"]}, found["hardware"]
+        values["shortage"] = mpi_files.shortage(values["shared_memory"], ranks[host])
+        shown = {**values, "host": host, "usable_cpus": hardware["usable_cpus"]}
+        shown["memlock"] = size(values["memlock"] or 0)
         findings += [
             Finding(level, "limits", message.format_map(shown), (host,), advice)
             for level, is_low, message, advice in _LIMITS

@@ -12,7 +12,11 @@ import os
 import pathlib
 import re
 
-from easyddl.machine import processes
+from easyddl.machine import processes, units
+
+MORE_SHARED_MEMORY = (
+    "start the container with --shm-size=1g (Kubernetes: an emptyDir of medium Memory)"
+)
 
 _AGENT = "hydra_pmi_proxy"
 _MEMORY = re.compile(r"/dev/shm/mpich_(?:shm|vci)_\S+$", re.MULTILINE)
@@ -27,16 +31,21 @@ def free_memory():
     return None
 
 
-def needed_memory(ranks):
-    """Returns the bytes of /dev/shm that ranks of MPICH on one host need.
+def shortage(free, ranks):
+    """Returns a text about a /dev/shm in which MPICH may crash; empty if enough is free.
 
     As measured with MPICH 5.0.2: each rank fills 5.2 MiB in MPI_Init, which crashes now and then
     unless about twice that much is left.
 
     Args:
+        free: Integer. Its free bytes; `None` if there is none.
         ranks: Integer. The number of ranks on the host.
     """
-    return int((ranks + 2) * 5.2 * (1 << 20))
+    needed = (ranks + 2) * 5.2 * (1 << 20)
+    if free is None or free >= needed:
+        return ""
+    has = f"/dev/shm has {units.size(free)} free"
+    return f"{has}, but {ranks} ranks of MPICH need {units.size(needed)}"
 
 
 def remove_own():

@@ -367,8 +367,8 @@ def test_a_crash_in_a_small_shared_memory_is_explained():
         pytest.skip("needs the right to mount a file system")
     done = mpi.run_command([*alone, *line("-np", 4, *job("abort_in_world"))], mpi.environment())
     assert done.returncode in (128 + signal.SIGBUS, 128 + signal.SIGSEGV), done.stdout
-    needed = "/dev/shm had 2 MiB free before the start, but MPICH needs 31.2 MiB for 4 ranks"
-    assert needed in done.stdout and "mpich_shm" not in done.stdout, done.stdout
+    shortage = "(/dev/shm has 2 MiB free, but 4 ranks of MPICH need 31.2 MiB: start"
+    assert shortage in done.stdout and "mpich_shm" not in done.stdout, done.stdout
 
 
 def test_mpi_abort_is_named():

@@ -6,7 +6,6 @@ import re
 import signal
 
 from easyddl.launch.output import error_text
-from easyddl.machine import units
 from easyddl.runtime import console, mpi_files
 from easyddl.transport import connection
 
@@ -222,20 +221,10 @@ def _end(rank, ranks):
         return f"failed first, with exit status {status}"
     hint = " (the kernel does this when memory runs out)" if name == "SIGKILL" else ""
     if name in ("SIGBUS", "SIGSEGV"):
-        hint = _shortage(rank, ranks)
+        there = sum(other.hello["kernel"] == rank.hello["kernel"] for other in ranks)
+        shortage = mpi_files.shortage(rank.hello["shared_memory"], there)
+        hint = f" ({shortage}: {mpi_files.MORE_SHARED_MEMORY})" if shortage else ""
     return f"failed first: it was killed by {name}{hint}"
-
-
-def _shortage(rank, ranks):
-    """Returns a text on a /dev/shm in which MPICH may crash; empty if it was large enough."""
-    there = sum(other.hello["kernel"] == rank.hello["kernel"] for other in ranks)
-    free, needed = rank.hello["shared_memory"], mpi_files.needed_memory(there)
-    if free is None or free >= needed:
-        return ""
-    return (
-        f" (/dev/shm had {units.size(free)} free before the start, but MPICH needs "
-        f"{units.size(needed)} for {there} ranks: start the container with --shm-size=1g)"
-    )
 
 
 def _loss(rank, ranks):
