@@ -19,7 +19,17 @@ class Fingerprint(metaclass=_Pybind11Type):
     def text(self) -> str: ...
 
 class StartupMonitor(metaclass=_Pybind11Type):
-    def __init__(self, rank: int, host: str, stall_warn: float, stall_abort: float) -> None: ...
+    def __init__(
+        self,
+        rank: int,
+        host: str,
+        stall_warn: float,
+        stall_abort: float,
+        agent: int = 0,
+        local_size: int = 0,
+        local_rank: str = "",
+        launchers: Sequence[str] = (),
+    ) -> None: ...
     def enter(self, step: str, has_mpi: bool) -> None: ...
     def stop(self) -> None: ...
 

@@ -45,12 +45,12 @@ def run(options):
     try:
         with _agents.interruptible(), _agents.progress() as progress:
             names = [host.name for host in hosts] if hosts else None
-            results = examination.examine(names, how, options.seconds, progress, racks)
+            slots = [host.slots for host in hosts] if hosts else None
+            results = examination.examine(names, how, options.seconds, progress, racks, slots)
     except KeyboardInterrupt:
         print("easyddl doctor: interrupted; all agents have been ended", file=sys.stderr)
         return 130
-    slots = [host.slots for host in hosts] if hosts else None
-    described = topology.describe(results, racks, slots)
+    described = topology.describe(results, racks)
     if options.json:
         print(json.dumps(report.as_json(results, described), indent=1))
     else:

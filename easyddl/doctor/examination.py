@@ -30,6 +30,7 @@ class Results:
     Attributes:
         hosts: List of strings. All hosts that should be examined.
         facts: Dictionary by host of the agents' answers to `facts`.
+        ranks: Dictionary by host of the number of ranks of a job that fills these hosts.
         memory: Dictionary by host of the agents' answers to `memory`.
         clocks: Dictionary by host of pairs in seconds: the offset of the clock and its uncertainty.
         links: Dictionary of `Link` by pair of hosts.
@@ -39,6 +40,7 @@ class Results:
 
     hosts: list
     facts: dict = dataclasses.field(default_factory=dict)
+    ranks: dict = dataclasses.field(default_factory=dict)
     memory: dict = dataclasses.field(default_factory=dict)
     clocks: dict = dataclasses.field(default_factory=dict)
     links: dict = dataclasses.field(default_factory=dict)
@@ -51,7 +53,7 @@ class Results:
         return not any(finding.level is Level.ERROR for finding in self.findings)
 
 
-def examine(hosts, options, seconds=60.0, progress=lambda text: None, racks=None):
+def examine(hosts, options, seconds=60.0, progress=lambda text: None, racks=None, slots=None):
     """Examines hosts.
 
     Args:
@@ -60,13 +62,15 @@ def examine(hosts, options, seconds=60.0, progress=lambda text: None, racks=None
         seconds: Number. The time for measuring the links.
         progress: Function of a string that describes the current activity.
         racks: List of strings. The racks that a job on these hosts would have; `None` for none.
+        slots: List of integers. The number of ranks on each host. By default there is a rank for
+            each GPU, or for each core on hosts without GPUs.
 
     Returns:
         `Results`.
     """
     begin = time.monotonic()
     with _examination(hosts, options, progress) as examination:
-        results = examination.run(seconds, racks)
+        results = examination.run(seconds, racks, slots or [None] * len(hosts or [None]))
     results.seconds = time.monotonic() - begin
     return results
 
@@ -117,13 +121,17 @@ class _Examination:
             return None, errors
         return pair_survey.measure(self._agents(), ends, seconds, self._progress), []
 
-    def run(self, seconds, racks):
+    def run(self, seconds, racks, slots):
         """Examines the hosts, and returns `Results`."""
         results, findings = self._results, self._results.findings
         names = self._begin()
+        for host, given in zip(results.hosts, slots, strict=True):
+            if host in results.facts:
+                there = results.facts[host]["hardware"]
+                results.ranks[host] = given or len(there["gpus"]) or there["usable_cores"]
         self._compare_clocks()
         findings += judge_software.judge(results.facts)
-        findings += judge_hosts.limits(results.facts)
+        findings += judge_hosts.limits(results.facts, results.ranks)
         findings += judge_hosts.names(names, results.facts)
         findings += judge_hosts.clocks(results.clocks)
         ends = self._reach(names)
@@ -192,8 +200,9 @@ class _Examination:
     def _not_reached(self, host, reason, further_advice=""):
         self._reported.add(host)
         advice = (
-            f"check that `ssh {host} true` works without a password, and that the same version of "
-            f"easyddl is installed there in the same place{further_advice}"
+            f"if the message names no remedy, check that `ssh {host} true` works without a "
+            "password, and that the same version of easyddl is installed there in the same place"
+            f"{further_advice}"
         )
         message = f"no agent could be started on {host}: {reason}"
         self._results.findings.append(error("hosts", message, advice, [host]))

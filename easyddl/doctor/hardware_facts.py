@@ -5,6 +5,7 @@ import pathlib
 import re
 
 from easyddl.machine import hardware
+from easyddl.machine.kernel_file import read_text
 
 # The CPU features by which the engine, NumPy and the backends choose their kernels.
 _FEATURES = frozenset(
@@ -42,17 +43,12 @@ def memory(name):
     Returns:
         Integer; 0 if there is no such line.
     """
-    found = re.search(rf"^{name}:\s+(\d+) kB", _text("/proc/meminfo"), re.MULTILINE)
+    text = read_text(pathlib.Path("/proc/meminfo"))
+    found = re.search(rf"^{name}:\s+(\d+) kB", text, re.MULTILINE)
     return 1024 * int(found[1]) if found else 0
 
 
 def _features():
-    found = re.search(r"^(?:flags|Features)\s*:(.*)$", _text("/proc/cpuinfo"), re.MULTILINE)
+    text = read_text(pathlib.Path("/proc/cpuinfo"))
+    found = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
     return sorted(_FEATURES & set(found[1].split())) if found else []
-
-
-def _text(path):
-    try:
-        return pathlib.Path(path).read_text(errors="replace")
-    except OSError:
-        return ""

@@ -5,9 +5,9 @@ import statistics
 
 from easyddl.doctor.finding import Finding, Level, error, fine, warning
 from easyddl.machine.units import bit_rate, byte_rate, seconds, size
+from easyddl.runtime import mpi_files
 
 _OPEN_FILES = 1024
-_SHARED_MEMORY = 64 << 20
 _LOCKED_MEMORY = 64 << 20
 _CLOCK = 0.1  # seconds
 _LOOK_UP = 1.0  # seconds
@@ -25,9 +25,8 @@ _LIMITS = (
     (Level.ERROR, lambda limits, _: limits["memfd_error"],
      "the ranks of {host} cannot share memory: {memfd_error}",
      "allow memfd_create in the container's seccomp profile, and mount /proc"),
-    (Level.WARNING, lambda limits, _: _is_low(limits["shared_memory"], _SHARED_MEMORY),
-     "/dev/shm on {host} has only {shared_memory}, which MPI may exceed",
-     "start the container with --shm-size=1g (Kubernetes: an emptyDir of medium Memory)"),
+    (Level.WARNING, lambda limits, _: limits["shortage"], "{host}: {shortage}",
+     mpi_files.MORE_SHARED_MEMORY),
     (Level.FINE, lambda limits, hardware: _is_low(limits["cpu_quota"], hardware["usable_cpus"]),
      "the container on {host} may use the time of {cpu_quota:g} CPUs, but sees {usable_cpus}", ""),
     (Level.WARNING, lambda limits, _: _is_low(limits["nofile"], _OPEN_FILES),
@@ -40,20 +39,22 @@ _LIMITS = (
 )  # fmt: skip
 
 
-def limits(facts):
+def limits(facts, ranks):
     """Judges the limits of a process on each host.
 
     Args:
         facts: Dictionary of the agents' answers to `facts`, by host.
+        ranks: Dictionary of the number of ranks, by host.
 
     Returns:
         List of `Finding`.
     """
     findings = []
     for host, found in facts.items():
-        values, hardware = found["limits"], found["hardware"]
-        sizes = {key: size(values[key] or 0) for key in ("shared_memory", "memlock")}
-        shown = {**values, **sizes, "host": host, "usable_cpus": hardware["usable_cpus"]}
+        values, hardware = {**found["limits"]}, found["hardware"]
+        values["shortage"] = mpi_files.shortage(values["shared_memory"], ranks[host])
+        shown = {**values, "host": host, "usable_cpus": hardware["usable_cpus"]}
+        shown["memlock"] = size(values["memlock"] or 0)
         findings += [
             Finding(level, "limits", message.format_map(shown), (host,), advice)
             for level, is_low, message, advice in _LIMITS

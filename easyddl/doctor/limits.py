@@ -5,8 +5,7 @@ import os
 import resource
 
 from easyddl.machine import cgroup
-
-_SHARED = "/dev/shm"
+from easyddl.runtime import mpi_files
 
 
 def facts():
@@ -14,14 +13,14 @@ def facts():
 
     Returns:
         Dictionary: `memlock` in bytes and `nofile` in files, `None` for no limit; `shared_memory`,
-        the bytes of /dev/shm, `None` without one; `memfd_error`, the reason why memory cannot be
-        shared, or `None`; `cpu_quota` in CPUs, `None` for no limit.
+        what is free of /dev/shm, `None` without one; `memfd_error`, the reason why memory cannot
+        be shared, or `None`; `cpu_quota` in CPUs, `None` for no limit.
     """
     quota = cgroup.cpu_quota()
     return {
         "memlock": _limit(resource.RLIMIT_MEMLOCK),
         "nofile": _limit(resource.RLIMIT_NOFILE),
-        "shared_memory": _shared_memory(),
+        "shared_memory": mpi_files.free_memory(),
         "memfd_error": _memfd_error(),
         "cpu_quota": quota.cpus if quota else None,
     }
@@ -30,14 +29,6 @@ def facts():
 def _limit(kind):
     soft, _ = resource.getrlimit(kind)
     return None if soft == resource.RLIM_INFINITY else soft
-
-
-def _shared_memory():
-    try:
-        found = os.statvfs(_SHARED)
-    except OSError:
-        return None
-    return found.f_blocks * found.f_frsize
 
 
 def _memfd_error():

@@ -79,14 +79,9 @@ def as_text(results, topology=None):
 def _finding(finding):
     mark = finding.level.value if finding.level is Level.FINE else finding.level.value.upper()
     head = f"{mark:<8} {finding.subject:<9} "
-    indent = " " * len(head)
-    yield from textwrap.wrap(
-        finding.message, _WIDTH, initial_indent=head, subsequent_indent=indent,
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip
-    if finding.advice:
+    for text, begin in ((finding.message, head), (finding.advice, " " * len(head) + "-> ")):
         yield from textwrap.wrap(
-            finding.advice, _WIDTH, initial_indent=f"{indent}-> ", subsequent_indent=f"{indent}   ",
+            text, _WIDTH, initial_indent=begin, subsequent_indent=" " * len(begin),
             break_long_words=False, break_on_hyphens=False,
         )  # fmt: skip
 

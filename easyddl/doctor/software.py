@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 from easyddl.machine import process_tree
+from easyddl.machine.kernel_file import read_text
 from easyddl.machine.packages import version_of
 from easyddl.runtime import keras_backend, mpi_library
 
@@ -107,10 +108,7 @@ def mpi_name(version):
 
 
 def _driver():
-    try:
-        found = re.search(r"Kernel Module.*?\s(\d+\.\d+(\.\d+)?)\s", _DRIVER.read_text())
-    except OSError:
-        return None
+    found = re.search(r"Kernel Module.*?\s(\d+\.\d+(\.\d+)?)\s", read_text(_DRIVER))
     return found[1] if found else None
 
 

@@ -7,14 +7,12 @@ from easyddl.hosts.topology_tree import counted
 _HARDWARE = ("model", "cores", "packages", "numa_nodes", "caches", "gpus", "quota")
 
 
-def describe(results, racks=None, slots=None):
+def describe(results, racks=None):
     """Describes the hosts that were reached.
 
     Args:
         results: `Results`.
         racks: List of strings. The rack of each host; `None` if the racks are not known.
-        slots: List of integers. The number of ranks on each host. By default there is a rank for
-            each GPU, or for each core on hosts without GPUs.
 
     Returns:
         Dictionary: `tree`, a string of several lines; `notation`, a topology such as `p:6x2x1x1`
@@ -25,7 +23,10 @@ def describe(results, racks=None, slots=None):
     for i, name in enumerate(results.hosts):
         if name in results.facts:
             rack = racks[i] if racks else None
-            hosts.append(_host(name, rack, results.facts[name]["hardware"], slots and slots[i]))
+            facts = results.facts[name]["hardware"]
+            hardware = {key: facts[key] for key in _HARDWARE}
+            ranks = [None] * results.ranks[name]
+            hosts.append({"name": name, "rack": rack, **hardware, "ranks": ranks})
     if not hosts:
         return None
     notation = topology_tree.notation({"hosts": hosts})
@@ -37,9 +38,3 @@ def describe(results, racks=None, slots=None):
     ranks = sum(len(host["ranks"]) for host in hosts)
     title += f"; filled by {counted(ranks, 'rank')}: {notation}" if notation else ""
     return {"tree": "\n".join([title, *lines]), "notation": notation, "racks": racks}
-
-
-def _host(name, rack, facts, slots):
-    count = slots or len(facts["gpus"]) or facts["usable_cores"]
-    hardware = {key: facts[key] for key in _HARDWARE}
-    return {"name": name, "rack": rack, **hardware, "ranks": [None] * count}

@@ -98,6 +98,27 @@ def nearest():
     return next(iter(_launchers()), None)
 
 
+def siblings():
+    """Returns how to recognize the ranks that an MPI's launcher has started on this host.
+
+    Returns:
+        Dictionary with arguments of `_core.StartupMonitor`; empty if their launcher is unknown.
+    """
+    launcher = launchers.of_rank()
+    parent = next((each for each in processes.ancestors() if each.name in _PROGRAMS), None)
+    if launcher is None or not launcher.is_mpirun or parent is None:
+        return {}
+    count = os.environ.get(launcher.local_size, "")
+    if parent.name not in (*launcher.commands, *launcher.agents) or not count.isdigit():
+        return {}
+    return {
+        "agent": parent.id,
+        "local_size": int(count),
+        "local_rank": launcher.local_rank,
+        "launchers": sorted(_PROGRAMS),
+    }
+
+
 def is_served_no_more():
     """Returns whether MPICH's launcher has closed the connection by which it serves this rank.
 

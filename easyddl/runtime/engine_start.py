@@ -56,7 +56,8 @@ def start():
     mpi = mpi_library.load_mpi()
     core = mpi_library.load_core(mpi)
     seconds, problem = deadlines.warn_and_abort()
-    monitor = core.StartupMonitor(launched_process.rank(), os.uname().nodename, *seconds)
+    rank, siblings = launched_process.rank(), launched_process.siblings()
+    monitor = core.StartupMonitor(rank, os.uname().nodename, *seconds, **siblings)
     try:
         return _start_monitored(mpi, core, monitor, seconds, problem)
     finally:

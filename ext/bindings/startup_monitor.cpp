@@ -12,12 +12,19 @@ namespace easyddl {
 
 void define_startup_monitor(py::module_& m) {
   py::class_<StartupMonitor>(m, "StartupMonitor", "Deadlines and Ctrl-C while easyddl starts.")
-      .def(py::init([](int rank, const std::string& host, double stall_warn, double stall_abort) {
-             return std::make_unique<StartupMonitor>(rank, host,
-                                                     Deadlines{stall_warn, stall_abort});
+      .def(py::init([](int rank, const std::string& host, double stall_warn, double stall_abort,
+                       int agent, int local_size, const std::string& local_rank,
+                       const std::vector<std::string>& launchers) {
+             return std::make_unique<StartupMonitor>(
+                 rank, host, Deadlines{stall_warn, stall_abort},
+                 LocalRanks(agent, local_size, local_rank, launchers));
            }),
            py::arg("rank"), py::arg("host"), py::arg("stall_warn"), py::arg("stall_abort"),
-           "Begins to monitor. `rank` is from the launcher, and `host` from the system.")
+           py::arg("agent") = 0, py::arg("local_size") = 0, py::arg("local_rank") = "",
+           py::arg("launchers") = std::vector<std::string>(),
+           "Begins to monitor. `rank` is from the launcher, and `host` from the system. The "
+           "process `agent` has started `local_size` ranks on this host, and numbered them by the "
+           "environment variable `local_rank`. `launchers` names the programs that start ranks.")
       .def("enter", &StartupMonitor::enter, py::arg("step"), py::arg("has_mpi"),
            "Records that this rank enters a step of the start. `has_mpi` says whether MPI has "
            "started.")

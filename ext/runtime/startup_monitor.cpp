@@ -6,6 +6,7 @@
 #include <atomic>
 #include <csignal>
 #include <optional>
+#include <utility>
 
 #include "common/console.h"
 #include "common/rank_name.h"
@@ -16,6 +17,8 @@ namespace easyddl {
 namespace {
 
 constexpr std::chrono::milliseconds kPeriod{50};
+// The time between two looks at the ranks of this host.
+constexpr std::chrono::seconds kLook{2};
 // The time that Python has to raise KeyboardInterrupt after Ctrl-C, which ends the process more
 // orderly.
 constexpr std::chrono::seconds kInterpreterTimeout{1};
@@ -78,8 +81,9 @@ constexpr const char* kStandardInput =
 
 }  // namespace
 
-StartupMonitor::StartupMonitor(int rank, const std::string& host, Deadlines deadlines)
-    : name_(rank_on_host(rank, host)), deadlines_(deadlines) {
+StartupMonitor::StartupMonitor(int rank, const std::string& host, Deadlines deadlines,
+                               LocalRanks local_ranks)
+    : name_(rank_on_host(rank, host)), deadlines_(deadlines), local_ranks_(std::move(local_ranks)) {
   thread_ = start_thread("easyddl start", "that monitors the start", [this] { run(); });
   install_interrupt_handler();
 }
@@ -113,6 +117,7 @@ std::string StartupMonitor::describe_wait() {
 void StartupMonitor::run() {
   std::unique_lock<std::mutex> lock(mutex_);
   bool has_warned = false;
+  auto next_look = since_ + kLook;
   std::optional<Clock::time_point> interrupted;
   while (!stopped_) {
     wake_.wait_for(lock, kPeriod);
@@ -121,6 +126,10 @@ void StartupMonitor::run() {
     if (g_interrupted && !interrupted) interrupted = Clock::now();
     if (interrupted && Clock::now() - *interrupted >= kInterpreterTimeout) {
       end(name_ + " was interrupted in the start of easyddl, in " + step_ + ".", 130, SIGINT);
+    }
+    if (!has_mpi_ && Clock::now() >= next_look) {
+      look_at_local_ranks();
+      next_look = Clock::now() + kLook;
     }
     if (deadlines_.abort > 0 && seconds() >= deadlines_.abort) {
       end(describe_wait() + " That is too long: EASYDDL_STALL_ABORT is " +
@@ -137,6 +146,18 @@ void StartupMonitor::run() {
           kStandardInput);
     }
   }
+}
+
+// Ends the job if a rank has ended, unless its process was only about to be replaced by another.
+void StartupMonitor::look_at_local_ranks() {
+  const int ended = local_ranks_.ended();
+  looks_with_ended_ranks_ = ended > 0 ? looks_with_ended_ranks_ + 1 : 0;
+  if (looks_with_ended_ranks_ < 2) return;
+  end(describe_wait() + " MPI cannot start: of the " + std::to_string(local_ranks_.count()) +
+          " ranks on this host, " + std::to_string(ended) + (ended == 1 ? " has" : " have") +
+          " already ended. Ending the job. A script that Python reads from standard input, as in "
+          "`python - < train.py`, reaches rank 0 alone.",
+      1, SIGTERM);
 }
 
 // Called with the lock held, so that the start does not end meanwhile.

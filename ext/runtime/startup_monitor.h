@@ -10,17 +10,19 @@
 
 #include "common/running_time.h"
 #include "runtime/deadlines.h"
+#include "runtime/local_ranks.h"
 
 namespace easyddl {
 
 // While easyddl starts, a rank waits in MPI_Init and in collectives of MPI. These cannot be
 // interrupted, may hold Python's lock, and wait forever if another rank fails before it enters
 // them. A thread that uses neither Python nor MPI monitors them: it prints where the rank waits,
-// and ends the process, and so the job, if the wait takes too long or after Ctrl-C.
+// and ends the process, and so the job, if the wait takes too long, if a rank of this host has
+// ended, or after Ctrl-C.
 class StartupMonitor {
  public:
   // `rank` is from the launcher, and `host` from the system, because MPI may not have started.
-  StartupMonitor(int rank, const std::string& host, Deadlines deadlines);
+  StartupMonitor(int rank, const std::string& host, Deadlines deadlines, LocalRanks local_ranks);
   ~StartupMonitor();
   StartupMonitor(const StartupMonitor&) = delete;
   StartupMonitor& operator=(const StartupMonitor&) = delete;
@@ -36,12 +38,15 @@ class StartupMonitor {
   using Clock = std::chrono::steady_clock;
 
   void run();
+  void look_at_local_ranks();
   [[noreturn]] void end(const std::string& reason, int status, int signal) const;
   std::string describe_wait();
   double seconds();
 
   const std::string name_;
   const Deadlines deadlines_;
+  const LocalRanks local_ranks_;
+  int looks_with_ended_ranks_ = 0;  // in a row
   const Clock::time_point since_ = Clock::now();
   RunningTime time_;
   std::mutex mutex_;

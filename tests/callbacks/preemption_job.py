@@ -3,6 +3,8 @@
 `preemption_job.py stopped|again FOLDER SAVE_FREQ WHO`: in the second epoch, rank WHO sends itself
 SIGTERM; with `test` it comes from elsewhere, and with `twice` it comes twice.
 
+`preemption_job.py notified FOLDER SAVE_FREQ test`: the same with SIGUSR1.
+
 `preemption_job.py requeued FOLDER SAVE_FREQ`: is started again and again until it has ended.
 """
 
@@ -71,7 +73,7 @@ def train(folder, save_freq, seed, *callbacks):
         callbacks=[
             ddl.DDLCallback(),
             *callbacks,
-            ddl.BackupAndRestore(folder, save_freq=save_freq),
+            ddl.BackupAndRestore(folder, save_freq=save_freq, signals=("SIGTERM", "SIGUSR1")),
             ddl.DDLGlobalVariablesCallback(),
         ],
     )
@@ -85,6 +87,15 @@ def stopped(folder, save_freq, who):
     except SystemExit as end:
         assert end.code == 143, end.code
         assert signal.getsignal(signal.SIGTERM) == before
+        raise
+    raise AssertionError("the training went on to its end")
+
+
+def notified(folder, save_freq, who):
+    try:
+        train(folder / "backup", save_freq, 1, Signal(folder, who))
+    except SystemExit as end:
+        assert end.code == 128 + signal.SIGUSR1, end.code
         raise
     raise AssertionError("the training went on to its end")
 
@@ -111,6 +122,8 @@ if __name__ == "__main__":
     where, frequency = pathlib.Path(where), frequency if frequency == "epoch" else int(frequency)
     if what == "stopped":
         stopped(where, frequency, rest[0])
+    elif what == "notified":
+        notified(where, frequency, rest[0])
     elif what == "requeued" and not any(where.glob("backup/backup-*")):
         stopped(where, frequency, "test")
     else:

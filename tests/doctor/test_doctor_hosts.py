@@ -115,7 +115,7 @@ def test_equal_hosts_are_fine():
 def limits_of(gpus=(), **changes):
     found = facts_of(3, "limits", **changes)
     found["h2"]["hardware"]["gpus"] = list(gpus)
-    return judge_hosts.limits(found)
+    return judge_hosts.limits(found, dict.fromkeys(found, 12))
 
 
 def clocks_of(offset, doubt):
@@ -155,7 +155,12 @@ LOOPBACK = {**GOOD, "addresses": ["127.0.1.1"]}
         (limits_of(), [], "suffice"),
         (limits_of(memfd_error="Function not implemented"), [(ERROR, ("h2",))], "share memory"),
         (limits_of(nofile=256), [(WARNING, ("h2",))], "256 files"),
-        (limits_of(shared_memory=1 << 20), [(WARNING, ("h2",))], "1 MiB"),
+        (
+            limits_of(shared_memory=64 << 20),
+            [(WARNING, ("h2",))],
+            "12 ranks of MPICH need 72.8 MiB",
+        ),
+        (limits_of(shared_memory=73 << 20), [], "suffice"),
         # InfiniBand needs it, which jobs on GPUs use.
         (limits_of(memlock=1 << 16), [], "suffice"),
         (limits_of(["H100"], memlock=1 << 16), [(WARNING, ("h2",))], "64 KiB"),

@@ -107,6 +107,27 @@ def test_a_preempted_job_goes_on_when_it_is_requeued(cluster, tmp_path):
     assert said.count("the same bits") == 4, said
 
 
+# As `--signal=USR1@120` and, with `easyddl run`, `--signal=B:USR1@120`.
+@pytest.mark.longest
+@pytest.mark.parametrize("who", ["steps", "batch"])
+def test_a_job_saves_when_slurm_announces_its_end_by_another_signal(who, cluster, tmp_path):
+    launcher = ["srun", MPI] if who == "steps" else ["exec", *EASYDDL_RUN, "--grace", "60"]
+    line = [*launcher, sys.executable, PREEMPTED, "notified", tmp_path, "epoch", "test"]
+    script = tmp_path / "job.sh"
+    script.write_text(f"#!/bin/bash\n{' '.join(map(str, line))}\n")
+    options = ["--parsable", "-N2", "--ntasks-per-node=1", "-o", tmp_path / "log"]
+    done = cluster.run(["sbatch", *map(str, options), str(script)], environment(), cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    is_ready = lambda: len(list(tmp_path.glob("ready-*"))) == 2  # noqa: E731
+    cluster.wait_until(is_ready, "the second epoch", TIMEOUT)
+    number = done.stdout.strip()
+    batch = ["--batch"] if who == "batch" else []
+    cluster.run(["scancel", "--signal=USR1", *batch, number])
+    cluster.wait_until(lambda: not cluster.jobs(), "the job has ended", TIMEOUT)
+    said = (tmp_path / "log").read_text()
+    assert re.search(r"received SIGUSR1 on rank [01, ]+\. Saved epoch 2, step ", said), said
+
+
 def places(done):
     """What the ranks of `slurm_job.py layout` have printed, in the order of the ranks."""
     assert done.returncode == 0, done.stdout

@@ -359,6 +359,18 @@ def test_the_first_rank_that_fails_is_named_last(how, status, words):
     assert "[1] the last line of rank 1\n" in done.stdout
 
 
+@pytest.mark.skipif(mpi.is_open_mpi(), reason="about the shared memory of MPICH")
+def test_a_crash_in_a_small_shared_memory_is_explained():
+    inside = 'mount -t tmpfs -o size=2m none /dev/shm && "$@"; status=$?; ls /dev/shm; exit $status'
+    alone = ["unshare", "--mount", "/bin/sh", "-c", inside, "sh"]
+    if subprocess.run([*alone, "true"]).returncode != 0:
+        pytest.skip("needs the right to mount a file system")
+    done = mpi.run_command([*alone, *line("-np", 4, *job("abort_in_world"))], mpi.environment())
+    assert done.returncode in (128 + signal.SIGBUS, 128 + signal.SIGSEGV), done.stdout
+    shortage = "(/dev/shm has 2 MiB free, but 4 ranks of MPICH need 31.2 MiB: start"
+    assert shortage in done.stdout and "mpich_shm" not in done.stdout, done.stdout
+
+
 def test_mpi_abort_is_named():
     done = easyddl_run("-np", 3, *job("abort_in_world"))
     assert done.returncode == 7, done.stdout

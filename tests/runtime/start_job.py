@@ -30,12 +30,15 @@ def interrupt_soon():
 LAUNCHED = int(os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK", "0")))
 if HOW == "module_is_missing" and LAUNCHED == 1:
     importlib.import_module("a_module_that_is_not_installed")
+if HOW == "ended" and LAUNCHED == 1:
+    sys.exit()
 if HOW == "interrupted_in_init":
     if LAUNCHED == 0:
         interrupt_soon()
     else:
         time.sleep(600)
-if HOW not in ("module_is_missing", "interrupted_in_init", "late_in_init", "nested", "worker"):
+HAVE_NO_MPI = ("module_is_missing", "ended", "interrupted_in_init", "late_in_init")
+if HOW not in (*HAVE_NO_MPI, "nested", "worker"):
     from mpi4py import MPI
 
     COMM = MPI.COMM_WORLD
@@ -72,8 +75,12 @@ def module_is_missing():
     world.init()
 
 
+def ended():
+    world.init()
+
+
 def late_in_init():
-    time.sleep(2.5 if LAUNCHED == 1 else 0)
+    time.sleep(6 if LAUNCHED == 1 else 0)
     world.init()
     tell("has started")
 

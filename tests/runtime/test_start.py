@@ -87,8 +87,22 @@ def test_what_tensorflow_tells_for_information_comes_once():
     assert sorted(levels) == ["1", "None"], done.stdout  # 1 leaves warnings and errors
 
 
-def test_a_rank_that_comes_late_is_waited_for():
-    done = run(2, "late_in_init", abort=30)
+@pytest.mark.gate
+def test_a_rank_that_has_ended_before_the_start_of_mpi_ends_the_job():
+    done = run(3, "ended", warn=0, abort=0)
+    assert done.returncode != 0
+    said = (
+        rf"rank [02] on host {HOST} has waited for \d s {IN_INIT} MPI cannot start: of the 3 ranks"
+    )
+    assert re.search(rf"easyddl: {said} on this host, 1 has already ended\.", done.stdout), (
+        done.stdout
+    )
+
+
+# In the background, a rank outlives the process that its launcher knows.
+@pytest.mark.parametrize("prefix", [(), ("/bin/sh", "-c", '"$@" &', "sh")])
+def test_a_rank_that_comes_late_is_waited_for(prefix):
+    done = run(2, "late_in_init", prefix=prefix, abort=30)
     assert done.returncode == 0 and done.stdout.count("has started") == 2, done.stdout
     assert f"easyddl: warning: rank 0 on host {HOST} has waited for 1 s {IN_INIT}" in done.stdout
 

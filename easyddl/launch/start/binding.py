@@ -14,7 +14,8 @@ def partition(masks, cores):
         List with the sorted list of CPUs of each rank; `None` where the ranks must share cores,
         or where the launcher has given each rank cores of its own.
     """
-    if _are_disjoint(masks) and len(masks) > 1:
+    are_disjoint = len(set().union(*masks)) == sum(map(len, masks))
+    if are_disjoint and len(masks) > 1:
         return None
     if any(mask != masks[0] for mask in masks):
         return None  # they overlap in part, so the intention is unknown
@@ -30,7 +31,3 @@ def partition(masks, cores):
         sorted(cpu for core in usable[begin:end] for cpu in core)
         for begin, end in zip(begins, ends, strict=True)
     ]
-
-
-def _are_disjoint(masks):
-    return len({cpu for mask in masks for cpu in mask}) == sum(map(len, masks))

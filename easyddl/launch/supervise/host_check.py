@@ -2,26 +2,28 @@
 
 The command is `python -m easyddl.launch.supervise.host_check`.
 
-`inspection` starts it on a host whose ranks have not reported. The arguments are the addresses at
-which `easyddl run` listens, such as `10.0.0.1:40000`.
+`inspection` starts it on a host whose ranks have not reported. The arguments are the name of the
+host of `easyddl run`, and the addresses at which it listens, such as `10.0.0.1:40000`.
 """
 
 import socket
 import sys
 
+from easyddl.launch.supervise import missing
 from easyddl.launch.supervise import rank as _rank  # noqa: F401 - what the launcher starts can be loaded
 from easyddl.machine import processes
 from easyddl.transport import connection
 
 MARK = "easyddl-check:"  # begins each line that tells a step that has succeeded
-LOGIN, DIRECTORY, PYTHON, EASYDDL, REACHED = "login", "directory", "python", "easyddl", "reached"
+LOGIN, DIRECTORY, PYTHON, EASYDDL = "login", "directory", "python", "easyddl"
+REACHED, NAMED = "reached", "named"
 HOST = "easyddl-host:"  # begins the line that tells the id of the host
 
 _CONNECT = 4.0  # seconds; a lost packet is sent again after 1 and 3 seconds
 
 
-def main(addresses):
-    """Prints the steps that succeed, then why no address can be reached."""
+def main(name, addresses):
+    """Prints the steps that succeed, then why no address can be reached, or the name not found."""
     print(HOST, processes.host_id())
     print(MARK, EASYDDL, flush=True)
     reasons = []
@@ -33,9 +35,10 @@ def main(addresses):
             reasons.append(f"{address}: {connection.reason_of(error)}")
         else:
             print(MARK, REACHED, flush=True)
+            print(missing.lookup_error(name) or f"{MARK} {NAMED}", flush=True)
             return
     print("; ".join(reasons), flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(sys.argv[1], sys.argv[2:])

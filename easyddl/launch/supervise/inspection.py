@@ -6,6 +6,7 @@ waiting for a host without Python, and does not report a missing directory.
 
 import os
 import shlex
+import socket
 import sys
 
 from easyddl.hosts import granted_hosts, host_list
@@ -95,7 +96,7 @@ def _script(addresses):
         for name, value in os.environ.items()
         if name == "PATH" or name.startswith(("LD_", "PYTHON"))
     ]
-    check = [sys.executable, "-m", host_check.__name__, *addresses]
+    check = [sys.executable, "-m", host_check.__name__, socket.gethostname(), *addresses]
     return "; ".join(
         (
             f"{mark} {host_check.LOGIN}",
@@ -138,7 +139,7 @@ class _Inspection:
     def problem(self):
         """Returns why no rank can start here, as a sentence; empty if nothing is wrong for sure."""
         done, reason = self._read()
-        if not done or done[-1] in (host_check.EASYDDL, host_check.REACHED):
+        if not done or done[-1] in (host_check.EASYDDL, host_check.REACHED, host_check.NAMED):
             return ""
         # ssh exits with status 255 when it has lost its connection.
         if not self.has_ended() or not 0 < self._program.status < 128:
@@ -155,11 +156,18 @@ class _Inspection:
         done, reason = self._read()
         ended = self.has_ended()
         if not done:
-            return missing.lookup_text(self.host) or self._no_login(reason, ended)
+            unknown = missing.lookup_error(self.host)
+            asked = f"This host cannot look up {unknown}: is the name right?"
+            return asked if unknown else self._no_login(reason, ended)
         if done[-1] == host_check.EASYDDL and ended:
             return (
                 f"Host {self.host} cannot reach `easyddl run` on this host ({reason}). A firewall "
                 "may be between them. `--nic` chooses the network."
+            )
+        if done[-1] == host_check.REACHED and ended:
+            return (
+                f"Host {self.host} cannot look up the name of this host: {reason}. `mpirun` may "
+                "need it. With `--nic`, it uses an address."
             )
         if not ended:
             return f"Host {self.host} is slow: its inspection has not ended."

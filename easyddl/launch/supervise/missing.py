@@ -37,11 +37,10 @@ def text(absent):
     return f"{words}."
 
 
-def lookup_text(host):
-    """Returns a question about a name that cannot be looked up; empty for another name."""
+def lookup_error(host):
+    """Returns a name that cannot be looked up, and the reason; empty for another name."""
     try:
         socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:
-        reason = error.strerror or str(error)
-        return f"This host cannot look up {host} ({reason}): is the name right?"
+        return f"{host} ({error.strerror or error})"
     return ""

@@ -10,6 +10,7 @@ import socket
 from easyddl.hosts import launchers
 from easyddl.machine import addresses, hardware, processes
 from easyddl.machine.packages import version_of
+from easyddl.runtime import mpi_files
 from easyddl.transport import protocol
 from easyddl.transport.listener import Listener
 
@@ -64,6 +65,7 @@ def facts():
         "addresses": addresses.of_interfaces(),
         "version": version_of("easyddl"),
         "pid": os.getpid(),
+        "shared_memory": mpi_files.free_memory(),
         "cpus": sorted(os.sched_getaffinity(0)),
         "cores": [sorted(core) for core in hardware.read().cores],
         "gpus": hardware.gpu_count(),

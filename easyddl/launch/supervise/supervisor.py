@@ -119,7 +119,7 @@ class Supervisor:
             if "run" in message:
                 return message["run"]
             if self._has_agent_ended():
-                self._fail_to_start(1, self._agent_end)
+                self._report(1, [], self._agent_end)
                 return None
             if "look_up" in message:
                 lookup = granted_hosts.Lookup(message["look_up"])
@@ -146,7 +146,7 @@ class Supervisor:
             self._output = RankOutput(self._link, order)
         except OSError as error:
             problem = f"`--output {order['output']}`: {error.filename}: {error.strerror}"
-            self._fail_to_start(1, problem)
+            self._report(1, [], problem)
             return False
         try:
             if order["cpus"]:
@@ -167,7 +167,7 @@ class Supervisor:
             place = f"{error.filename}: " if error.filename else ""
             status = 127 if isinstance(error, FileNotFoundError) else 126
             problem = f"{place}{error.strerror}{_hint(order['program'][0])}"
-            self._fail_to_start(status, problem)
+            self._report(status, [], problem)
             return False
         for stream, name in ((self._program.stdout, "out"), (self._program.stderr, "err")):
             os.set_blocking(stream.fileno(), False)
@@ -178,10 +178,6 @@ class Supervisor:
             self._input = RankInput(self._program.stdin, self._selector, self._link)
         self._receive()  # messages that arrived together with the order
         return True
-
-    def _fail_to_start(self, status, problem):
-        self._report(status, [], problem)
-        self._wait_for_acknowledgement()
 
     def _step(self):
         """Waits for one event, at most until the program is to be killed."""
@@ -316,8 +312,6 @@ class Supervisor:
         problem = self._problem or self._output.problem
         status = 1 if problem else code if code >= 0 else 128 - code
         self._report(status, self._output.last(), problem)
-        if status:
-            self._wait_for_acknowledgement()
         while self._link.unsent and not self._lost:  # for as long as the reader needs
             self._selector.select(0.05)
             self._receive()
@@ -342,6 +336,8 @@ class Supervisor:
             lines=lines,
             problem=problem,
         )
+        if status:
+            self._wait_for_acknowledgement()
 
     def _drain(self):
         """Reads the rest of the pipes, as fast as `easyddl run` takes the output."""

@@ -6,7 +6,7 @@ import re
 import signal
 
 from easyddl.launch.output import error_text
-from easyddl.runtime import console
+from easyddl.runtime import console, mpi_files
 from easyddl.transport import connection
 
 # What easyddl prints when it ends all ranks after a signal, with what became of the backup.
@@ -156,7 +156,7 @@ def text_of(rank, ranks, output=None):
         return f"the ranks have ended with exit status {rank.status}: {stopped}"
     # Of ranks with equal errors, the screen shows the first rank's error. The launcher may have
     # killed that rank before its end, so the exit status may come from another rank.
-    status = _end(rank)
+    status = _end(rank, ranks)
     rank = min([rank, *_with_same_error(rank, ranks)], key=_time_of_failure)
     text = console.sentence(f"{rank.place} {status}")
     if output and not rank.problem:
@@ -209,7 +209,7 @@ def _stop(status, ranks):
     return next((match[1] for match in found if match and status > 128), None)
 
 
-def _end(rank):
+def _end(rank, ranks):
     status = status_of(rank)
     if rank.problem:
         return f"failed: {rank.problem}"
@@ -220,6 +220,10 @@ def _end(rank):
     except ValueError:
         return f"failed first, with exit status {status}"
     hint = " (the kernel does this when memory runs out)" if name == "SIGKILL" else ""
+    if name in ("SIGBUS", "SIGSEGV"):
+        there = sum(other.hello["kernel"] == rank.hello["kernel"] for other in ranks)
+        shortage = mpi_files.shortage(rank.hello["shared_memory"], there)
+        hint = f" ({shortage}: {mpi_files.MORE_SHARED_MEMORY})" if shortage else ""
     return f"failed first: it was killed by {name}{hint}"
 
 
