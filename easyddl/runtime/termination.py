@@ -88,7 +88,6 @@ class TerminationSignals:
         self._numbers = numbers
         self._watched = []
         self._time = 0.0
-        self._process = 0
         self.received = 0
 
     def watch(self):
@@ -99,25 +98,24 @@ class TerminationSignals:
         """
         if threading.current_thread() is not threading.main_thread():
             return
-        self._process = os.getpid()
         for number in self._numbers:
             previous = signal.getsignal(number)
             if previous in _ending_handlers:
                 self._watched.append((number, previous))
                 signal.signal(number, self._record)
-                _recorder.value = self._process
+                _recorder.value = os.getpid()
 
     def stop_watching(self):
         """Restores the handlers. Call it in the thread that called `watch`."""
         while self._watched:
-            _recorder.value = 0
             number, previous = self._watched.pop()
             if signal.getsignal(number) == self._record:  # the script has not replaced it
                 signal.signal(number, previous)
+            _recorder.value = 0
 
     def _record(self, number, frame):
         now = time.monotonic()
-        if os.getpid() != self._process:
+        if os.getpid() != _recorder.value:
             if not is_of_recorder():
                 signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)
