@@ -102,10 +102,10 @@ class DDLGlobalVariablesCallback(FreshCopy, callback_order.Last, keras.callbacks
         self._broadcasts_late = False
         if not replicas.are_equal(self.model):
             notices.tell(
-                "warning: each rank took the first step from its own initial weights, because the "
-                "model's own train_step creates them and runs eagerly. Now all ranks have the "
-                "root's weights. Call keras.utils.set_random_seed on all ranks before you create "
-                "the model, or call the model once on a batch before fit()."
+                "warning: each rank took the first step from its own initial weights, because a "
+                "step that runs eagerly creates them. Now all ranks have the root's weights. Call "
+                "keras.utils.set_random_seed on all ranks before you create the model, or call the "
+                "model once on a batch before fit()."
             )
         self._broadcast_variables()
 
@@ -181,9 +181,9 @@ def _require_batches_on_all_ranks(fit):
     without = [r for r, has in enumerate(objects.allgather_object(fit.has_batches)) if not has]
     if without:
         raise RuntimeError(
-            "The model is not built. Its own train_step runs eagerly and creates its variables "
-            "from the first batch, which some ranks do not have. Call the model once on a batch "
-            f"before fit(), or give all ranks data. Received: ranks {without} without a batch"
+            "The model is not built. Its step runs eagerly and creates its variables from the "
+            "first batch, which some ranks do not have. Call the model once on a batch before "
+            f"fit(), or give all ranks data. Received: ranks {without} without a batch"
         )
 
 

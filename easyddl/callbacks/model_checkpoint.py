@@ -140,4 +140,4 @@ class _SavedAtomically:
         self._write(filepath, lambda path: self._model.save_weights(path, **arguments))
 
     def _write(self, filepath, write):
-        atomic_files.write_file(os.fspath(filepath), write, model_files.size_of(self._model))
+        atomic_files.write_entries(os.fspath(filepath), write, model_files.size_of(self._model))

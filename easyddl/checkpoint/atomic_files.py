@@ -61,21 +61,6 @@ def require_local(name, path):
         )
 
 
-def write_file(path, write, size=0):
-    """Writes a file, which replaces an existing file once it is complete.
-
-    Args:
-        path: String. The final path, on a local or mounted file system.
-        write: Function of a temporary path that writes the file there: see `write_entries`.
-        size: Integer. The approximate number of bytes.
-
-    Raises:
-        OSError: If the file cannot be written. An existing file remains.
-    """
-    _require_space(os.path.dirname(os.path.abspath(path)), size)
-    write_entries(path, write)
-
-
 def write_entries(path, write, size=0, writers=1):
     """Writes a file, a directory, or several files that belong together.
 

@@ -79,12 +79,8 @@ class Judgement:
 def judge(survey):
     """Returns the `Judgement` of a `Survey`."""
     hosts, rates = survey.hosts, _of_pairs(survey.alone)
-    missing = [pair for pair in itertools.combinations(hosts, 2) if frozenset(pair) not in rates]
-    if missing:
-        pair = " and ".join(missing[0])
-        return Judgement(None, [], f"the rate between {pair} could not be measured")
-    if len(hosts) < 3:
-        return Judgement(None, [], "two hosts can be in one order and one group only")
+    if obstacle := _obstacle(hosts, rates):
+        return Judgement(None, [], obstacle)
     own = _own_rates(hosts, rates)
     free = (name for name in map("group{}".format, itertools.count(1)) if name not in hosts)
     ordered = sorted(survey.uplinks, key=lambda group: (len(group), min(map(hosts.index, group))))
@@ -124,9 +120,17 @@ def uplinks(hosts, alone, send):
         send: See `SharedUplinks`.
     """
     rates = _of_pairs(alone)
-    if len(hosts) < 3 or len(rates) < len(hosts) * (len(hosts) - 1) // 2:
+    if _obstacle(hosts, rates):
         return {}
     return SharedUplinks(hosts, _own_rates(hosts, rates), send).find(_clear_groups(hosts, rates))
+
+
+def _obstacle(hosts, rates):
+    """Returns why no groups of the hosts can be found; empty if they can."""
+    missing = [pair for pair in itertools.combinations(hosts, 2) if frozenset(pair) not in rates]
+    if missing:
+        return f"the rate between {' and '.join(missing[0])} could not be measured"
+    return "two hosts can be in one order and one group only" if len(hosts) < 3 else ""
 
 
 def _own_rates(hosts, rates):

@@ -103,7 +103,6 @@ def _print_once(text, place, error):
         place: String that says which rank failed, and when.
         error: The exception.
     """
-    text = world.own_warnings() + text
     message = settled_errors.describe(error)
     shared = shared_error.SharedError(text + message)
     if shared.is_printed_by_another():
@@ -114,7 +113,7 @@ def _print_once(text, place, error):
     if launched_process.is_supervised():
         lines = lines[:1]
     summary = "\n".join(f"    {line}".rstrip() for line in lines).strip()
-    _write(f"{text}{summary}\n")
+    _write(f"{world.own_warnings()}{text}{summary}\n")
     others = shared.other_ranks()
     if others:
         _write(f"easyddl: {console.ranks(others)} failed with the same error\n")

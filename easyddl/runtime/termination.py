@@ -14,7 +14,8 @@ ONE_REQUEST = 3.0
 # The id of the process that records signals; 0 for none. Forked children share this memory.
 _recorder = ctypes.c_int.from_buffer(mmap.mmap(-1, mmap.PAGESIZE))
 
-_DEFAULT_HANDLERS = (signal.SIG_DFL, signal.default_int_handler)
+# Handlers that end the process. `act_before_sigterm` adds its own.
+_ending_handlers = [signal.SIG_DFL, signal.default_int_handler]
 
 
 def numbers_of(names):
@@ -35,6 +36,31 @@ def numbers_of(names):
             f'("SIGTERM", "SIGUSR1"), or () for none. Received: signals={names!r}'
         )
     return [known[name] for name in names]
+
+
+def act_before_sigterm(act):
+    """Calls a function before SIGTERM ends this process, unless the script handles the signal.
+
+    The process ends by the signal as it would without the function. Forked children do not call
+    it. Outside of the main thread, which alone can set handlers, this does nothing.
+
+    Args:
+        act: Function without arguments. It may interrupt any code of the main thread.
+    """
+    process = os.getpid()
+
+    def end(number, frame):
+        signal.signal(number, signal.SIG_DFL)
+        try:
+            if os.getpid() == process:
+                act()
+        finally:
+            os.kill(os.getpid(), number)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        _ending_handlers.append(end)
+        signal.signal(signal.SIGTERM, end)
 
 
 def is_of_recorder():
@@ -62,7 +88,6 @@ class TerminationSignals:
         self._numbers = numbers
         self._watched = []
         self._time = 0.0
-        self._process = 0
         self.received = 0
 
     def watch(self):
@@ -73,25 +98,24 @@ class TerminationSignals:
         """
         if threading.current_thread() is not threading.main_thread():
             return
-        self._process = os.getpid()
         for number in self._numbers:
             previous = signal.getsignal(number)
-            if previous in _DEFAULT_HANDLERS:
+            if previous in _ending_handlers:
                 self._watched.append((number, previous))
                 signal.signal(number, self._record)
-                _recorder.value = self._process
+                _recorder.value = os.getpid()
 
     def stop_watching(self):
         """Restores the handlers. Call it in the thread that called `watch`."""
         while self._watched:
-            _recorder.value = 0
             number, previous = self._watched.pop()
             if signal.getsignal(number) == self._record:  # the script has not replaced it
                 signal.signal(number, previous)
+            _recorder.value = 0
 
     def _record(self, number, frame):
         now = time.monotonic()
-        if os.getpid() != self._process:
+        if os.getpid() != _recorder.value:
             if not is_of_recorder():
                 signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)

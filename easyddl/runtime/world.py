@@ -3,11 +3,13 @@
 import contextlib
 import dataclasses
 import functools
+import os
 import threading
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-from easyddl.runtime import calling_thread, settled_errors, shared_error
+from easyddl.hosts import launched_process
+from easyddl.runtime import calling_thread, settled_errors, shared_error, termination
 from easyddl.runtime.engine import activity as activity  # as functions of this module, too
 from easyddl.runtime.engine import at_start as at_start
 from easyddl.runtime.engine import end_activities
@@ -30,12 +32,14 @@ class Guard:
         forget_calls: Function without arguments. It ends the calls that an error has interrupted.
         exchange: Function without arguments. It returns the `FitExchange` of the innermost fit or
             evaluation that has one, or `None`.
+        note: Function without arguments. It calls `warn_at_end` for what the active fits have done.
     """
 
     called: Callable[[], str] = lambda: ""
     require_all_ranks: Callable[[str], None] = lambda what: None
     forget_calls: Callable[[], None] = lambda: None
     exchange: Callable[[], Any] = lambda: None
+    note: Callable[[], None] = lambda: None
 
 
 _guard = Guard()
@@ -359,7 +363,7 @@ def add_step(begin, end, step):
 def warn_at_end(subject, text):
     """Prints a text on the root at the end of the job, if all ranks requested the same text.
 
-    A job that ends by an error compares no texts: see `own_warnings`.
+    A job that ends by an error or a signal compares no texts: see `own_warnings`.
 
     Args:
         subject: String. A later text on the same subject replaces an earlier one.
@@ -371,9 +375,22 @@ def warn_at_end(subject, text):
 
 
 def own_warnings():
-    """Returns the texts of `warn_at_end` with `{ranks}`, as lines about this rank alone."""
-    texts = (text for text in _warnings.values() if "{ranks}" in text)
-    return "".join(f"{each}\n".replace("{ranks}", "this rank, or every rank,") for each in texts)
+    """Returns the texts of `warn_at_end` as lines in which `{ranks}` is this rank alone."""
+    this_rank = f"rank {launched_process.rank()}"
+    return "".join(f"{each}\n".replace("{ranks}", this_rank) for each in _warnings.values() if each)
+
+
+def warn_at_sigterm():
+    """Makes the root print `own_warnings` before SIGTERM ends it."""
+    if launched_process.rank() == 0:
+        termination.act_before_sigterm(_print_own_warnings)
+
+
+def _print_own_warnings():
+    with contextlib.suppress(Exception):  # a step may be under way
+        _guard.note()
+    with contextlib.suppress(OSError):  # standard error may be closed
+        os.write(2, own_warnings().encode())  # the script may be writing to `sys.stderr`
 
 
 def pass_warnings_on():

@@ -44,6 +44,9 @@ class Scope:
     def __exit__(self, *error):
         _active.remove(self)
 
+    def note(self):
+        """Records what the end of the job should warn of."""
+
 
 class Call(Scope):
     """A call of the user outside of `fit`, which contains collectives that the user did not call.
@@ -187,4 +190,10 @@ def require_all_ranks(what):
         )
 
 
-world.set_guard(world.Guard(called, require_all_ranks, forget_calls, exchange))
+def note():
+    """Calls `note` of all active scopes."""
+    for scope in active(Scope):
+        scope.note()
+
+
+world.set_guard(world.Guard(called, require_all_ranks, forget_calls, exchange, note))

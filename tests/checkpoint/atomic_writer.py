@@ -39,9 +39,8 @@ def content(path):
 
 def write(atomic, kind, path, number, pieces):
     """Writes what holds a number."""
-    if kind in ("file", "shared file"):
-        write_file = atomic.write_file if kind == "file" else atomic.write_entries
-        write_file(path, lambda temporary: fill(temporary, number, pieces))
+    if kind == "file":
+        atomic.write_entries(path, lambda temporary: fill(temporary, number, pieces))
         return
 
     def fill_both(folder):
@@ -53,7 +52,7 @@ def write(atomic, kind, path, number, pieces):
 
 def read(atomic, kind, path):
     """The number of the last whole state, after what follows a restart; 0 if there is none."""
-    if kind in ("file", "shared file"):
+    if kind == "file":
         atomic.remove_leftovers(path)
         return content(path) if os.path.exists(path) else 0
     states = atomic.Generations(path, keep=1 if kind == "directory" else 2)

@@ -358,19 +358,19 @@ def check_files_of_all_kinds(folder):
         for name in names
     ]
     keras.utils.set_random_seed(RANK)
-    model, write = new_model(), atomic_files.write_file
+    model, write = new_model(), atomic_files.write_entries
 
     def write_slowly(*arguments):
         time.sleep(0.3)
         write(*arguments)
 
-    atomic_files.write_file = write_slowly
+    atomic_files.write_entries = write_slowly
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Keras's words on the format `.h5`
             fit(model, *checkpoints, AtItsEnd(), epochs=1)
     finally:
-        atomic_files.write_file = write
+        atomic_files.write_entries = write
     COMM.Barrier()
     assert sorted(folder.glob("sub/*")) == sorted(paths) and not list(folder.glob("sub/.*"))
     want = model.predict(data()[0], verbose=0)

@@ -18,12 +18,11 @@ import pytest
 from easyddl.checkpoint import atomic_files
 
 WRITER = pathlib.Path(__file__).with_name("atomic_writer.py")
-KINDS = ["file", "shared file", "directory", "double"]
-WRITE = {"file": "write_file", "shared file": "write_entries"}
+KINDS = ["file", "directory", "double"]
 
 
 def path_of(kind, folder):
-    return str(folder / ("model.keras" if kind in WRITE else "backup"))
+    return str(folder / ("model.keras" if kind == "file" else "backup"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -60,9 +59,8 @@ def test_an_error_leaves_what_was_there(tmp_path):
         (tmp_path / kind).mkdir()
         atomic_writer.write(atomic_files, kind, path, 1, pieces=1)
         with pytest.raises(OSError, match="no space"):
-            if kind in WRITE:
-                write_file = getattr(atomic_files, WRITE[kind])
-                write_file(path, lambda temporary: fail(pathlib.Path(temporary)))
+            if kind == "file":
+                atomic_files.write_entries(path, lambda temporary: fail(pathlib.Path(temporary)))
             else:
                 atomic_files.Generations(path).add(fail)
         assert_no_leftovers(tmp_path)
@@ -292,7 +290,7 @@ def test_a_new_file_keeps_owner_permissions_and_attributes(tmp_path):
         os.setxattr(path, "user.note", b"mine")
     os.utime(path, (0, 0))
     before, attributes = path.stat(), os.listxattr(path)
-    atomic_writer.write(atomic_files, "shared file", str(path), 1, pieces=1)
+    atomic_writer.write(atomic_files, "file", str(path), 1, pieces=1)
     after = path.stat()
     assert atomic_writer.content(path) == 1
     assert after.st_ino != before.st_ino and after.st_mtime > 0
@@ -320,7 +318,7 @@ def test_links_and_files_in_a_directory_keep_what_they_are(tmp_path):
 
 def without_rights(path):
     """Runs the writer as a user without the rights of root."""
-    line = [sys.executable, "-S", "-E", str(WRITER), "shared file", path, "999"]
+    line = [sys.executable, "-S", "-E", str(WRITER), "file", path, "999"]
     if os.getuid() == 0:
         if not shutil.which("setpriv"):
             pytest.skip("needs setpriv, because root may write everywhere")
@@ -360,10 +358,10 @@ def test_paths_that_a_plain_write_refuses(tmp_path):
         ("m" * 256, errno.ENAMETOOLONG),
     ):
         with pytest.raises(OSError) as raised:
-            atomic_writer.write(atomic_files, "shared file", str(tmp_path / name), 1, pieces=1)
+            atomic_writer.write(atomic_files, "file", str(tmp_path / name), 1, pieces=1)
         assert raised.value.errno == number
     assert os.listdir(tmp_path) == ["loop.keras"]
-    atomic_writer.write(atomic_files, "shared file", str(tmp_path / ("m" * 255)), 1, pieces=1)
+    atomic_writer.write(atomic_files, "file", str(tmp_path / ("m" * 255)), 1, pieces=1)
     assert_no_leftovers(tmp_path)
 
 

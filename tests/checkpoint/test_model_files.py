@@ -88,7 +88,7 @@ def test_what_is_no_local_path_is_left_to_keras(path, ranks):
 
 
 def test_what_is_written_atomically_already(tmp_path, files, ranks):
-    atomic_files.write_file(str(tmp_path / "m.keras"), lambda path: files.save("model", path))
+    atomic_files.write_entries(str(tmp_path / "m.keras"), lambda path: files.save("model", path))
     (written,) = (path for _, path, _ in files.written)
     assert os.path.dirname(os.path.dirname(written)) == str(tmp_path)  # one temporary directory
     assert (tmp_path / "m.keras").read_text() == "model"

@@ -88,11 +88,16 @@ def test_a_forked_child_ignores_the_signals_until_watching_ends():
     assert watched.received == 0
 
 
-def test_a_second_request_ends_the_process():
+@pytest.mark.parametrize(
+    ("before", "printed"),
+    [("", b""), ("termination.act_before_sigterm(lambda: print('acts', flush=True))\n", b"acts\n")],
+)
+def test_a_second_request_ends_the_process(before, printed):
     code = (
         "import os, signal\n"
         "from easyddl.runtime import termination\n"
         "termination.ONE_REQUEST = 0\n"
+        f"{before}"
         "watched = termination.TerminationSignals([signal.SIGTERM])\n"
         "watched.watch()\n"
         "os.kill(os.getpid(), signal.SIGTERM)\n"
@@ -101,4 +106,4 @@ def test_a_second_request_ends_the_process():
         "print('never', flush=True)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, timeout=120)
-    assert (done.returncode, done.stdout) == (-signal.SIGTERM, b"goes on\n")
+    assert (done.returncode, done.stdout) == (-signal.SIGTERM, b"goes on\n" + printed)

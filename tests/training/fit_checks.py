@@ -641,6 +641,22 @@ def check_run_eagerly_and_several_steps_per_execution():
         assert_replicas_are_equal(model)
 
 
+def check_a_layer_that_only_runs_eagerly():
+    if BACKEND != "tensorflow":
+        return  # elsewhere Keras itself traces the layer
+
+    class Scores(keras.layers.Layer):
+        def call(self, x):
+            self.latest = keras.ops.convert_to_numpy(x)
+            return x
+
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((4,)), Scores(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", run_eagerly=True)
+    fit(model)
+    assert_replicas_are_equal(model)
+
+
 def check_an_embedding():
     keras.utils.set_random_seed(RANK)
     model = keras.Sequential([keras.layers.Embedding(20, 4), keras.layers.Flatten(),

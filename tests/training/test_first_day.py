@@ -47,7 +47,14 @@ MISTAKES = {
     "the_callbacks_are_forgotten_and_the_fit_is_interrupted": (
         ", callbacks=callbacks",
         ", callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: 1 / 0)]",
-        "this rank, or every rank, trained alone. Pass callbacks=[ddl.DDLCallback(), ..., ",
+        "model.fit() took steps without reducing gradients: rank ",
+        False,
+    ),
+    "the_callbacks_are_forgotten_and_a_time_limit_ends_the_fit": (
+        ", callbacks=callbacks",
+        ", callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: ddl.is_root()"
+        " and __import__('signal').raise_signal(15))]",
+        "model.fit() took steps without reducing gradients: rank 0 trained alone",
         False,
     ),
     "the_last_callback_is_forgotten": (
@@ -174,6 +181,7 @@ MISTAKES = {
 GATE = (
     "none",
     "the_callbacks_are_forgotten",
+    "the_callbacks_are_forgotten_and_a_time_limit_ends_the_fit",
     "random_data_without_a_seed",
     "a_layer_is_adapted_to_a_shard",
     "the_model_is_saved_on_all_ranks",

@@ -58,9 +58,15 @@ class TensorFlowTrainer(Backend):
 
         A custom `train_step` decides how the model is called: it may pass several inputs one by
         one, or never call the model itself. So that step is traced, unless it runs eagerly.
+        A layer that reads values, such as scores for a plot, can only run eagerly.
         """
         if not _has_own_step(model):
-            return super().build(model, spec)
+            try:
+                return super().build(model, spec)
+            except RuntimeError:  # Keras's error of a layer that cannot be traced
+                if model.run_eagerly:
+                    return False
+                raise
         if model.run_eagerly:
             return False
         _trace(model, spec)

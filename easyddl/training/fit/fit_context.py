@@ -13,12 +13,18 @@ from easyddl.collectives import objects
 from easyddl.collectives.variables import checksum, value_of
 from easyddl.compat import keras_trainer, patches, user_code
 from easyddl.data import global_random, set_epoch
+from easyddl.hosts import launched_process
 from easyddl.reducer import gradient_reducer
 from easyddl.runtime import notices, world
 from easyddl.steps import context
 from easyddl.training.agreement import fit_inputs
 from easyddl.training.fit import array_order, callback_order, epoch_data, step_ends, structures
 from easyddl.training.state import lost_variables, preserved_state
+
+_TRAINED_ALONE = (
+    "easyddl: warning: model.fit() took steps without reducing gradients: {ranks} trained "
+    "alone. Pass callbacks=[ddl.DDLCallback(), ..., ddl.DDLGlobalVariablesCallback()] to fit."
+)
 
 # The seconds after an error of this rank in which a step in progress may still end.
 _PATIENCE = 5.0
@@ -329,7 +335,13 @@ class FitContext(context.Context):
             return bool(self.model.trainable_weights)
         return self._first_weights != _sampled_weights(self.model)
 
-    def has_trained_alone(self):
+    def note(self):
+        """Warns at the end of the job if this rank has trained alone in this fit."""
+        is_alone = launched_process.is_rank_of_several() and self.step is None
+        if is_alone and self._has_trained_alone():
+            world.warn_at_end("fit", _TRAINED_ALONE)
+
+    def _has_trained_alone(self):
         """Returns whether the optimizer has applied gradients although none were reduced."""
         if self.has_lost_variables or _reduced_steps() != self._reduced_before:
             return False

@@ -22,11 +22,6 @@ from easyddl.training.fit.fit_context import FitContext
 from easyddl.training.metrics.evaluation import EvaluationContext
 from easyddl.training.step import optimizer_hook
 
-_TRAINED_ALONE = (
-    "easyddl: warning: model.fit() took steps without reducing gradients: {ranks} trained "
-    "alone. Pass callbacks=[ddl.DDLCallback(), ..., ddl.DDLGlobalVariablesCallback()] to fit."
-)
-
 
 def _attach(callbacks, model, **params):
     """Calls `set_model` and `set_params` of easyddl's callbacks in a user's `CallbackList`.
@@ -72,7 +67,9 @@ def _fit(original):
             _warn_if_backend_is_another()
         is_shared = is_ours and world.size() > 1
         with FitContext(self, arguments) as active:
-            active.at_end.callback(_note_if_alone, active)
+            if not is_ours and launched_process.is_rank_of_several():
+                world.warn_at_sigterm()
+            active.at_end.callback(active.note)
             if is_shared:
                 active.exchange = fit_exchange.open_communicators(active.called)
                 arguments = active.arguments = validation_split.to_rank_fraction(arguments)
@@ -139,9 +136,3 @@ def _warn_if_backend_is_another():
             "Keras, TensorFlow, or a name of easyddl that needs Keras, as in `from easyddl import "
             "split_data`.",
         )
-
-
-def _note_if_alone(fit):
-    is_alone = launched_process.is_rank_of_several() and fit.step is None
-    if is_alone and fit.has_trained_alone():
-        world.warn_at_end("fit", _TRAINED_ALONE)

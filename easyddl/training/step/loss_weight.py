@@ -196,12 +196,12 @@ def _selects_values(loss, y_true, y_pred):
     """
     if loss not in _selects:
         code = type(loss), getattr(loss, "fn", type(loss))
+        if all(map(user_code.is_of_keras, code)):
+            return False
         arguments = keras.tree.map_structure(
             lambda x: ops.convert_to_tensor(x, dtype=loss.dtype), (y_true, y_pred)
         )
-        _selects[loss] = not all(map(user_code.is_of_keras, code)) and (
-            not backends.require().has_fixed_shape(loss.call, arguments)
-        )
+        _selects[loss] = not backends.require().has_fixed_shape(loss.call, arguments)
     return _selects[loss]
 
 

@@ -66,6 +66,7 @@ class _UpdatesAlone:
             since = ", after it last averaged the weights" if self._have_averaged else ""
             text = _TEXT.format(what=what, since=since, advice=advice)
             world.warn_at_end("update", text)
+            world.warn_at_sigterm()
 
     def _end(self):
         """Withdraws the warning: the script has averaged the weights."""
