@@ -82,7 +82,6 @@ def plan(graph, hosts, size):
 
 def _rules(graph, nest, listed, size):
     """Returns the best algorithms of a nest for all sizes, of which `size` is one."""
-
     of_engine = functools.partial(cost.engine_algorithm, members=len(listed))
     best_levels = cost.best_levels_by_size(graph, nest)
     as_listed = functools.cache(lambda name: cost.level_line(graph, listed, 0, name))
