@@ -9,6 +9,7 @@ host, with its message or its last lines. The exit status is that of this rank.
 
 import argparse
 import os
+import re
 import shlex
 import sys
 
@@ -176,7 +177,7 @@ def _request(options):
 
 def _require_script(program, size):
     """Raises an error if ranks other than rank 0 would read an empty script and end."""
-    is_python = os.path.basename(program[0]).startswith("python")
+    is_python = re.fullmatch(r"python[\d.]*", os.path.basename(program[0]))
     if is_python and program[1:] in ([], ["-"]) and size > 1:
         raise ValueError(
             "Python would read the script from standard input, which only rank 0 gets. Pass a file "
