@@ -42,7 +42,8 @@ def act_before_sigterm(act):
     """Calls a function before SIGTERM ends this process, unless the script handles the signal.
 
     The process ends by the signal as it would without the function. Forked children do not call
-    it. Outside of the main thread, which alone can set handlers, this does nothing.
+    it. Outside of the main thread, which alone can set handlers, this does nothing. While the main
+    thread is in a call into C, such as `MPI.COMM_WORLD.Barrier`, the signal waits for its end.
 
     Args:
         act: Function without arguments. It may interrupt any code of the main thread.
