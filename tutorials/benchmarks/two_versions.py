@@ -1,6 +1,6 @@
 """Compares easyddl with another version of it: allreduces, steps, and the start of a fit.
 
-    git worktree add ../other COMMIT    # and build it in place, as ext/CMakeLists.txt says
+    git worktree add ../other COMMIT    # and build it in place, as contribute.md says
     python tutorials/benchmarks/two_versions.py ../other
     python tutorials/benchmarks/two_versions.py ../other --only fit --model resnet50 --ranks 4
 
