@@ -338,10 +338,10 @@ class FitContext(context.Context):
     def note(self):
         """Warns at the end of the job if this rank has trained alone in this fit."""
         is_alone = launched_process.is_rank_of_several() and self.step is None
-        if is_alone and self._has_trained_alone():
+        if is_alone and self.has_trained_alone():
             world.warn_at_end("fit", _TRAINED_ALONE)
 
-    def _has_trained_alone(self):
+    def has_trained_alone(self):
         """Returns whether the optimizer has applied gradients although none were reduced."""
         if self.has_lost_variables or _reduced_steps() != self._reduced_before:
             return False
