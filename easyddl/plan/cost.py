@@ -391,11 +391,6 @@ def _least(nest, size, seconds):
     return found
 
 
-def best_algorithms(graph, nest, size):
-    """Returns the algorithm of each level that takes the least time."""
-    return tuple(name for _, name in best_levels(graph, nest, size))
-
-
 def allreduce(graph, nest, size, algorithms=None):
     """Returns the `Cost` of an allreduce.
 
