@@ -3,6 +3,7 @@
 import concurrent.futures
 import contextlib
 import dataclasses
+import itertools
 import socket
 import time
 
@@ -70,7 +71,7 @@ def examine(hosts, options, seconds=60.0, progress=lambda text: None, racks=None
     """
     begin = time.monotonic()
     with _examination(hosts, options, progress) as examination:
-        results = examination.run(seconds, racks, slots or [None] * len(hosts or [None]))
+        results = examination.run(seconds, racks, slots or itertools.repeat(None))
     results.seconds = time.monotonic() - begin
     return results
 
@@ -125,7 +126,7 @@ class _Examination:
         """Examines the hosts, and returns `Results`."""
         results, findings = self._results, self._results.findings
         names = self._begin()
-        for host, given in zip(results.hosts, slots, strict=True):
+        for host, given in zip(results.hosts, slots, strict=False):
             if host in results.facts:
                 there = results.facts[host]["hardware"]
                 results.ranks[host] = given or len(there["gpus"]) or there["usable_cores"]

@@ -84,8 +84,11 @@ def _launchers():
         List of strings. Each contains the process id, and the start time, because process ids are
         reused.
     """
-    found = (each for each in processes.ancestors() if each.name in _PROGRAMS)
-    return [f"{each.id}:{each.start}" for each in found]
+    return [f"{each.id}:{each.start}" for each in _launcher_processes()]
+
+
+def _launcher_processes():
+    return (each for each in processes.ancestors() if each.name in _PROGRAMS)
 
 
 def nearest():
@@ -105,7 +108,7 @@ def siblings():
         Dictionary with arguments of `_core.StartupMonitor`; empty if their launcher is unknown.
     """
     launcher = launchers.of_rank()
-    parent = next((each for each in processes.ancestors() if each.name in _PROGRAMS), None)
+    parent = next(_launcher_processes(), None)
     if launcher is None or not launcher.is_mpirun or parent is None:
         return {}
     count = os.environ.get(launcher.local_size, "")

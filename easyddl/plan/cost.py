@@ -309,86 +309,59 @@ def _together(sequences):
 
 
 def round_loads(graph, flows):
-    """Returns the longest latency of a round, and the bytes of each link."""
-    loads, latency = collections.defaultdict(float), 0.0
+    """Returns the longest latency of a round, and what each link carries.
+
+    Returns:
+        Tuple of a float, and two dicts by link: what its messages cost their senders, in bytes, and
+        the bytes of data.
+    """
+    messages, loads = collections.Counter(), collections.Counter()
+    latency = 0.0
     for source, target, size in flows:
         route = graph.route(source, target)
         latency = max(latency, route.latency)
         for link, share in route.links:
-            # The sender pays for the message.
-            loads[link] += share * (size + MESSAGE_BYTES if link[0] == source else size)
-    return latency, dict(loads)
+            loads[link] += share * size
+            if link[0] == source:
+                messages[link] += share * MESSAGE_BYTES
+    return latency, messages, loads
 
 
-def round_seconds(graph, flows):
-    """Returns the time of a round: the longest latency, plus the time of the fullest link."""
-    latency, loads = round_loads(graph, flows)
-    return latency + max((load / graph.rates[link] for link, load in loads.items()), default=0.0)
+def round_line(graph, flows):
+    """Returns the time of a round as a function of the factor by which its data grow.
 
-
-def seconds_of(graph, rounds):
-    """Returns the time of rounds, one after the other."""
-    return sum(count * round_seconds(graph, flows) for count, flows in rounds)
-
-
-def level_seconds(graph, nest, level, size, algorithm):
-    """Returns the time of a level if all its groups use an algorithm."""
-    rounds, _ = level_rounds(nest, level, size, lambda *_: algorithm)
-    return seconds_of(graph, rounds)
+    It is the longest latency, plus the time of the fullest link: the greatest of some straight
+    lines.
+    """
+    latency, messages, loads = round_loads(graph, flows)
+    rates = graph.rates
+    lines = {(messages[link] / rates[link], load / rates[link]) for link, load in loads.items()}
+    return lambda factor: latency + max((at + slope * factor for at, slope in lines), default=0.0)
 
 
 def level_line(graph, nest, level, algorithm):
-    """Returns the time of a level as a function of the bytes to reduce.
-
-    The time of a round is the greatest of some straight lines, one for each link. So the flows of a
-    large network are looked at for two sizes only, however many sizes are compared.
-    """
-    far = 1 << 30
-
-    def rounds(size):
-        return level_rounds(nest, level, size, lambda *_: algorithm)[0]
-
-    lines = []
-    for (count, few), (_, many) in zip(rounds(0), rounds(far), strict=True):
-        (latency, fixed), (_, full) = (round_loads(graph, flows) for flows in (few, many))
-        slopes = {
-            (fixed[link] / graph.rates[link], (full[link] - fixed[link]) / far / graph.rates[link])
-            for link in full
-        }
-        lines.append((count, latency, slopes))
-    return lambda size: sum(
-        count * (latency + max((at + slope * size for at, slope in slopes), default=0.0))
-        for count, latency, slopes in lines
-    )
+    """Returns the time of a level as a function of the bytes; all its groups use an algorithm."""
+    rounds, _ = level_rounds(nest, level, 1, lambda *_: algorithm)
+    lines = [(count, round_line(graph, flows)) for count, flows in rounds]
+    return lambda size: sum(count * line(size) for count, line in lines)
 
 
-def best_levels(graph, nest, size):
-    """Returns the least time of each level, and the algorithm that takes it.
+def best_levels(graph, nest):
+    """Returns a function of the bytes: the least time of each level, and the algorithm for it.
 
     The levels follow one another, and what one sends does not depend on the algorithm of another.
     """
-    return _least(nest, size, lambda level, name: level_seconds(graph, nest, level, size, name))
-
-
-def best_levels_by_size(graph, nest):
-    """Returns `best_levels` as a function of the size."""
-    line = functools.cache(lambda level, name: level_line(graph, nest, level, name))
-    return lambda size: _least(nest, size, lambda level, name: line(level, name)(size))
-
-
-def _least(nest, size, seconds):
+    line = functools.cache(functools.partial(level_line, graph, nest))
     owners, last = owners_of(nest), depth(nest) - 1
-    found = []
-    for level in range(depth(nest)):
-        names = candidates(
-            [len(group) for group in groups_at(nest, level)],
-            owners[level],
-            level == last,
-            size / math.prod(owners[:level]),
-        )
-        timed = [(seconds(level, name), name) for name in names]
-        found.append(min(timed, key=operator.itemgetter(0)))
-    return found
+    members = [[len(group) for group in groups_at(nest, level)] for level in range(last + 1)]
+
+    def best(level, size):
+        shard = size / math.prod(owners[:level])
+        names = candidates(members[level], owners[level], level == last, shard)
+        timed = [(line(level, name)(size), name) for name in names]
+        return min(timed, key=operator.itemgetter(0))
+
+    return lambda size: [best(level, size) for level in range(last + 1)]
 
 
 def allreduce(graph, nest, size, algorithms=None):
@@ -409,8 +382,8 @@ def allreduce(graph, nest, size, algorithms=None):
     for level in range(depth(nest)):
         rounds, algorithm = level_rounds(nest, level, size, choose)
         used.append(algorithm)
-        seconds += seconds_of(graph, rounds)
         for count, flows in rounds:
+            seconds += count * round_line(graph, flows)(1)
             for source, target, bytes_ in flows:
                 for link, share in graph.route(source, target).links:
                     link_bytes[link] += count * share * bytes_

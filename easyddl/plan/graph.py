@@ -125,10 +125,6 @@ class Graph:
             self._distances[target] = distances
         return self._distances[target]
 
-    def latency(self, source, target):
-        """Returns the latency of the link between two neighbors, in seconds."""
-        return self._latencies[source, target]
-
     def switch_of(self, host):
         """Returns the neighbor of a host with the fastest link; without links, the host."""
         near = self.neighbors[host]

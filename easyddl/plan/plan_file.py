@@ -135,12 +135,13 @@ def _rules(file, levels):
         if bool(begin) != bool(rules) or (rules and begin <= rules[-1][0]):
             problem = "the first from must be 0, and each other greater than the one before"
             raise file.error("from", begin, problem, **place)
-        if not isinstance(algorithms, list) or any(
-            each not in (*cost.ALGORITHMS, *cost.FLAT) for each in algorithms
+        is_flat = algorithms == list(cost.FLAT)
+        if not isinstance(algorithms, list) or not (
+            is_flat or all(each in cost.ALGORITHMS for each in algorithms)
         ):
             problem = f"levels must be a list of {known}, or of flat alone"
             raise file.error("levels", algorithms, problem, **place)
-        if tuple(algorithms) != cost.FLAT and (len(algorithms) != levels or "flat" in algorithms):
+        if len(algorithms) != levels and not is_flat:
             problem = f"levels must name the algorithm of each of the {levels} level(s)"
             raise file.error("levels", algorithms, problem, **place)
         rules.append((begin, tuple(algorithms)))

@@ -83,8 +83,8 @@ def plan(graph, hosts, size):
 def _rules(graph, nest, listed, size):
     """Returns the best algorithms of a nest for all sizes, of which `size` is one."""
     of_engine = functools.partial(cost.engine_algorithm, members=len(listed))
-    best_levels = cost.best_levels_by_size(graph, nest)
-    as_listed = functools.cache(lambda name: cost.level_line(graph, listed, 0, name))
+    best_levels = cost.best_levels(graph, nest)
+    as_listed = functools.cache(functools.partial(cost.level_line, graph, listed, 0))
 
     @functools.cache
     def best(size):
@@ -123,7 +123,7 @@ def _changes(function, sizes, nearly):
 
 
 def _seconds(graph, nest, size):
-    return sum(seconds for seconds, _ in cost.best_levels(graph, nest, size))
+    return sum(seconds for seconds, _ in cost.best_levels(graph, nest)(size))
 
 
 # ---- groups
@@ -299,7 +299,8 @@ def _reordered(graph, nest, level, size, algorithm, group):
 def _arc(graph, senders, receivers, size):
     """Returns the latency of the messages between the lanes of two members, and their loads."""
     pairs = zip(senders, receivers, strict=True)
-    return cost.round_loads(graph, [(*pair, size) for pair in pairs])
+    latency, messages, loads = cost.round_loads(graph, [(*pair, size) for pair in pairs])
+    return latency, messages + loads
 
 
 def _halving_order(graph, group, lanes, size):
@@ -319,7 +320,7 @@ def _halving_order(graph, group, lanes, size):
             for lane in range(len(lanes[0]))
         ]
         return sum(
-            cost.round_seconds(graph, [flow for _, flows in rounds for flow in flows])
+            cost.round_line(graph, [flow for _, flows in rounds for flow in flows])(1)
             for rounds in zip(*sequences, strict=True)
         )
 

@@ -17,7 +17,7 @@ NEARLY = 1.05
 
 
 def seconds(graph, nest, size):
-    algorithms = [name for _, name in cost.best_levels(graph, nest, size)]
+    algorithms = [name for _, name in cost.best_levels(graph, nest)(size)]
     return cost.allreduce(graph, nest, size, algorithms).seconds
 
 
@@ -86,11 +86,11 @@ def test_the_order_of_a_ring_is_nearly_the_best(name):
     order = planner._two_opt(graph, [[host] for host in shuffled], size / len(hosts))
     assert order[0] == 0 and sorted(order) == list(range(len(hosts)))
     least = min(
-        cost.level_seconds(graph, (shuffled[0], *rest), 0, size, "ring")
+        cost.level_line(graph, (shuffled[0], *rest), 0, "ring")(size)
         for rest in itertools.permutations(shuffled[1:])
         if len(hosts) < 7 or rest[0] < rest[-1]  # either direction costs the same
     )
-    found = cost.level_seconds(graph, tuple(shuffled[i] for i in order), 0, size, "ring")
+    found = cost.level_line(graph, tuple(shuffled[i] for i in order), 0, "ring")(size)
     assert found <= least * NEARLY
 
 
@@ -132,6 +132,16 @@ def test_racks_of_cho():
     planned = found.allreduce(graph, 1e8).seconds
     ring = cost.allreduce(graph, tuple(order), 1e8, ["ring"]).seconds
     assert planned < ring / 1.5
+
+
+@pytest.mark.parametrize("size", [10, 5e4, 1e6, 7e8, 1e11])
+def test_the_rules_have_the_best_algorithms_of_a_size(size):
+    hosts, links = topologies.LARGE["racks of Cho"]
+    graph = graph_of(hosts, links)
+    found = planner.plan(graph, hosts, size)
+    listed = cost.allreduce(graph, tuple(hosts), size).seconds
+    least = min(listed, seconds(graph, found.nest, size))
+    assert found.allreduce(graph, size).seconds == pytest.approx(least, rel=1e-9)
 
 
 @pytest.mark.parametrize("name", topologies.SMALL)
