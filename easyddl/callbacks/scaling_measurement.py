@@ -1,8 +1,11 @@
 """Measures the steps of a fit for `easyddl scaling`, and then ends the job."""
 
 import functools
+import math
 import os
 import time
+
+import numpy as np
 
 from easyddl import backends
 from easyddl.callbacks import hooks
@@ -95,28 +98,34 @@ class ScalingMeasurement(FitEvents):
 
     def after_fit(self, fit):
         """Reports the steps of a fit that has ended by itself."""
-        self._report(objects.allgather_object(self._recorder.steps), None)
+        self._report(fit.model, objects.allgather_object(self._recorder.steps), None)
 
     def _finish(self, fit, ranks):
         with world.activity("reading batches for easyddl scaling"):
             reading = fit.data.seconds_per_batch(
                 fit.model, self._batches, sum(step.seconds for step in ranks[world.rank()])
             )
-        self._report(ranks, reading)
+        self._report(fit.model, ranks, reading)
         raise SystemExit(0)
 
-    def _report(self, ranks, reading):
+    def _report(self, model, ranks, reading):
         """Prints the measurement on the root. Collective."""
         readings = objects.allgather_object(reading)
         measured = {
             **combine(ranks, self._batches),
             "reading_seconds": None if None in readings else sum(readings) / len(readings),
+            "gradient_bytes": _gradient_bytes(model),
             "threads": min(objects.allgather_object(_threads())),
             "hosts": _hosts(),
         }
         if world.is_root():
             # Do not use `sys.stderr`, which the script may have replaced.
             os.write(2, measurement_request.answer(measured).encode())
+
+
+def _gradient_bytes(model):
+    variables = model.trainable_variables
+    return sum(math.prod(each.shape) * np.dtype(each.dtype).itemsize for each in variables)
 
 
 def _threads():

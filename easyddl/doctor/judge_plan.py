@@ -4,7 +4,6 @@ from easyddl.doctor.finding import warning
 from easyddl.plan import cost, measured_network, planner
 
 _SIZE = 16e6  # bytes of the allreduce for which times are compared
-_GAIN = 1.1
 _MEASURED = 3  # hosts below which there is nothing to plan
 
 
@@ -40,7 +39,7 @@ def gain(survey, racks):
     planned = planner.plan(found.graph, survey.hosts, _SIZE)
     best = planned.allreduce(found.graph, _SIZE)
     given = cost.allreduce(found.graph, _nest(survey.hosts, racks), _SIZE)
-    if given.seconds < _GAIN * best.seconds:
+    if best.seconds > (1 - planner.LEAST_GAIN) * given.seconds:
         return []
     groups = "; ".join(map(str, found.groups)) or "The links of the hosts differ"
     return [

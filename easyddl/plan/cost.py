@@ -6,8 +6,9 @@ flows share). The rounds are those of the engine, `ext/algorithms/inter_host_alg
 members and N bytes, with a the latency and b the time of a byte where members share no link
 (Thakur, Rabenseifner and Gropp, 2005; Patarasuk and Yuan, 2009, for the ring):
 
-- whole: a + (n-1) N b
-- direct: 2 a + 2 (n-1)/n N b
+- whole: a + (n-1) u N b
+- direct: 2 a + 2 (n-1)/n u N b, with u = 1 + 0.08 (n-2), because the n-1 connections of a member
+  share its link unevenly
 - halving: 2 log2(n) a + 2 (n-1)/n N b, and 2 (a + N b) if n is not a power of two, with the powers
   of two within n
 - ring: 2 (n-1) a + 2 (n-1)/n N b
@@ -28,6 +29,7 @@ import operator
 # The constants of ext/algorithms/inter_host_algorithm.cpp.
 LATENCY_BYTES = 32 << 10  # the latency of a message, in bytes that a link carries in the same time
 MESSAGE_BYTES = 2 << 10  # what a message costs its sender, in such bytes
+UNEVENNESS = 0.08  # by how much bytes take longer for each further receiver of their sender
 MOST_SENDERS = 8
 FIRST_WINDOW = 14 << 10  # the bytes that a sender may send before the first acknowledgement
 
@@ -117,12 +119,18 @@ def _costs(size, members):
     n, others, message = members, members - 1, LATENCY_BYTES + MESSAGE_BYTES
     power = _power_within(n)
     fold = 0 if power == n else 2 * (message + size)
+    uneven = _unevenness(others)
     return {
-        "whole": LATENCY_BYTES + others * (MESSAGE_BYTES + size),
-        "direct": 2 * (LATENCY_BYTES + others * (MESSAGE_BYTES + size / n)),
+        "whole": LATENCY_BYTES + others * (MESSAGE_BYTES + uneven * size),
+        "direct": 2 * (LATENCY_BYTES + others * (MESSAGE_BYTES + uneven * size / n)),
         "halving": 2 * (math.log2(power) * message + others / n * size) + fold,
         "ring": 2 * others * (message + size / n),
     }
+
+
+def _unevenness(receivers):
+    """Returns the factor on the time of the bytes of a sender to several receivers at once."""
+    return 1 + UNEVENNESS * (receivers - 1)
 
 
 def leaves_shards(algorithm, members, owners):
@@ -193,7 +201,7 @@ def _power_within(n):
     return 1 << (n.bit_length() - 1)
 
 
-def phases(algorithm, members, owners, size):
+def phases(algorithm, members, owners, size, is_last=True):
     """Returns the rounds of an algorithm: those of the reduce-scatter and those of the all-gather.
 
     Args:
@@ -201,6 +209,8 @@ def phases(algorithm, members, owners, size):
         members: List of strings, hosts.
         owners: Integer. How many of the first members own a shard.
         size: Number. Bytes.
+        is_last: Boolean. Whether no other level continues with the shards: `halving` then sends the
+            most to the nearest members.
 
     Returns:
         Pair of lists. A round is a pair: how often it is repeated, and its flows, each a tuple of
@@ -208,7 +218,9 @@ def phases(algorithm, members, owners, size):
     """
     if len(members) == 1:
         return [], []
-    return _ROUNDS[algorithm](members, owners, size)
+    if algorithm == "halving":
+        return _halving(members, size, is_last)
+    return {"whole": _whole, "direct": _direct, "ring": _ring}[algorithm](members, owners, size)
 
 
 def _whole(members, owners, size):
@@ -244,20 +256,16 @@ def _ring(members, owners, size):
     return rounds(1), rounds(0)
 
 
-def _halving(members, owners, size):
+def _halving(members, size, is_last):
     power = _power_within(len(members))
     beyond = list(zip(members[power:], members, strict=False))
-    reduce, half, part = [], power // 2, size / 2
-    if beyond:
-        reduce.append((1, [(a, b, size) for a, b in beyond]))
-    while half:
-        reduce.append((1, [(members[i], members[i ^ half], part) for i in range(power)]))
-        half, part = half // 2, part / 2
+    reduce = [(1, [(a, b, size) for a, b in beyond])] if beyond else []
+    distances = [power >> number for number in range(1, power.bit_length())]
+    for number, distance in enumerate(reversed(distances) if is_last else distances, 1):
+        pairs = [(members[i], members[i ^ distance]) for i in range(power)]
+        reduce.append((1, [(a, b, size / 2**number) for a, b in pairs]))
     back = [(1, [(b, a, bytes_) for a, b, bytes_ in flows]) for _, flows in reversed(reduce)]
     return reduce, back
-
-
-_ROUNDS = {"whole": _whole, "direct": _direct, "halving": _halving, "ring": _ring}
 
 
 # ---- time
@@ -286,7 +294,7 @@ def level_rounds(nest, level, size, choose):
         used[n] = algorithm
         lanes = [lanes_of(child, owners) for child in group]
         all_phases += [
-            phases(algorithm, members, kept, shard) for members in zip(*lanes, strict=True)
+            phases(algorithm, members, kept, shard, is_last) for members in zip(*lanes, strict=True)
         ]
     reduce, gather = zip(*all_phases, strict=True)
     return _together(reduce) + _together(gather), used[max(used)]
@@ -316,12 +324,14 @@ def round_loads(graph, flows):
         the bytes of data.
     """
     messages, loads = collections.Counter(), collections.Counter()
+    receivers = collections.Counter(source for source, _, _ in flows)
     latency = 0.0
     for source, target, size in flows:
         route = graph.route(source, target)
         latency = max(latency, route.latency)
+        load = size * _unevenness(receivers[source])
         for link, share in route.links:
-            loads[link] += share * size
+            loads[link] += share * load
             if link[0] == source:
                 messages[link] += share * MESSAGE_BYTES
     return latency, messages, loads

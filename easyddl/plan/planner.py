@@ -20,6 +20,7 @@ _MOST_MOVED = 16  # hosts of which each is moved to other groups
 _MOST_MESSAGES = 20_000  # of the reduce-scatter of a ring whose rounds differ
 _TRIED_TURNS = 50_000  # flows that 2-opt may look at, for a group
 _TOLERANCE = 1e-9
+LEAST_GAIN = 0.1  # of a plan over the hosts as listed: the computed times are not more exact
 
 # The sizes between which the rules of a plan may change: 256 B to 1 GiB.
 _SIZES = tuple(2**exponent for exponent in range(8, 31))
@@ -73,11 +74,11 @@ def plan(graph, hosts, size):
     if is_small:
         kept = list(dict.fromkeys(_moved(nest, seconds) for nest in kept))
     ordered = [_ordered(graph, nest, size, seconds) for nest in kept]
-    best = tuple(hosts)
-    for nest in sorted(ordered, key=cost.depth):
-        if seconds(nest) < seconds(best) * (1 - _TOLERANCE):
-            best = nest
-    return Plan(best, _rules(graph, best, tuple(hosts), size), tuple(hosts))
+    listed = tuple(hosts)
+    best = min(sorted(ordered, key=cost.depth), key=seconds)
+    if seconds(best) > seconds(listed) * (1 - LEAST_GAIN):
+        best = listed
+    return Plan(best, _rules(graph, best, listed, size), listed)
 
 
 def _rules(graph, nest, listed, size):
@@ -290,7 +291,7 @@ def _reordered(graph, nest, level, size, algorithm, group):
         return group
     lanes = [cost.lanes_of(child, owners) for child in group]
     if algorithm == "halving":
-        order = _halving_order(graph, group, lanes, shard)
+        order = _halving_order(graph, lanes, shard, is_last)
     else:
         order = _two_opt(graph, lanes, shard / kept)
     return tuple(group[index] for index in order)
@@ -303,20 +304,21 @@ def _arc(graph, senders, receivers, size):
     return latency, messages + loads
 
 
-def _halving_order(graph, group, lanes, size):
+def _halving_order(graph, lanes, size, is_last):
     """Returns the better of two orders for `halving`.
 
-    The largest messages are those between members that are half of the group apart. So an order
-    whose numbers have their bits reversed sends them to near members.
+    The largest messages are those between members that are half of the group apart, unless the
+    level is the last. So an order whose numbers have their bits reversed sends them to near
+    members.
     """
-    n = len(group)
+    n = len(lanes)
     power = 1 << (n.bit_length() - 1)
     bits = power.bit_length() - 1
     reverse = [int(f"{i:0{bits}b}"[::-1], 2) for i in range(power)]
 
     def price(order):
         sequences = [
-            cost.phases("halving", [lanes[index][lane] for index in order], n, size)[0]
+            cost.phases("halving", [lanes[index][lane] for index in order], n, size, is_last)[0]
             for lane in range(len(lanes[0]))
         ]
         return sum(

@@ -23,6 +23,10 @@ constexpr double kMessageBytes = 2 << 10;
 // TCP then waits for long (incast: Phanishayee et al., FAST 2008).
 constexpr int kMostSenders = 8;
 
+// By how much the bytes of a member take longer for each further member to which it sends at the
+// same time: connections share a link unevenly, and a round lasts as long as the slowest of them.
+constexpr double kUnevenness = 0.08;
+
 // What a sender may send before the first acknowledgement: ten segments (RFC 6928).
 constexpr double kFirstWindow = 14 << 10;
 
@@ -37,6 +41,13 @@ int largest_power_within(int n) {
   return power;
 }
 
+// Returns a number below a power of two with its bits in reverse order.
+int reversed_bits(int number, int power) {
+  int reversed = 0;
+  for (int bit = 1; bit < power; bit *= 2) reversed = 2 * reversed + ((number & bit) != 0 ? 1 : 0);
+  return reversed;
+}
+
 double rounds_of_halving(int members) {
   double rounds = 0;
   for (int power = largest_power_within(members); power > 1; power /= 2) ++rounds;
@@ -45,11 +56,12 @@ double rounds_of_halving(int members) {
 
 double cost(InterHostAlgorithm algorithm, double bytes, int members) {
   const double n = members, others = n - 1, round = kLatencyBytes + kMessageBytes;
+  const double uneven = 1 + kUnevenness * (others - 1);  // if a member sends to all others at once
   switch (algorithm) {
     case InterHostAlgorithm::whole:
-      return kLatencyBytes + others * (kMessageBytes + bytes);
+      return kLatencyBytes + others * (kMessageBytes + uneven * bytes);
     case InterHostAlgorithm::direct:
-      return 2 * (kLatencyBytes + others * (kMessageBytes + bytes / n));
+      return 2 * (kLatencyBytes + others * (kMessageBytes + uneven * bytes / n));
     case InterHostAlgorithm::halving: {
       const double fold = largest_power_within(members) == members ? 0 : 2 * (round + bytes);
       return 2 * (rounds_of_halving(members) * round + others / n * bytes) + fold;
@@ -191,11 +203,16 @@ void gather_in_ring(const InterHostOperation& operation, Schedule& schedule) {
 }
 
 // Recursive halving and doubling (Thakur, Rabenseifner and Gropp, 2005). Members beyond the largest
-// power of two first send all their data to a partner, and receive the result at the end.
+// power of two first send all their data to a partner, and receive the result at the end. On the
+// last level the places have the ranks' bits in reverse order: half of the data goes to the next
+// rank, which is mostly near, and only a part to the far ones.
 class Halving {
  public:
   Halving(const InterHostOperation& operation, Schedule& schedule)
-      : operation_(operation), schedule_(schedule), power_(largest_power_within(operation.size)) {}
+      : operation_(operation),
+        schedule_(schedule),
+        power_(largest_power_within(operation.size)),
+        place_(other_number(operation.rank)) {}
 
   void add_reduce_scatter() const {
     const int partner = operation_.rank ^ power_;
@@ -204,9 +221,9 @@ class Halving {
     if (partner < operation_.size) receive_and_add(partner, {0, operation_.count}, {0, 0});
     int first = 0;
     for (int half = power_ / 2; half > 0; half /= 2) {
-      const bool upper = (operation_.rank & half) != 0;
+      const bool upper = (place_ & half) != 0;
       const int kept = upper ? first + half : first, given = upper ? first : first + half;
-      receive_and_add(operation_.rank ^ half, shards(kept, half), shards(given, half));
+      receive_and_add(other_number(place_ ^ half), shards(kept, half), shards(given, half));
       first = kept;
     }
   }
@@ -216,8 +233,8 @@ class Halving {
     if (operation_.rank >= power_)
       return send_and_receive(kGather, partner, {0, operation_.count}, {0, 0});
     for (int half = 1; half < power_; half *= 2) {
-      const int mine = operation_.rank / half * half;
-      send_and_receive(kGather, operation_.rank ^ half, shards(mine ^ half, half),
+      const int mine = place_ / half * half;
+      send_and_receive(kGather, other_number(place_ ^ half), shards(mine ^ half, half),
                        shards(mine, half));
     }
     if (partner < operation_.size)
@@ -225,6 +242,11 @@ class Halving {
   }
 
  private:
+  // Returns the place of a rank, or the rank at a place.
+  int other_number(int number) const {
+    return operation_.is_last ? reversed_bits(number, power_) : number;
+  }
+
   // Returns the range of `number` neighbouring shards, when the data is divided by the largest
   // power of two.
   Shard shards(int first, int number) const {
@@ -258,7 +280,7 @@ class Halving {
 
   InterHostOperation operation_;
   Schedule& schedule_;
-  int power_;
+  int power_, place_;
 };
 
 }  // namespace

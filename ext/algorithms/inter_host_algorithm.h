@@ -31,6 +31,7 @@ struct InterHostOperation {
   size_t count;
   DType dtype;  // the type of an accumulator
   Op op;
+  bool is_last = false;  // no other level continues with the owners' shards
 
   struct Shard {
     size_t begin, count;

@@ -54,8 +54,8 @@ void MpiLevel::plan_allreduce(Schedule& schedule, DType dtype, Op op, size_t all
 void MpiLevel::plan(const std::vector<Members>& levels, size_t level, Schedule& schedule,
                     uint8_t* data, size_t count, DType dtype, Op op, size_t all_bytes) {
   if (level == levels.size() || count == 0) return;
-  const InterHostOperation operation = levels[level].operation(data, count, dtype, op);
-  const bool is_last = level + 1 == levels.size();
+  InterHostOperation operation = levels[level].operation(data, count, dtype, op);
+  const bool is_last = operation.is_last = level + 1 == levels.size();
   InterHostAlgorithm algorithm =
       rules_.algorithm(level, all_bytes)
           .value_or(cheapest_inter_host_algorithm(operation.bytes(count), operation.size));

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.mpirun
 JOB = pathlib.Path(__file__).with_name("scaling_job.py")
 TIMEOUT = 300
 BATCH = 8  # that of the job
+GRADIENT_BYTES = 4 * (6 * 9 + 9 + 9 + 1)  # of its two dense layers
 
 
 def line(*arguments):
@@ -65,7 +66,7 @@ def test_a_script(tmp_path):
         assert one["steps"] == len(one["step_seconds"]) == 12
         assert one["samples"] == 12 * BATCH * ranks
         assert one["samples_per_second"] > 0 and one["input"] > 0
-        assert one["threads"] == 1
+        assert one["threads"] == 1 and one["gradient_bytes"] == GRADIENT_BYTES
         assert [host["ranks"] for host in one["hosts"]] == [ranks]
         assert_ended_early(tmp_path, ranks, calls)
     assert found[1]["exposed"] == 0 and 0 < found[2]["exposed"] < 1

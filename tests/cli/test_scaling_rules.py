@@ -117,6 +117,7 @@ def measured(ranks, step, **changes):
         "exposed": 0.0,
         "lag": 0.0,
         "reading_seconds": 0.0,
+        "gradient_bytes": 80_000_000,
         "threads": 64 // ranks,
         "hosts": [{"host": "h1", "ranks": ranks, "cores": 64, "gpus": 0}],
     }
@@ -184,7 +185,8 @@ H1, H2 = shared(4, 8), shared(4, 8, host="h2")
         ),
         (
             measured(8, 2.0, exposed=0.5, lag=0.1, hosts=[H1, H2]),
-            "40 % of a step is communication that no computation hides: use larger batches or",
+            "40 % of a step is communication that no computation hides: use larger batches or a "
+            "faster network. `easyddl plan --topology FILE --explain --size 80000000` computes ",
         ),
         (
             measured(8, 2.0, exposed=0.5, lag=0.4),
@@ -361,7 +363,13 @@ def outcome(monkeypatch, status, output, steps=3):
 def answered(steps):
     combined = combine([[Step(0, n, 1.0, 0.0, 8, 1) for n in range(steps)]], 30)
     return measurement_request.answer(
-        {**combined, "reading_seconds": None, "threads": 1, "hosts": [shared(1, 1)]}
+        {
+            **combined,
+            "reading_seconds": None,
+            "gradient_bytes": 8,
+            "threads": 1,
+            "hosts": [shared(1, 1)],
+        }
     )
 
 

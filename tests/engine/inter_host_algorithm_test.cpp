@@ -32,8 +32,13 @@ TEST(two_hosts_need_one_round_for_any_size) {
   for (size_t bytes : {size_t{4}, kMi, 64 * kMi}) EXPECT(is(InterHostAlgorithm::whole, bytes, 2));
 }
 
-TEST(much_data_goes_straight_to_few_hosts) {
-  for (int members : {3, 4, 8}) EXPECT(is(InterHostAlgorithm::direct, kMi, members));
+TEST(data_goes_straight_to_few_hosts) {
+  for (int members : {3, 4, 5, 6, 7, 8}) EXPECT(is(InterHostAlgorithm::direct, 64 * kKi, members));
+}
+
+TEST(much_data_goes_from_one_host_to_the_next) {
+  for (int members : {3, 5, 6, 7}) EXPECT(is(InterHostAlgorithm::ring, kMi, members));
+  for (int members : {4, 8}) EXPECT(is(InterHostAlgorithm::halving, kMi, members));
 }
 
 TEST(data_among_many_hosts_never_meets_at_one) {

@@ -52,7 +52,7 @@ SOAK_WAYS = [
 ]
 GATE_WAYS = [
     ("a,b,c", "", "ring"),
-    ("a,b,b,a", "", "halving"),
+    ("a,b,c,d,e", "", "halving"),
     ("a,b,c,d,e", "x,y,x,y,y", ""),
     ("a,b,c,d,e,f", "u/x,v/x,u/x,v/x,u/y,u/y", ""),
 ]

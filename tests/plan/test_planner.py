@@ -52,9 +52,11 @@ def all_nests(hosts):
 def test_a_plan_is_nearly_the_best_of_all(name, size):
     hosts, links = topologies.SMALL[name]
     graph = graph_of(hosts, links)
-    found = planner.plan(graph, topologies.worst_order(hosts), size)
+    listed = tuple(topologies.worst_order(hosts))
+    found = planner.plan(graph, listed, size)
     least = min(seconds(graph, nest, size) for nest in all_nests(hosts))
-    assert seconds(graph, found.nest, size) <= least * NEARLY, found
+    most = NEARLY if found.nest != listed else 1 / (1 - planner.LEAST_GAIN)
+    assert seconds(graph, found.nest, size) <= least * most, found
 
 
 @pytest.mark.parametrize("name", names(5, 6))
@@ -111,11 +113,16 @@ def test_a_plan_costs_no_more_than_the_hosts_as_listed(name):
 
 
 def test_racks_are_found_in_any_order():
+    """Halving on a list rack by rack costs no more than the racks."""
     hosts, links = topologies.racks([2, 2], G / 5)
     graph = graph_of(hosts, links)
+    racks = {frozenset(hosts[:2]), frozenset(hosts[2:])}
     for order in itertools.permutations(hosts):
         nest = planner.plan(graph, order, 16e6).nest
-        assert {frozenset(rack) for rack in nest} == {frozenset(hosts[:2]), frozenset(hosts[2:])}
+        if frozenset(order[:2]) in racks:
+            assert nest == order
+        else:
+            assert {frozenset(rack) for rack in nest} == racks
 
 
 def test_a_flat_network_has_no_groups_and_keeps_its_order():

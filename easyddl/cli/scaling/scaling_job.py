@@ -41,6 +41,7 @@ class Measurement:
             if it is not measured.
         lag: Float. The part of `exposed` in which they wait for the slowest rank, or `None`.
         reading_seconds: Float. The time that reading a batch takes by itself, or `None`.
+        gradient_bytes: Integer. The bytes of the model's gradients.
         threads: Integer. The number of compute threads of a rank.
         hosts: List of dicts, by host: `host`, and the number of its `ranks`, `cores` and `gpus`.
     """
@@ -53,6 +54,7 @@ class Measurement:
     exposed: float | None
     lag: float | None
     reading_seconds: float | None
+    gradient_bytes: int
     threads: int
     hosts: list[dict]
 

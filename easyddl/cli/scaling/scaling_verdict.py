@@ -84,7 +84,13 @@ def _parts(measurement):
 def _explained(cause, first, last):
     """Returns the sentence on the cause of the largest loss."""
     if cause == "communication":
-        advice = "larger batches or a faster network" if len(last.hosts) > 1 else "larger batches"
+        advice = "larger batches"
+        if len(last.hosts) > 1:
+            advice = (
+                "larger batches or a faster network. `easyddl plan --topology FILE --explain "
+                f"--size {last.gradient_bytes}` computes the time of this model's gradients on the "
+                "network of FILE, by number of hosts"
+            )
         share = _percent(last.exposed - last.lag)
         return f"{share} of a step is communication that no computation hides: use {advice}."
     if cause == "lag":
