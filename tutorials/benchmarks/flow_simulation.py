@@ -4,6 +4,7 @@ Messages carry slices of arrays, so it is seen whether the result is the sum. Th
 share links fairly (max-min), and a round ends with its last flow.
 """
 
+import functools
 import itertools
 
 import numpy as np
@@ -141,7 +142,7 @@ class Job:
                         if i < owners
                     ]
                 above[group] = sorted(owned, key=lambda each: each[1])
-            steps = PROGRAMS[algorithm]
+            steps = (LAST_PROGRAMS if is_last else PROGRAMS)[algorithm]
             self.run(steps[0](*team) for team in teams if len(team[0]) > 1)
             gathers.append((steps[1], teams))
             units = above
@@ -199,13 +200,15 @@ def ring_gather(members, owners, low, high):
         ]
 
 
-def _halvings(members, low, high):
+def _halvings(members, low, high, near_first):
     """The rounds of pairs: who sends which bounds to whom."""
-    power = 2 ** int(np.log2(len(members)))
+    rounds = int(np.log2(len(members)))
+    power = 2**rounds
     if len(members) > power:
         yield [(members[i], members[i - power], low, high) for i in range(power, len(members))]
-    bounds, distance = [(low, high)] * power, power // 2
-    while distance:
+    bounds = [(low, high)] * power
+    for number in range(rounds):
+        distance = 2 ** (number if near_first else rounds - 1 - number)
         messages, kept = [], []
         for i, (begin, end) in enumerate(bounds):
             lower, upper = cut(2, begin, end)
@@ -213,16 +216,16 @@ def _halvings(members, low, high):
             messages.append((members[i], members[i ^ distance], *(lower if is_upper else upper)))
             kept.append(upper if is_upper else lower)
         yield messages
-        bounds, distance = kept, distance // 2
+        bounds = kept
 
 
-def halving_reduce(members, owners, low, high):
-    for messages in _halvings(members, low, high):
+def halving_reduce(members, owners, low, high, near_first=False):
+    for messages in _halvings(members, low, high, near_first):
         yield [(*message, True) for message in messages]
 
 
-def halving_gather(members, owners, low, high):
-    for messages in reversed(list(_halvings(members, low, high))):
+def halving_gather(members, owners, low, high, near_first=False):
+    for messages in reversed(list(_halvings(members, low, high, near_first))):
         yield [(b, a, begin, end, False) for a, b, begin, end in messages]
 
 
@@ -231,6 +234,11 @@ PROGRAMS = {
     "direct": (direct_reduce, direct_gather),
     "ring": (ring_reduce, ring_gather),
     "halving": (halving_reduce, halving_gather),
+}
+# On the last level nobody needs the shards in the order of the members.
+LAST_PROGRAMS = {
+    **PROGRAMS,
+    "halving": tuple(functools.partial(each, near_first=True) for each in PROGRAMS["halving"]),
 }
 
 
