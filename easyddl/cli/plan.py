@@ -212,7 +212,7 @@ def _plot(path, graph, planned, names, groups, options):
 
 
 def _report(graph, listed, planned, names, options):
-    from easyddl.plan import cost, partitions
+    from easyddl.plan import cost, partitions, planner
 
     hosts, size = [host.name for host in listed], options.size
     planned_cost = planned.allreduce(graph, size)
@@ -243,7 +243,10 @@ def _report(graph, listed, planned, names, options):
     if options.plot is not None:
         yield f"{options.plot} has the picture."
     if planned.nest == tuple(hosts):
-        yield "No order and no groups of these hosts cost less. The plan has only the algorithms."
+        yield (
+            f"No order and no groups of these hosts cost {planner.LEAST_GAIN:.0%} less. The plan "
+            "has only the algorithms."
+        )
     if options.output is None:
         yield "With `-o plan.toml` the plan is written to a file, for"
     else:
