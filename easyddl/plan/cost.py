@@ -26,12 +26,9 @@ import itertools
 import math
 import operator
 
-# The constants of ext/algorithms/inter_host_algorithm.cpp.
-LATENCY_BYTES = 32 << 10  # the latency of a message, in bytes that a link carries in the same time
-MESSAGE_BYTES = 2 << 10  # what a message costs its sender, in such bytes
-UNEVENNESS = 0.08  # by how much bytes take longer for each further receiver of their sender
-MOST_SENDERS = 8
-FIRST_WINDOW = 14 << 10  # the bytes that a sender may send before the first acknowledgement
+from easyddl import _core
+
+LATENCY_BYTES = _core.LATENCY_BYTES
 
 ALGORITHMS = ("whole", "direct", "halving", "ring")
 FLAT = ("flat",)  # in place of the algorithms of the levels: one level of all hosts, as listed
@@ -103,70 +100,23 @@ def lanes_of(nest, owners):
 def engine_algorithm(size, members):
     """Returns the algorithm that the engine uses where the members need no shards.
 
-    It is `cheapest_inter_host_algorithm` of `ext/algorithms/inter_host_algorithm.cpp`.
-
     Args:
         size: Number. The bytes to reduce.
         members: Integer.
     """
-    costs = _costs(size, members)
-    if members > MOST_SENDERS:
-        del costs["direct"]
-    return min(costs, key=costs.get)
-
-
-def _costs(size, members):
-    n, others, message = members, members - 1, LATENCY_BYTES + MESSAGE_BYTES
-    power = _power_within(n)
-    fold = 0 if power == n else 2 * (message + size)
-    uneven = _unevenness(others)
-    return {
-        "whole": LATENCY_BYTES + others * (MESSAGE_BYTES + uneven * size),
-        "direct": 2 * (LATENCY_BYTES + others * (MESSAGE_BYTES + uneven * size / n)),
-        "halving": 2 * (math.log2(power) * message + others / n * size) + fold,
-        "ring": 2 * others * (message + size / n),
-    }
-
-
-def _unevenness(receivers):
-    """Returns the factor on the time of the bytes of a sender to several receivers at once."""
-    return 1 + UNEVENNESS * (receivers - 1)
-
-
-def leaves_shards(algorithm, members, owners):
-    """Returns whether each owner has its shard after the reduce-scatter of an algorithm.
-
-    Args:
-        algorithm: String.
-        members: Integer.
-        owners: Integer. How many of the members own a shard.
-    """
-    if algorithm == "halving":
-        return owners == members == _power_within(members)
-    return algorithm != "whole"
+    return _core.cheapest_inter_host_algorithm(int(size), members)
 
 
 def with_shards(algorithm, size, members, owners):
     """Returns the algorithm that the engine uses in place of one that leaves no shards.
 
-    It is `algorithm_with_shards` of `ext/algorithms/inter_host_algorithm.cpp`.
-
     Args:
         algorithm: String.
         size: Number. The bytes to reduce.
         members: Integer.
         owners: Integer. How many of the members own a shard.
     """
-    if leaves_shards(algorithm, members, owners):
-        return algorithm
-    costs = {
-        name: cost
-        for name, cost in _costs(size, members).items()
-        if leaves_shards(name, members, owners)
-    }
-    if not _direct_is_safe(size, members, owners):
-        del costs["direct"]
-    return min(costs, key=costs.get)
+    return _core.algorithm_with_shards(algorithm, int(size), members, owners)
 
 
 def candidates(group_sizes, owners, is_last, size):
@@ -182,19 +132,14 @@ def candidates(group_sizes, owners, is_last, size):
     found = []
     for algorithm in ALGORITHMS:
         sizes = [n for n in group_sizes if n > 1]
-        if not is_last and not all(leaves_shards(algorithm, n, owners) for n in sizes):
+        if not is_last and any(with_shards(algorithm, size, n, owners) != algorithm for n in sizes):
             continue
-        if algorithm == "direct" and not _direct_is_safe(size, most, owners):
+        if algorithm == "direct" and not _core.direct_is_safe(int(size), most, owners):
             continue
         if {"whole": most, "direct": owners}.get(algorithm, 0) * most > _MOST_FLOWS:
             continue
         found.append(algorithm)
     return found
-
-
-def _direct_is_safe(size, members, owners):
-    """Returns whether the messages to one owner cannot overflow the buffers of a switch."""
-    return members <= MOST_SENDERS or (members - 1) * size / owners <= MOST_SENDERS * FIRST_WINDOW
 
 
 def _power_within(n):
@@ -329,11 +274,11 @@ def round_loads(graph, flows):
     for source, target, size in flows:
         route = graph.route(source, target)
         latency = max(latency, route.latency)
-        load = size * _unevenness(receivers[source])
+        load = size * (1 + _core.UNEVENNESS * (receivers[source] - 1))
         for link, share in route.links:
             loads[link] += share * load
             if link[0] == source:
-                messages[link] += share * MESSAGE_BYTES
+                messages[link] += share * _core.SENDER_BYTES
     return latency, messages, loads
 
 

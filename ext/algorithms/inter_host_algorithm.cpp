@@ -13,19 +13,15 @@ namespace {
 
 using Shard = InterHostOperation::Shard;
 
-// The cost of a message, in bytes that the network transfers in the same time: 25 us at 10 Gbit/s,
-// 250 us at 1 Gbit/s. The product of latency and bandwidth differs much less between networks than
-// either of them.
-constexpr double kLatencyBytes = 32 << 10;
-constexpr double kMessageBytes = 2 << 10;
+constexpr std::array<std::pair<const char*, InterHostAlgorithm>, 4> kAlgorithms{
+    {{"whole", InterHostAlgorithm::whole},
+     {"direct", InterHostAlgorithm::direct},
+     {"halving", InterHostAlgorithm::halving},
+     {"ring", InterHostAlgorithm::ring}}};
 
 // The most simultaneous senders of much data. More of them overflow the buffers of a switch, and
 // TCP then waits for long (incast: Phanishayee et al., FAST 2008).
 constexpr int kMostSenders = 8;
-
-// By how much the bytes of a member take longer for each further member to which it sends at the
-// same time: connections share a link unevenly, and a round lasts as long as the slowest of them.
-constexpr double kUnevenness = 0.08;
 
 // What a sender may send before the first acknowledgement: ten segments (RFC 6928).
 constexpr double kFirstWindow = 14 << 10;
@@ -55,13 +51,13 @@ double rounds_of_halving(int members) {
 }
 
 double cost(InterHostAlgorithm algorithm, double bytes, int members) {
-  const double n = members, others = n - 1, round = kLatencyBytes + kMessageBytes;
+  const double n = members, others = n - 1, round = kLatencyBytes + kSenderBytes;
   const double uneven = 1 + kUnevenness * (others - 1);  // if a member sends to all others at once
   switch (algorithm) {
     case InterHostAlgorithm::whole:
-      return kLatencyBytes + others * (kMessageBytes + uneven * bytes);
+      return kLatencyBytes + others * (kSenderBytes + uneven * bytes);
     case InterHostAlgorithm::direct:
-      return 2 * (kLatencyBytes + others * (kMessageBytes + uneven * bytes / n));
+      return 2 * (kLatencyBytes + others * (kSenderBytes + uneven * bytes / n));
     case InterHostAlgorithm::halving: {
       const double fold = largest_power_within(members) == members ? 0 : 2 * (round + bytes);
       return 2 * (rounds_of_halving(members) * round + others / n * bytes) + fold;
@@ -70,15 +66,6 @@ double cost(InterHostAlgorithm algorithm, double bytes, int members) {
       return 2 * others * (round + bytes / n);
   }
   throw Error("Unknown algorithm.");
-}
-
-// Returns whether the messages to one owner of `direct` cannot overflow the buffers of a switch:
-// the senders are few, or send no more in all than few senders do at first.
-bool direct_is_safe(const InterHostOperation& operation) {
-  const size_t senders = static_cast<size_t>(operation.size - 1);
-  const size_t bytes = operation.bytes(operation.shard(0).count) * senders;
-  return operation.size <= kMostSenders ||
-         static_cast<double>(bytes) <= kMostSenders * kFirstWindow;
 }
 
 // Halving divides the data by a power of two.
@@ -286,15 +273,17 @@ class Halving {
 }  // namespace
 
 std::optional<InterHostAlgorithm> inter_host_algorithm_named(const std::string& name) {
-  constexpr std::array<std::pair<const char*, InterHostAlgorithm>, 4> kAlgorithms{
-      {{"whole", InterHostAlgorithm::whole},
-       {"direct", InterHostAlgorithm::direct},
-       {"halving", InterHostAlgorithm::halving},
-       {"ring", InterHostAlgorithm::ring}}};
   for (const auto& [known, algorithm] : kAlgorithms) {
     if (name == known) return algorithm;
   }
   return std::nullopt;
+}
+
+const char* name_of(InterHostAlgorithm algorithm) {
+  for (const auto& [name, known] : kAlgorithms) {
+    if (algorithm == known) return name;
+  }
+  throw Error("Unknown algorithm.");
 }
 
 InterHostOperation::Shard InterHostOperation::shard(int owner) const {
@@ -325,6 +314,13 @@ InterHostAlgorithm algorithm_with_shards(InterHostAlgorithm algorithm,
     if (cost(other, bytes, operation.size) < cost(best, bytes, operation.size)) best = other;
   }
   return best;
+}
+
+bool direct_is_safe(const InterHostOperation& operation) {
+  const size_t senders = static_cast<size_t>(operation.size - 1);
+  const size_t bytes = operation.bytes(operation.shard(0).count) * senders;
+  return operation.size <= kMostSenders ||
+         static_cast<double>(bytes) <= kMostSenders * kFirstWindow;
 }
 
 void add_reduce_scatter(InterHostAlgorithm algorithm, const InterHostOperation& operation,

@@ -16,6 +16,7 @@ using Immortal = std::unique_ptr<T, pybind11::nodelete>;
 void define_bench(pybind11::module_& m);
 void define_communicator(pybind11::module_& m);
 void define_gpu(pybind11::module_& m);
+void define_inter_host_algorithm(pybind11::module_& m);
 void define_process(pybind11::module_& m);
 void define_profiling(pybind11::module_& m);
 void define_reducer(pybind11::module_& m);

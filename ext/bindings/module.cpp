@@ -40,4 +40,5 @@ PYBIND11_MODULE(_core, m) {
   define_profiling(m);
   define_bench(m);
   define_process(m);
+  define_inter_host_algorithm(m);
 }
