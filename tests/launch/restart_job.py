@@ -1,6 +1,6 @@
 """A rank of a job with restarts, without Keras: `restart_job.py FAULT [FILE]`.
 
-The first start fails after it has told of a backup, as `BackupAndRestore` does. The second ends.
+The first start tells of a backup, as `BackupAndRestore` does, and then fails. The second ends.
 """
 
 import os
@@ -12,6 +12,8 @@ import time
 import without_keras  # noqa: F401  (first)
 
 import easyddl as ddl
+from easyddl.checkpoint import atomic_files
+from easyddl.checkpoint.start_claim import StartClaim
 from easyddl.hosts import launched_process
 
 
@@ -27,14 +29,8 @@ def launcher():
     raise LookupError
 
 
-def main(fault, file=None):
-    start = os.environ["EASYDDL_START"]
-    print(f"rank {ddl.rank()} of {ddl.size()} in start {start}", flush=True)
-    if start != "1":
-        return
-    if fault != "kill_before_a_backup" and ddl.is_root():
-        launched_process.tell_supervisor("backup")
-    ddl.barrier()
+def end(fault, file):
+    """Makes the last rank fail, or all ranks lose their launcher."""
     if fault == "kill_the_launcher":
         signal.signal(signal.SIGTERM, lambda *_: pathlib.Path(file).touch())
         ddl.barrier()
@@ -43,11 +39,37 @@ def main(fault, file=None):
     elif ddl.rank() == ddl.size() - 1:
         if fault == "error":
             raise ValueError("of the script")
-        if fault != "wait":
+        if fault.startswith("kill"):
             os.kill(os.getpid(), signal.SIGKILL)
-    while True:
+
+
+def write(claim, file, start):
+    atomic_files.write_entries(
+        file, lambda path: pathlib.Path(path).write_text(f"start {start}"), held=claim.held
+    )
+
+
+def main(fault, file=None):
+    start, claim = os.environ["EASYDDL_START"], StartClaim(file or "unused")
+    place = f"rank {ddl.rank()} of {ddl.size()} on {os.uname().nodename}"
+    print(f"{place} in start {start}", flush=True)
+    if fault == "write" and ddl.is_root():
+        claim.take()
+        write(claim, file, start)
+    if start != "1":
         ddl.barrier()
-        time.sleep(0.01)
+        return
+    if fault != "kill_before_a_backup" and ddl.is_root():
+        launched_process.tell_supervisor("backup")
+    ddl.barrier()
+    print(f"{place} waits in start {start}", flush=True)
+    end(fault, file)
+    while True:
+        if fault == "write" and ddl.is_root():
+            write(claim, file, start)
+        else:
+            ddl.barrier()
+        time.sleep(0.02)
 
 
 if __name__ == "__main__":

@@ -135,6 +135,7 @@ def test_the_seconds_of_a_restart_are_told_by_part(capfd):
     assert len(told) == 1
 
 
+STOPPED = "easyddl: received SIGTERM on rank 1. Saved epoch 2, step 3, to backup. Start it again."
 PEER = "RuntimeError: MPI_Waitall failed: Other MPI error, Connection reset by peer"
 
 
@@ -146,6 +147,7 @@ PEER = "RuntimeError: MPI_Waitall failed: Other MPI error, Connection reset by p
         ([rank(0, status=1, problem="its end", is_agent_lost=True)], Cause.LOST, 0),
         ([rank(0, status=137)], Cause.LOST, 0),
         ([rank(0, lost="it does not answer")], Cause.LOST, 0),
+        ([rank(0, status=143), rank(1, status=143, lines=[STOPPED])], Cause.SIGNAL, None),
         # A survivor tells of the loss of its peer before the launcher has noticed that.
         ([rank(0, status=1, lines=[PEER]), rank(1, "h2", lost="it ended")], Cause.LOST, 1),
         ([rank(0, status=1, lines=[PEER]), rank(1, status=143, ordered=True)], Cause.LOST, None),
@@ -187,7 +189,7 @@ def test_a_training_goes_on_after_a_killed_rank(tmp_path):
 def test_the_ends_of_ranks(fault, status, starts, words):
     done = easyddl_run("--restarts", 1, sys.executable, JOB, fault)
     assert done.returncode == status, done.stdout
-    begun = re.findall(r"^\[\d\] rank \d of 2 in start (\d)$", done.stdout, re.M)
+    begun = re.findall(r"^\[\d\] rank \d of 2 on \S+ in start (\d)$", done.stdout, re.M)
     assert sorted(begun) == ["1", "1", "2", "2"][: 2 * starts], done.stdout
     assert words in done.stdout, done.stdout
 

@@ -21,7 +21,7 @@ class Cause(enum.Enum):
     LOST = enum.auto()  # a rank was killed, also for lack of memory; or its host was lost
     SCRIPT = enum.auto()  # its error, or its own exit status
     NOT_STARTED = enum.auto()
-    SIGNAL = enum.auto()  # that `easyddl run` received
+    SIGNAL = enum.auto()  # that `easyddl run` received, or after which all ranks ended together
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,6 +144,8 @@ def outcome_of(rank, ranks):
     if not rank.problem and (_DEATH.search(told) or _PEER.search(told)):  # no error of the script
         gone = [other for other in ranks if _is_gone(other)]
         return Outcome(status_of(rank), Cause.LOST, min(gone, key=_time_of_failure, default=None))
+    if _stop(rank.status, ranks):
+        return Outcome(status_of(rank), Cause.SIGNAL)
     cause = Cause.LOST if _is_gone(rank) else Cause.SCRIPT
     return Outcome(status_of(rank), cause, rank)
 
@@ -260,7 +262,7 @@ def killed_text(ranks, grace, second=None):
 def _stop(status, ranks):
     """Returns what easyddl printed if it ended all ranks after a signal; `None` otherwise."""
     found = (_STOPPED.search(line) for rank in ranks for line in rank.lines)
-    return next((match[1] for match in found if match and status > 128), None)
+    return next((match[1] for match in found if match and (status or 0) > 128), None)
 
 
 def _end(rank, ranks):
