@@ -89,7 +89,7 @@ def no_waits(monkeypatch):
         ([killed(), DONE], {}, 0, 2, "easyddl: restart 1 of 9\n"),
         ([killed(), killed(2), DONE], {}, 0, 3, "easyddl: restart 2 of 9\n"),
         ([FAILED], {}, 3, 1, "not restarted: the script has failed by itself. "),
-        ([FAILED, DONE], {"on_error": True}, 0, 2, ""),
+        ([FAILED] * 3 + [DONE], {"on_error": True}, 0, 4, ""),
         ([killed(events=BEGUN)], {}, 137, 1, "not restarted: this start has saved no backup "),
         ([killed(), killed(events=BEGUN)], {}, 137, 2, "this start has saved no backup "),
         ([killed()] * 2, {"most": 1}, 137, 2, "this was restart 1 of `--restarts 1`."),
@@ -179,19 +179,16 @@ def test_a_training_goes_on_after_a_killed_rank(tmp_path):
 
 @pytest.mark.mpirun
 @pytest.mark.parametrize(
-    ("fault", "status", "starts", "words"),
+    ("fault", "status", "words"),
     [
-        ("kill", 0, 2, "restart 1 of 1"),
-        ("error", 1, 1, "not restarted: the script has failed by itself."),
-        ("kill_before_a_backup", 137, 1, "not restarted: this start has saved no backup"),
+        ("error", 1, "not restarted: the script has failed by itself."),
+        ("kill_before_a_backup", 137, "not restarted: this start has saved no backup"),
     ],
 )
-def test_the_ends_of_ranks(fault, status, starts, words):
+def test_ends_of_ranks_that_no_start_follows(fault, status, words):
     done = easyddl_run("--restarts", 1, sys.executable, JOB, fault)
     assert done.returncode == status, done.stdout
-    begun = re.findall(r"^\[\d\] rank \d of 2 on \S+ in start (\d)$", done.stdout, re.M)
-    assert sorted(begun) == ["1", "1", "2", "2"][: 2 * starts], done.stdout
-    assert words in done.stdout, done.stdout
+    assert done.stdout.count(" waits in start") == 2 and words in done.stdout, done.stdout
 
 
 def processes_with(argument):

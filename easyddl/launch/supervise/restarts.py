@@ -8,10 +8,11 @@ import collections
 import dataclasses
 import itertools
 import os
-import sys
 import time
 
+from easyddl.hosts import host_list
 from easyddl.hosts.topology_tree import counted
+from easyddl.launch.output.screen import Screen
 from easyddl.launch.supervise.inspection import Inspections
 from easyddl.launch.supervise.verdict import Cause
 from easyddl.transport import connection
@@ -59,6 +60,7 @@ class Restarts:
         self._request = request
         self._placement = placement
         self._line = line
+        self._tell = Screen(1, prefix=False).tell
         self._events = set()  # of the present start
         self._seconds = {}  # of the present restart, by part
         self._at = 0.0  # when its last part ended
@@ -82,7 +84,7 @@ class Restarts:
                 return outcome.status
             reason = self._reason_to_end(number, outcome)
             if reason:
-                _tell(f"not restarted: {reason}")
+                self._tell(f"not restarted: {reason}")
                 return outcome.status
             self._count(outcome)
             if not self._place(number + 1):
@@ -96,7 +98,7 @@ class Restarts:
             self._end_part(event)
             if event == _PARTS[-1]:
                 parts = ", ".join(f"{name} {each:.1f}" for name, each in self._seconds.items())
-                _tell(f"the restart took {sum(self._seconds.values()):.1f} s: {parts}")
+                self._tell(f"the restart took {sum(self._seconds.values()):.1f} s: {parts}")
 
     def _end_part(self, name):
         now = time.monotonic()
@@ -117,11 +119,11 @@ class Restarts:
     def _count(self, outcome):
         """Begins the account of a restart, and counts the host of a killed rank."""
         rank, silence = outcome.rank, 0.0
-        if rank is not None and rank.status is not None:
+        if outcome.cause is Cause.LOST and rank is not None and rank.status is not None:
             host = self._placement.host_of(rank.number)
             self._kills[host] += 1
             if self._kills[host] == _MOST_KILLS:
-                _tell(f"host {host} is left out: ranks were killed there {_MOST_KILLS} times.")
+                self._tell(f"host {host} is left out: ranks were killed there {_MOST_KILLS} times.")
         elif rank is not None and rank.lost == connection.SILENT:
             silence = connection.longest_silence(self._request.host_timeout)
         self._seconds = {"notice": silence}
@@ -133,39 +135,39 @@ class Restarts:
         ended = time.monotonic()
         offered = [host.name for host in self._placement.offered]
         fit = [name for name in offered if self._kills[name] < _MOST_KILLS]
+        cut_off, silent = False, []
         while True:
-            silent = self._silent_among(fit)
-            if silent:
-                _tell(f"{counted(len(silent), 'host')} not answering: {', '.join(silent)}")
+            before, silent = silent, self._silent_among(fit)
+            if silent and silent != before:
+                self._tell(f"{counted(len(silent), 'host')} not answering: {', '.join(silent)}")
+            cut_off = cut_off or bool(silent)
             slots = self._placement.slots_on(set(fit) - set(silent))
             if slots >= self._policy.min_np:
                 break
             if time.monotonic() > ended + self._policy.wait:
-                _tell(f"not restarted: {counted(slots, 'slot')} left, fewer than `--min-np "
-                      f"{self._policy.min_np}`. Status {os.EX_TEMPFAIL}.")  # fmt: skip
+                self._tell(
+                    f"not restarted: {counted(slots, 'slot')} left, fewer than `--min-np "
+                    f"{self._policy.min_np}`. Status {os.EX_TEMPFAIL}."
+                )
                 return False
             time.sleep(_ASK)
-        if silent:
+        if cut_off:
             # By then the supervisors of hosts that are cut off have killed their ranks.
             longest = connection.longest_silence(self._request.host_timeout)
             time.sleep(max(0.0, ended + longest + _MARGIN - time.monotonic()))
         self._placement = self._placement.on(set(fit) - set(silent), self._request.np)
         self._end_part("hosts")
-        _tell(f"restart {number - 1} of {self._policy.most}")
+        self._tell(f"restart {number - 1} of {self._policy.most}")
         return True
 
     def _silent_among(self, names):
-        """Returns those hosts that do not answer a login, of all that can be asked."""
+        """Returns those other hosts that do not answer a login, of all that can be asked."""
         inspections = Inspections(self._line, [], most=len(names))
         try:
-            inspections.begin(names)
+            inspections.begin([name for name in names if not host_list.is_this_host(name)])
             end = time.monotonic() + _ANSWER
             while not inspections.have_ended() and time.monotonic() < end:
                 time.sleep(0.05)
             return inspections.silent()
         finally:
             inspections.end()
-
-
-def _tell(text):
-    sys.stderr.write(f"easyddl: {text}\n")
