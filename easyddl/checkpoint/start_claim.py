@@ -28,7 +28,6 @@ class StartClaim:
     def __init__(self, path):
         folder, name = os.path.split(os.path.abspath(os.fspath(path).partition("{")[0]))
         self._path = os.path.join(folder, f".start-{name[:_SHOWN]}")
-        self._is_taken = False
 
     def take(self):
         """Makes this start the one that writes the file. Call it before the file is read.
@@ -36,49 +35,42 @@ class StartClaim:
         Raises:
             RuntimeError: If a later start of this job has taken it.
         """
-        self._is_taken = False
-        with self.held():
-            self._is_taken = True
+        with self.held(takes=True):
+            pass
 
     @contextlib.contextmanager
-    def held(self):
+    def held(self, takes=False):
         """Returns a context in which no other start can take the claim.
+
+        Args:
+            takes: Boolean. Whether to take it from an earlier start, or from another job.
 
         Raises:
             RuntimeError: If a later start of this job, or another job, has taken it.
         """
-        job, number = os.environ.get(JOB), os.environ.get(NUMBER, "")
-        file = self._lock() if job and number.isdigit() else None
-        if file is None:
-            yield
-            return
-        try:
-            theirs = file.read().split()
+        job, number = os.environ.get(JOB), os.environ.get(NUMBER)
+        with self._locked() if job and number else contextlib.nullcontext() as file:
+            theirs = file.read().split() if file is not None else [job, number]
+            is_later = theirs[:1] == [job] and int(theirs[1]) > int(number)
+            if is_later or (theirs and theirs != [job, number] and not takes):
+                raise RuntimeError(
+                    f"Start {number} of this job writes no more: {self._path} names a later one. "
+                    "`easyddl run` had lost this host, and started the job again."
+                )
             if theirs != [job, number]:
-                self._check(theirs, job, int(number))
-                file.seek(0)
-                file.truncate()
-                file.write(f"{job} {number}\n")
+                file.truncate(0)
+                file.write(f"{job} {number}")
                 file.flush()
             yield
-        finally:
-            fcntl.flock(file, fcntl.LOCK_UN)  # a forked process may still have the file
-            file.close()
 
-    def _check(self, theirs, job, number):
-        is_later = theirs[:1] == [job] and int(theirs[-1]) > number
-        if is_later or (self._is_taken and theirs and theirs[0] != job):
-            raise RuntimeError(
-                f"Start {number} of this job writes no more: {self._path} names a later start. "
-                "`easyddl run` had lost this host, and started the job again."
-            )
-
-    def _lock(self):
-        """Opens and locks the file; `None` if its directory does not allow it."""
-        with contextlib.suppress(OSError):
-            os.makedirs(os.path.dirname(self._path), exist_ok=True)
-            file = open(self._path, "r+" if os.path.exists(self._path) else "w+")  # noqa: SIM115
-            with contextlib.suppress(OSError):  # some file systems have no locks
-                fcntl.flock(file, fcntl.LOCK_EX)
-            return file
-        return None
+    @contextlib.contextmanager
+    def _locked(self):
+        """Yields the open file; `None` if its directory or its file system does not allow it."""
+        with contextlib.ExitStack() as stack:
+            file = None
+            with contextlib.suppress(OSError):
+                os.makedirs(os.path.dirname(self._path), exist_ok=True)
+                file = stack.enter_context(open(self._path, "a+"))
+                fcntl.lockf(file, fcntl.LOCK_EX)  # until it is closed
+                file.seek(0)
+            yield file

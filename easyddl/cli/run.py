@@ -279,7 +279,8 @@ def _run_with_restarts(request, first, options):
     job, folder = secrets.token_hex(8), options.output
 
     def start(number, placed, hear):
-        racks = _racks_on(placed, first, {**os.environ, **request.environment})
+        # The racks of the options are in the order of the first hosts. Those of a plan have names.
+        racks = {} if placed.hosts == first.hosts else {"EASYDDL_RACKS": ""}
         settings = {
             **request.environment,
             **racks,
@@ -299,11 +300,3 @@ def _run_with_restarts(request, first, options):
     )
     line = command_line.make(request, first.on({host.name for host in first.offered}), os.environ)
     return restarts.Restarts(policy, request, first, line).run(start)
-
-
-def _racks_on(placed, first, given):
-    """Returns the variable with the racks of those hosts that are left; empty without racks."""
-    racks = given.get("EASYDDL_RACKS", "").split(",")
-    rack_of = dict(zip((host.name for host in first.hosts), racks, strict=False))
-    left = [rack_of.get(host.name, "") for host in placed.hosts]
-    return {"EASYDDL_RACKS": ",".join(left) if all(left) else ""} if any(racks) else {}

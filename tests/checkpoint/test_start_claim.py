@@ -42,10 +42,10 @@ def test_an_earlier_start_replaces_nothing(later, start_as, tmp_path):
     save(StartClaim(path), tmp_path / "m-1.keras", "late")
 
     start_as("a", 1)
-    with pytest.raises(RuntimeError, match="names a later start"):
+    with pytest.raises(RuntimeError, match="names a later one"):
         save(early, tmp_path / "m-1.keras", "too late")
     for call in (lambda: backups.add(lambda new: None), backups.remove):
-        with pytest.raises(RuntimeError, match="names a later start"):
+        with pytest.raises(RuntimeError, match="names a later one"):
             call()
     assert (tmp_path / "m-1.keras").read_text() == "late"
     assert [path.name for path in folder.iterdir()] == ["backup-1"]

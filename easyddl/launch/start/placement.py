@@ -34,10 +34,6 @@ class Placement:
         if any(host.slots is None for host in self.offered) or not self.offered:
             object.__setattr__(self, "offered", self.hosts)
 
-    def slots_on(self, names):
-        """Returns the number of slots of some of the offered hosts."""
-        return sum(host.slots for host in self.offered if host.name in names)
-
     def on(self, names, size=None):
         """Returns a placement on some of the offered hosts.
 
@@ -46,7 +42,7 @@ class Placement:
             size: Integer. The number of ranks if there are enough slots, else `None`.
         """
         hosts = [host for host in self.offered if host.name in names]
-        slots = self.slots_on(names)
+        slots = sum(host.slots for host in hosts)
         hosts = _fill(hosts, min(size or slots, slots), self.source)
         return dataclasses.replace(self, hosts=hosts)
 

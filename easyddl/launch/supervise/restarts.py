@@ -6,7 +6,6 @@ Each start is a `Job` of its own, of the same program. It resumes from the last 
 
 import collections
 import dataclasses
-import itertools
 import os
 import time
 
@@ -60,6 +59,7 @@ class Restarts:
         self._request = request
         self._placement = placement
         self._line = line
+        self._longest_silence = connection.longest_silence(request.host_timeout)
         self._tell = Screen(1, prefix=False).tell
         self._events = set()  # of the present start
         self._seconds = {}  # of the present restart, by part
@@ -77,8 +77,9 @@ class Restarts:
             The exit status: that of the last start; or EX_TEMPFAIL, by which schedulers queue a job
             again, if too few hosts are left.
         """
-        for number in itertools.count(1):
-            self._events = set()
+        number = 0
+        while True:
+            number, self._events = number + 1, set()
             outcome = start(number, self._placement, self._hear)
             if outcome.cause in (Cause.DONE, Cause.SIGNAL):
                 return outcome.status
@@ -89,7 +90,6 @@ class Restarts:
             self._count(outcome)
             if not self._place(number + 1):
                 return os.EX_TEMPFAIL
-        raise AssertionError
 
     def _hear(self, event):
         """Notes what a start has done. Prints what a restart was made of once it trains."""
@@ -118,17 +118,16 @@ class Restarts:
 
     def _count(self, outcome):
         """Begins the account of a restart, and counts the host of a killed rank."""
-        rank, silence = outcome.rank, 0.0
+        rank = outcome.rank
+        is_silent = rank is not None and rank.lost == connection.SILENT
+        self._seconds = {"notice": self._longest_silence if is_silent else 0.0}
+        self._at = time.monotonic() if rank is None else rank.ended_at
+        self._end_part("end")
         if outcome.cause is Cause.LOST and rank is not None and rank.status is not None:
             host = self._placement.host_of(rank.number)
             self._kills[host] += 1
             if self._kills[host] == _MOST_KILLS:
                 self._tell(f"host {host} is left out: ranks were killed there {_MOST_KILLS} times.")
-        elif rank is not None and rank.lost == connection.SILENT:
-            silence = connection.longest_silence(self._request.host_timeout)
-        self._seconds = {"notice": silence}
-        self._at = time.monotonic() if rank is None else rank.ended_at
-        self._end_part("end")
 
     def _place(self, number):
         """Chooses the hosts of the next start, for which it may wait. Returns whether it has."""
@@ -141,21 +140,20 @@ class Restarts:
             if silent and silent != before:
                 self._tell(f"{counted(len(silent), 'host')} not answering: {', '.join(silent)}")
             cut_off = cut_off or bool(silent)
-            slots = self._placement.slots_on(set(fit) - set(silent))
-            if slots >= self._policy.min_np:
+            placed = self._placement.on(set(fit) - set(silent), self._request.np)
+            if placed.size >= self._policy.min_np:
                 break
             if time.monotonic() > ended + self._policy.wait:
                 self._tell(
-                    f"not restarted: {counted(slots, 'slot')} left, fewer than `--min-np "
+                    f"not restarted: {counted(placed.size, 'slot')} left, fewer than `--min-np "
                     f"{self._policy.min_np}`. Status {os.EX_TEMPFAIL}."
                 )
                 return False
             time.sleep(_ASK)
         if cut_off:
             # By then the supervisors of hosts that are cut off have killed their ranks.
-            longest = connection.longest_silence(self._request.host_timeout)
-            time.sleep(max(0.0, ended + longest + _MARGIN - time.monotonic()))
-        self._placement = self._placement.on(set(fit) - set(silent), self._request.np)
+            time.sleep(max(0.0, ended + self._longest_silence + _MARGIN - time.monotonic()))
+        self._placement = placed
         self._end_part("hosts")
         self._tell(f"restart {number - 1} of {self._policy.most}")
         return True
