@@ -35,19 +35,9 @@ class Run:
 
     def __init__(self, hosts, *options, job=("wait",)):
         net, servers = hosts
-        line = [
-            "run",
-            "--quiet",
-            "--restarts",
-            2,
-            "--host-timeout",
-            5,
-            "--start-timeout",
-            100,
-            "-H",
-            "h1:1,h2:1,h3:1",
-        ]
-        line = [sys.executable, "-m", "easyddl", *line, *options, "--", sys.executable, JOB, *job]
+        line = ["--quiet", "--restarts", 2, "--host-timeout", 5]
+        line = [sys.executable, "-m", "easyddl", "run", *line, "-H", "h1:1,h2:1,h3:1", *options]
+        line = [*line, "--", sys.executable, JOB, *job]
         self._process = subprocess.Popen(
             net.on("h1", map(str, line)),
             env=servers.environment({"PYTHONPATH": mpi.environment()["PYTHONPATH"]}),
