@@ -43,32 +43,36 @@ def end(fault, file):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def write(claim, file, start):
-    atomic_files.write_entries(
-        file, lambda path: pathlib.Path(path).write_text(f"start {start}"), held=claim.held
-    )
+def write(file, start):
+    """Writes a file. In the first start, it replaces the file when a later one has written it."""
+
+    def write_slowly(path):
+        pathlib.Path(path).write_text(f"start {start}")
+        if start == "1":
+            print("writes in start 1", flush=True)
+            while not file.exists():
+                time.sleep(0.02)
+
+    claim = StartClaim(file)
+    claim.take()
+    atomic_files.write_entries(file, write_slowly, held=claim.held)
 
 
 def main(fault, file=None):
-    start, claim = os.environ["EASYDDL_START"], StartClaim(file or "unused")
+    start = os.environ["EASYDDL_START"]
     place = f"rank {ddl.rank()} of {ddl.size()} on {os.uname().nodename}"
     print(f"{place} in start {start}", flush=True)
-    if fault == "write" and ddl.is_root():
-        claim.take()
-        write(claim, file, start)
-    if start != "1":
-        ddl.barrier()
-        return
     if fault != "kill_before_a_backup" and ddl.is_root():
         launched_process.tell_supervisor("backup")
+    if fault == "write" and ddl.is_root():
+        write(pathlib.Path(file), start)
     ddl.barrier()
+    if start != "1":
+        return
     print(f"{place} waits in start {start}", flush=True)
     end(fault, file)
     while True:
-        if fault == "write" and ddl.is_root():
-            write(claim, file, start)
-        else:
-            ddl.barrier()
+        ddl.barrier()
         time.sleep(0.02)
 
 
