@@ -48,18 +48,18 @@ class StartClaim:
         Raises:
             RuntimeError: If a later start of this job, or another job, has taken it.
         """
-        job, number = os.environ.get(JOB), os.environ.get(NUMBER)
-        with self._locked() if job and number else contextlib.nullcontext() as file:
-            theirs = file.read().split() if file is not None else [job, number]
-            is_later = theirs[:1] == [job] and int(theirs[1]) > int(number)
-            if is_later or (theirs and theirs != [job, number] and not takes):
-                raise RuntimeError(
-                    f"Start {number} of this job writes no more: {self._path} names a later one. "
-                    "`easyddl run` had lost this host, and started the job again."
-                )
-            if theirs != [job, number]:
+        mine = [os.environ.get(JOB), os.environ.get(NUMBER)]
+        with self._locked() if all(mine) else contextlib.nullcontext() as file:
+            theirs = mine if file is None else file.read().split()
+            if theirs != mine:
+                is_later = theirs[:1] == mine[:1] and int(theirs[1]) > int(mine[1])
+                if is_later or (theirs and not takes):
+                    raise RuntimeError(
+                        f"Start {mine[1]} of this job writes no more: {self._path} names a later "
+                        "one. `easyddl run` had lost this host, and started the job again."
+                    )
                 file.truncate(0)
-                file.write(f"{job} {number}")
+                file.write(" ".join(mine))
                 file.flush()
             yield
 

@@ -281,13 +281,9 @@ def _run_with_restarts(request, first, options):
     def start(number, placed, hear):
         # The racks of the options are in the order of the first hosts. Those of a plan have names.
         racks = {} if placed.hosts == first.hosts else {"EASYDDL_RACKS": ""}
-        settings = {
-            **request.environment,
-            **racks,
-            start_claim.NUMBER: str(number),
-            start_claim.JOB: job,
-        }
+        begun = {start_claim.NUMBER: str(number), start_claim.JOB: job}
         output = folder and (folder if number == 1 else os.path.join(folder, f"start-{number}"))
+        settings = {**request.environment, **racks, **begun}
         own = dataclasses.replace(request, environment=settings, output=output)
         own = _follow_plan(options.plan, own, placed)
         line = command_line.make(own, placed, os.environ)
