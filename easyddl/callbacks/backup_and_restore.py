@@ -17,9 +17,11 @@ from easyddl.callbacks.fresh_copy import FreshCopy
 from easyddl.callbacks.model_checkpoint import check_save_freq
 from easyddl.callbacks.preemption import Preemption
 from easyddl.checkpoint import atomic_files, saved_random_states
+from easyddl.checkpoint.start_claim import StartClaim
 from easyddl.collectives import objects, variables
 from easyddl.collectives.arrays import as_bytes, contiguous
 from easyddl.compat import keras_optimizer, keras_trainer
+from easyddl.hosts import launched_process
 from easyddl.optimizers import rescaling
 from easyddl.optimizers.scale_lr import factor_of
 from easyddl.runtime import console, world
@@ -134,7 +136,10 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
         self.delete_checkpoint = delete_checkpoint
         self.rescale = rescale
         self.signals = signals
-        self._backups = atomic_files.Generations(backup_dir, keep=2 if double_checkpoint else 1)
+        self._claim = StartClaim(backup_dir)
+        self._backups = atomic_files.Generations(
+            backup_dir, keep=2 if double_checkpoint else 1, held=self._claim.held
+        )
         self._preemption = Preemption(signals, self._save_here, self._steps_here)
         self._begin()
 
@@ -145,9 +150,11 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
         self._steps_per_epoch = None  # the largest number of any rank, if all ranks know theirs
         self._steps = 0  # steps of this rank in this epoch
         self._steps_since_backup = 0
+        self._has_trained = False
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._begin()
+        self._tell("import")
         built = is_built(self.model)
         world.agree(
             f"BackupAndRestore with save_freq={self.save_freq!r}, rescale={self.rescale!r}, "
@@ -167,7 +174,12 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
             self._restore_order()
             self._set_initial_epoch(self._resumed["epoch"])
             self._skip_steps(self._steps_to_skip())
+        self._tell("restore")
         self._preemption.begin(self.model)
+
+    def _tell(self, event):
+        if world.is_root():
+            launched_process.tell_supervisor(event)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._epoch, self._steps = epoch, 0
@@ -185,6 +197,9 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
                     variable.assign(value)
                 self._restore_random_state()
             return
+        if not self._has_trained:
+            self._has_trained = True
+            self._tell("first step")
         if not fit_context.all_ranks_have_batches(self.model):
             return
         self._steps_since_backup += self.model.steps_per_execution
@@ -240,6 +255,7 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
             lambda: self._backups.add(lambda folder: self._write(folder, state)),
             f"BackupAndRestore in epoch {self._epoch + 1}",
         )
+        self._tell("backup")
         position = f"epoch {epoch + 1}, step {batch}" if batch else f"the end of epoch {epoch}"
         self._preemption.end_if_asked(received, f"Saved {position}, to {self.backup_dir}")
 
@@ -252,6 +268,7 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
 
     def _read(self):
         """Loads the last readable backup, on the root. Returns its state without the variables."""
+        self._claim.take()
         self._backups.clean()
         found = self._backups.find()
         for path in found:

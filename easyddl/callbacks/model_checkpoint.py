@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from easyddl.callbacks.fresh_copy import FreshCopy
 from easyddl.checkpoint import atomic_files, model_files
+from easyddl.checkpoint.start_claim import StartClaim
 from easyddl.collectives import objects
 from easyddl.compat import keras_callback
 from easyddl.runtime import validators, world
@@ -89,12 +90,15 @@ class ModelCheckpoint(FreshCopy, keras_callback.SavingCheckpoint):
             save_freq=save_freq,
             initial_value_threshold=initial_value_threshold,
         )
+        self._claim = StartClaim(filepath)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         world.agree(f"ModelCheckpoint with save_freq={self.save_freq!r}")
-        objects.from_root(
-            lambda: atomic_files.remove_leftovers(self.filepath), "ModelCheckpoint.on_train_begin"
-        )
+        objects.from_root(self._begin_on_root, "ModelCheckpoint.on_train_begin")
+
+    def _begin_on_root(self):
+        self._claim.take()
+        atomic_files.remove_leftovers(self.filepath)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if fit_context.all_ranks_have_batches(self.model):
@@ -109,7 +113,7 @@ class ModelCheckpoint(FreshCopy, keras_callback.SavingCheckpoint):
         )
 
     def _save_on_root(self, epoch, batch, logs):
-        model = _SavedAtomically(keras_callback.model_of(self))
+        model = _SavedAtomically(keras_callback.model_of(self), self._claim)
         with keras_callback.model_replaced(self, model):
             super().save_model(epoch, batch, logs or {})
         return self.best
@@ -125,10 +129,10 @@ def check_save_freq(save_freq):
 
 
 class _SavedAtomically:
-    """Wraps a model so that it is saved to atomic files."""
+    """Wraps a model so that it is saved to atomic files, by the latest start of a job alone."""
 
-    def __init__(self, model):
-        self._model = model
+    def __init__(self, model, claim):
+        self._model, self._claim = model, claim
 
     def __getattr__(self, name):
         return getattr(self._model, name)
@@ -140,4 +144,5 @@ class _SavedAtomically:
         self._write(filepath, lambda path: self._model.save_weights(path, **arguments))
 
     def _write(self, filepath, write):
-        atomic_files.write_entries(os.fspath(filepath), write, model_files.size_of(self._model))
+        size = model_files.size_of(self._model)
+        atomic_files.write_entries(os.fspath(filepath), write, size, held=self._claim.held)

@@ -61,7 +61,7 @@ def require_local(name, path):
         )
 
 
-def write_entries(path, write, size=0, writers=1):
+def write_entries(path, write, size=0, writers=1, held=contextlib.nullcontext):
     """Writes a file, a directory, or several files that belong together.
 
     Several processes and threads may write the same path at once. Of a file, the version that is
@@ -82,6 +82,7 @@ def write_entries(path, write, size=0, writers=1):
             it should. The temporary path ends with the final name.
         size: Integer. The approximate number of bytes.
         writers: Integer. The number of processes that may write this path at once.
+        held: Function that returns the context in which existing files are replaced.
 
     Raises:
         OSError: If a file cannot be written. Existing files remain.
@@ -95,14 +96,15 @@ def write_entries(path, write, size=0, writers=1):
         scratch = _write_scratch(folder, name, write, size)
         try:
             _sync_all(scratch)
-            if os.path.isfile(os.path.join(scratch, name)) and os.listdir(scratch) == [name]:
-                _move(os.path.join(scratch, name), path)
-            else:
-                _lock(lock, fcntl.F_WRLCK, _MOVING)
-                written = _names_in(os.path.join(scratch, name))
-                # Otherwise another process has written an equal directory in the meantime.
-                if not written or not written <= _names_in(path) - before:
-                    _move_entries(scratch, folder, last=name.partition(".")[0] + ".")
+            with held():
+                if os.path.isfile(os.path.join(scratch, name)) and os.listdir(scratch) == [name]:
+                    _move(os.path.join(scratch, name), path)
+                else:
+                    _lock(lock, fcntl.F_WRLCK, _MOVING)
+                    written = _names_in(os.path.join(scratch, name))
+                    # Otherwise another process has written an equal directory in the meantime.
+                    if not written or not written <= _names_in(path) - before:
+                        _move_entries(scratch, folder, last=name.partition(".")[0] + ".")
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     with contextlib.suppress(PermissionError):  # a directory may be writable but not readable
@@ -354,11 +356,13 @@ class Generations:
     Args:
         folder: String or path. It is created when the first backup is written.
         keep: Integer. The number of backups to keep.
+        held: Function that returns the context in which backups are added and removed.
     """
 
-    def __init__(self, folder, keep=1):
+    def __init__(self, folder, keep=1, held=contextlib.nullcontext):
         self.folder = pathlib.Path(folder)
         self.keep = keep
+        self._held = held
 
     def find(self):
         """Returns the paths of the existing backups, the latest first."""
@@ -388,7 +392,8 @@ class Generations:
             for path in new.iterdir():
                 _sync(path)
             _sync(new)
-            new.rename(self.folder / f"backup-{number}")
+            with self._held():
+                new.rename(self.folder / f"backup-{number}")
         except BaseException:
             shutil.rmtree(new, ignore_errors=True)
             raise
@@ -406,10 +411,11 @@ class Generations:
 
     def remove(self):
         """Removes all backups, and the directory unless it contains other files."""
-        self.clean()
-        self._remove_backups(self.find())
-        with contextlib.suppress(OSError):
-            self.folder.rmdir()
+        with self._held():
+            self.clean()
+            self._remove_backups(self.find())
+            with contextlib.suppress(OSError):
+                self.folder.rmdir()
 
     def _remove_backups(self, paths):
         for path in paths:

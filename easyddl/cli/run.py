@@ -8,8 +8,10 @@ host, with its message or its last lines. The exit status is that of this rank.
 """
 
 import argparse
+import dataclasses
 import os
 import re
+import secrets
 import shlex
 import sys
 
@@ -98,6 +100,24 @@ def add_arguments(parser):
         "--host-timeout", type=_numbers.seconds, default=20.0, metavar="S",
         help="seconds after which a host that does not answer counts as lost (default: 20)",
     )  # fmt: skip
+    again = parser.add_argument_group("restarts after a rank or a host was lost")
+    again.add_argument(
+        "--restarts", type=_numbers.positive, metavar="N",
+        help="start the job again, at most N times, on the hosts that answer; it resumes from the "
+        "backups of `ddl.BackupAndRestore`",
+    )  # fmt: skip
+    again.add_argument(
+        "--min-np", type=_numbers.positive, metavar="A",
+        help="number of slots that a restart needs (default: 1)",
+    )  # fmt: skip
+    again.add_argument(
+        "--wait", type=_numbers.seconds, metavar="S",
+        help="seconds to wait for hosts if there are fewer slots, before the job ends with status "
+        "75 (default: 0)",
+    )  # fmt: skip
+    again.add_argument(
+        "--restart-on-error", action="store_true", help="also restart after an error of the script"
+    )
     # A socket of the process that uses `easyddl.Ranks`, for the output of its calls.
     how.add_argument("--calls", type=int, metavar="FD", help=argparse.SUPPRESS)
     parser.add_argument(
@@ -118,16 +138,24 @@ def run(options):
         request = _request(options)
         placed = placement.place(request, os.environ)
         _require_script(request.program, placed.size)
-        _follow_plan(options.plan, request, placed)
-        line = command_line.make(request, placed, os.environ)
+        made = _follow_plan(options.plan, request, placed)
+        line = command_line.make(made, placed, os.environ)
     except (ValueError, RuntimeError) as error:
         sys.stderr.write(f"easyddl run: {error}\n")
         return 2
     if options.dry_run or not options.quiet:
-        _tell(request, placed, line)
+        _tell(made, placed, line)
     if options.dry_run:
         return 0
-    return _run(request, placed, line, options)
+    try:
+        if options.restarts is not None:
+            return _run_with_restarts(request, placed, options)
+        return _run(made, placed, line, options).status
+    except BrokenPipeError:  # of standard output: see `cli.main`
+        raise
+    except (OSError, RuntimeError, ValueError) as error:
+        sys.stderr.write(f"easyddl run: {error}\n")
+        return 1
 
 
 def _request(options):
@@ -139,6 +167,10 @@ def _request(options):
     program = options.program[options.program[:1] == ["--"] :]
     if not program:
         raise ValueError("PROGRAM is missing, as in `easyddl run -np 4 python train.py`.")
+    if not options.restarts and (options.min_np or options.wait or options.restart_on_error):
+        raise ValueError("`--min-np`, `--wait` and `--restart-on-error` need `--restarts N`.")
+    if options.restarts and options.calls is not None:
+        raise ValueError("`--restarts` restarts scripts, not the ranks of `easyddl.Ranks`.")
     listed, source = None, "-H"
     if options.hosts is not None:
         listed = host_list.parse(options.hosts)
@@ -186,14 +218,14 @@ def _require_script(program, size):
 
 
 def _follow_plan(path, request, placed):
-    """Sets what a plan says for all ranks. The plan may be that of EASYDDL_PLAN.
+    """Returns the request with what a plan says for all ranks. It may be that of EASYDDL_PLAN.
 
     The ranks do not get the file, because the plan has the hosts' names of the user, which may be
     aliases, and because the file may be on this host alone.
     """
     from easyddl.plan import job_hosts
 
-    settings = request.environment
+    settings = dict(request.environment)
     given = {**os.environ, **settings}
     argument = "EASYDDL_PLAN" if path is None else "--plan"
     path = given.get("EASYDDL_PLAN", "").strip() if path is None else path
@@ -205,6 +237,7 @@ def _follow_plan(path, request, placed):
         settings.update(EASYDDL_RACKS=found.racks, EASYDDL_HOST_ORDER=found.order, EASYDDL_PLAN="")
         if not any(given.get(f"EASYDDL_{name}", "").strip() for name in ("ALGORITHM", "ROUTE")):
             settings["EASYDDL_ALGORITHM"] = found.algorithm
+    return dataclasses.replace(request, environment=settings)
 
 
 def _current_directory():
@@ -225,18 +258,41 @@ def _tell(request, placed, line):
     sys.stderr.write(f"easyddl: {' '.join([*shown, shlex.join(line.arguments)])}\n")
 
 
-def _run(request, placed, line, options):
+def _run(request, placed, line, options, hear=None):
+    """Runs one start. Returns its `Outcome`."""
     from easyddl.launch.output.call_output import CallOutput
     from easyddl.launch.output.screen import Screen
     from easyddl.launch.supervise.job import Job
 
     timeline = os.path.abspath(options.timeline) if options.timeline else None
     screen = Screen(placed.size, request.prefix)
-    try:
-        calls = None if options.calls is None else CallOutput(options.calls)
-        return Job(request, placed, line, screen, timeline, calls).run()
-    except BrokenPipeError:  # of standard output: see `cli.main`
-        raise
-    except (OSError, RuntimeError) as error:
-        sys.stderr.write(f"easyddl run: {error}\n")
-        return 1
+    calls = None if options.calls is None else CallOutput(options.calls)
+    return Job(request, placed, line, screen, timeline, calls, hear).run()
+
+
+def _run_with_restarts(request, first, options):
+    """Runs a job of several starts. Returns its exit status."""
+    from easyddl.checkpoint import start_claim
+    from easyddl.launch.start import command_line
+    from easyddl.launch.supervise import restarts
+
+    job, folder = secrets.token_hex(8), options.output
+
+    def start(number, placed, hear):
+        # The racks of the options are in the order of the first hosts. Those of a plan have names.
+        racks = {} if placed.hosts == first.hosts else {"EASYDDL_RACKS": ""}
+        begun = {start_claim.NUMBER: str(number), start_claim.JOB: job}
+        output = folder and (folder if number == 1 else os.path.join(folder, f"start-{number}"))
+        settings = {**request.environment, **racks, **begun}
+        own = dataclasses.replace(request, environment=settings, output=output)
+        own = _follow_plan(options.plan, own, placed)
+        line = command_line.make(own, placed, os.environ)
+        if number > 1 and not options.quiet:
+            _tell(own, placed, line)
+        return _run(own, placed, line, options, hear)
+
+    policy = restarts.Policy(
+        options.restarts, options.min_np or 1, options.wait or 0.0, options.restart_on_error
+    )
+    line = command_line.make(request, first.on({host.name for host in first.offered}), os.environ)
+    return restarts.Restarts(policy, request, first, line).run(start)

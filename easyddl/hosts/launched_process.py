@@ -1,7 +1,9 @@
 """The rank and the number of ranks that the launcher (mpirun, srun) set in the environment."""
 
+import contextlib
 import os
 import select
+import socket
 
 from easyddl.hosts import launchers
 from easyddl.machine import processes
@@ -18,6 +20,10 @@ _PROCESS = "_EASYDDL_PROCESS"
 
 # The environment variable with the id of the process in which `easyddl run` supervises a rank.
 SUPERVISOR = "_EASYDDL_SUPERVISOR"
+
+# The environment variable with the name of the socket at which the supervisor takes events, set by
+# `easyddl run --restarts`.
+EVENTS = "_EASYDDL_EVENTS"
 
 
 def size():
@@ -150,6 +156,20 @@ def is_supervised():
         if ancestor.name in _PROGRAMS:
             return False
     return False
+
+
+def tell_supervisor(event):
+    """Tells `easyddl run --restarts` what this rank has just done; nothing without it.
+
+    Args:
+        event: String. `backup`, or the part of a start that has ended: see `restarts`.
+    """
+    name = os.environ.get(EVENTS)
+    if name and is_supervised():
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            sock.setblocking(False)
+            with contextlib.suppress(OSError):  # the supervisor has ended
+                sock.sendto(event.encode(), f"\0{name}")
 
 
 def is_rank_of_several():

@@ -22,6 +22,8 @@ _AT_ONCE = 64  # buffers to pass to the kernel in one call
 _SMALL = 1 << 13  # smaller buffers are copied, so that one call sends several
 _MAPPED = 1 << 20  # the memory of buffers from this size on comes from mmap
 ENDED = "it ended"  # the reason if the other side has closed the connection
+SILENT = "it does not answer"  # the reason if the other host does not answer
+_PROBES = 4  # without an answer until the other host counts as lost
 _NO_MESSAGE = "received data that is not a valid message"
 
 
@@ -329,7 +331,7 @@ def pack(buffers, header):
 def reason_of(error):
     """Returns the reason why a connection has ended, for a message."""
     if error.errno in _SILENT or isinstance(error, TimeoutError):
-        return "it does not answer"
+        return SILENT
     return os.strerror(error.errno) if error.errno else str(error)
 
 
@@ -344,12 +346,20 @@ def keep_alive(sock, seconds):
         sock: Connected socket.
         seconds: Number. The time without an answer after which the connection ends.
     """
-    probes = 4
-    interval = max(1, round(seconds / (probes + 1)))
+    interval = _interval(seconds)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, interval)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, probes)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
+
+
+def _interval(seconds):
+    return max(1, round(seconds / (_PROBES + 1)))
+
+
+def longest_silence(seconds):
+    """Returns the seconds after which `keep_alive` has ended a connection for sure."""
+    return _interval(seconds) * (_PROBES + 1)
 
 
 def end_if_unanswered(sock, seconds):

@@ -13,6 +13,7 @@ _OF_A_LAUNCHER = (
     "SLURM",
     "_EASYDDL_",
     "EASYDDL_LAUNCH",
+    "EASYDDL_START",
 )
 
 # These belong to a login on one host.

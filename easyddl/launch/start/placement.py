@@ -20,6 +20,7 @@ class Placement:
         scheduler: The row of `launchers.LAUNCHERS` of an allocation, else `None`.
         local: Boolean. Whether all ranks run on this host, without any host being named.
         cpus: Set of integers. The CPUs of this host to which the job is limited, else `None`.
+        offered: List of `HostSlots`. All hosts that the job may use, with all of their slots.
     """
 
     hosts: list[HostSlots]
@@ -27,6 +28,23 @@ class Placement:
     scheduler: launchers.Launcher | None = None
     local: bool = False
     cpus: frozenset[int] | None = None
+    offered: list[HostSlots] = dataclasses.field(default_factory=list)
+
+    def __post_init__(self):
+        if any(host.slots is None for host in self.offered) or not self.offered:
+            object.__setattr__(self, "offered", self.hosts)
+
+    def on(self, names, size=None):
+        """Returns a placement on some of the offered hosts.
+
+        Args:
+            names: Set of strings. Their names.
+            size: Integer. The number of ranks if there are enough slots, else `None`.
+        """
+        hosts = [host for host in self.offered if host.name in names]
+        slots = sum(host.slots for host in hosts)
+        hosts = _fill(hosts, min(size or slots, slots), self.source)
+        return dataclasses.replace(self, hosts=hosts)
 
     @property
     def size(self):
@@ -75,7 +93,7 @@ def _place(request, environment):
     cpus = request.cpus
     if request.hosts is not None:
         hosts = _fill(request.hosts, request.np, request.source)
-        return Placement(hosts, request.source, cpus=cpus)
+        return Placement(hosts, request.source, cpus=cpus, offered=request.hosts)
     allocation = launchers.allocated(environment)
     if allocation is None:
         host = HostSlots(socket.gethostname(), request.np or default_size(cpus))
@@ -83,7 +101,8 @@ def _place(request, environment):
     scheduler, hosts = allocation
     _check_mounted_hostfile(environment)
     source = f"the allocation of {scheduler.name}" if scheduler.launch else scheduler.name
-    return Placement(_fill(hosts, request.np, source), source, scheduler, cpus=cpus)
+    filled = _fill(hosts, request.np, source)
+    return Placement(filled, source, scheduler, cpus=cpus, offered=hosts)
 
 
 def _check_mounted_hostfile(environment):

@@ -14,7 +14,7 @@ from easyddl.launch.supervise import host_check, missing
 from easyddl.machine import process_tree
 from easyddl.machine.background_program import BackgroundProgram
 
-_MOST = 8  # hosts that are inspected
+_MOST = 8  # hosts that are inspected for a message
 _MOST_BYTES = 1 << 20  # of the output of an inspection
 _NOT_A_REASON = (host_check.MARK, host_check.HOST, "srun: error: ")  # srun's statuses come last
 
@@ -25,10 +25,12 @@ class Inspections:
     Args:
         line: `CommandLine`.
         addresses: List of strings, such as `10.0.0.1:40000`. Where `easyddl run` listens.
+        most: Integer. The number of hosts that are inspected.
     """
 
-    def __init__(self, line, addresses):
+    def __init__(self, line, addresses, most=_MOST):
         self._line = line
+        self._most = most
         self._script = _script(addresses)
         self._running = {}  # by host
 
@@ -39,7 +41,7 @@ class Inspections:
             names: List of strings.
         """
         for name in names:
-            if self._line.on_host is None or len(self._running) == _MOST:
+            if self._line.on_host is None or len(self._running) == self._most:
                 return
             if name not in self._running:
                 words = ["sh", "-c", self._script]
@@ -50,6 +52,10 @@ class Inspections:
     def have_ended(self):
         """Returns whether no inspection runs."""
         return all(each.has_ended() for each in self._running.values())
+
+    def silent(self):
+        """Returns the names of the hosts that have not shown yet that they can run easyddl."""
+        return [name for name, each in self._running.items() if not each.host_id()]
 
     def problems_of(self, names):
         """Returns sentences about the hosts on which no rank can start.

@@ -44,14 +44,17 @@ class Job:
         screen: `Screen`.
         timeline: String. The directory of trace files, or `None`.
         calls: `CallOutput` if the ranks are those of `easyddl.Ranks`, or `None`.
+        hear: Function of the events of a start (see `Restarts`), which may be started again; `None`
+            for a job with one start.
     """
 
-    def __init__(self, request, placement, line, screen, timeline=None, calls=None):
+    def __init__(self, request, placement, line, screen, timeline=None, calls=None, hear=None):
         self._request = request
         self._placement = placement
         self._line = line
         self._screen = screen
         self._calls = calls
+        self._hear = hear
         self._variables = environment.forwarded(os.environ, request, timeline)
         self._selector = selectors.DefaultSelector()
         self._ranks = {}  # by number
@@ -71,8 +74,8 @@ class Job:
         """Runs the job.
 
         Returns:
-            The exit status: 0, the status of the first rank that failed, or 128 plus the number of
-            the signal that this process received.
+            `Outcome`. Its status is 0, that of the first rank that failed, or 128 plus the number
+            of the signal that this process received.
         """
         with contextlib.ExitStack() as stack:
             stack.callback(self._selector.close)
@@ -94,7 +97,9 @@ class Job:
                 self._wait_for_launcher()
                 self._screen.finish()
                 self._screen.tell(str(failure))
-                return 128 + self._signal if self._signal else 1
+                if self._signal:
+                    return verdict.Outcome(128 + self._signal, verdict.Cause.SIGNAL)
+                return verdict.Outcome(1, verdict.Cause.NOT_STARTED)
         return self._judge()
 
     def _watch_signals(self, stack):
@@ -270,9 +275,12 @@ class Job:
                     "input": has_input and rank.number == 0,
                     "output": self._request.output,
                     "mark": self._calls and self._calls.mark,
+                    "is_restarted": self._hear is not None,
                 }
             )
         self._begun = True
+        if self._hear is not None:
+            self._hear("start")
         if has_input:
             self._input = standard_input.StandardInput(self._selector, self._ranks[0].link)
 
@@ -342,6 +350,8 @@ class Job:
             self._calls.send(rank.number, message, buffers)
         elif "error" in message:
             self._take_error(rank, message["error"])
+        elif "event" in message:
+            self._hear(message["event"])
         elif "looked_up" in message:
             self._looked_up[rank.number] = message["looked_up"]
         elif "taken" in message:
@@ -352,6 +362,7 @@ class Job:
             rank.ordered = message["ordered"]
             rank.after_kill = message["after_kill"]
             rank.lines, rank.problem = message["lines"], message["problem"]
+            rank.is_agent_lost = message["is_agent_lost"]
             rank.link.send(noted=True)
             if rank.after_kill:
                 self._settle()  # the rank that called MPI_Abort may not have ended yet
@@ -437,7 +448,7 @@ class Job:
             link.close()
 
     def _judge(self):
-        """Prints how the job ended, and returns its exit status."""
+        """Prints how the job ended, and returns its `Outcome`."""
         self._screen.finish()
         ranks = list(self._ranks.values())
         if self._signal is not None:
@@ -445,11 +456,11 @@ class Job:
             second = signal.Signals(self._second).name if self._second else None
             killed = verdict.killed_text(ranks, self._request.grace, second)
             self._screen.tell(f"{name} has ended the job on all hosts.{killed}")
-            return 128 + self._signal
+            return verdict.Outcome(128 + self._signal, verdict.Cause.SIGNAL)
         first = verdict.first_failure(ranks)
         if first is not None:
             self._screen.tell(verdict.text_of(first, ranks, self._request.output))
-            return verdict.status_of(first)
+            return verdict.outcome_of(first, ranks)
         statuses = [rank.status for rank in ranks if rank.status]
         launcher = self._launcher.returncode
         if statuses or launcher:
@@ -458,5 +469,6 @@ class Job:
                 f"no rank reported a failure of its own, but {self._line.launcher} {end}. What it "
                 "printed, if anything, is above."
             )
-            return statuses[0] if statuses else (launcher if launcher > 0 else 128 - launcher)
-        return 0
+            status = statuses[0] if statuses else (launcher if launcher > 0 else 128 - launcher)
+            return verdict.Outcome(status, verdict.Cause.LOST)
+        return verdict.Outcome(0, verdict.Cause.DONE)

@@ -55,6 +55,8 @@ class Supervisor:
         self._read_at = 0.0
         self._input = None
         self._output = None
+        self._events = None  # a socket by which the program tells what it has done
+        self._is_restarted = False  # whether another start follows if `easyddl run` loses this rank
         self._ordered = False  # whether the program was told to end
         self._lost = False  # whether `easyddl run` or its host has vanished
         self._killed = False  # whether the launcher has killed the other process
@@ -62,6 +64,7 @@ class Supervisor:
         self._memory = set()  # those among them that the program has mapped
         self._look_at = 0.0  # when to look for them next
         self._problem = None  # a failure outside of the program and its output
+        self._is_agent_lost = False  # whether that is the end of the launcher's process here
         self._kill_at = None
         self._acknowledged = False
 
@@ -119,6 +122,7 @@ class Supervisor:
             if "run" in message:
                 return message["run"]
             if self._has_agent_ended():
+                self._is_agent_lost = True
                 self._report(1, [], self._agent_end)
                 return None
             if "look_up" in message:
@@ -141,6 +145,9 @@ class Supervisor:
     def _start(self, order):
         """Starts the program. Returns whether it could be started."""
         own = {launched_process.SUPERVISOR: str(os.getpid())}
+        self._is_restarted = order["is_restarted"]
+        if self._is_restarted:
+            own[launched_process.EVENTS] = self._open_events()
         environment = {**os.environ, **order["environment"], **own}
         try:
             self._output = RankOutput(self._link, order)
@@ -178,6 +185,19 @@ class Supervisor:
             self._input = RankInput(self._program.stdin, self._selector, self._link)
         self._receive()  # messages that arrived together with the order
         return True
+
+    def _open_events(self):
+        """Makes the socket for events, and returns its name among Linux's abstract ones."""
+        kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK
+        self._events = self._open.enter_context(socket.socket(socket.AF_UNIX, kind))
+        self._events.bind("")  # the kernel chooses the name
+        self._selector.register(self._events, selectors.EVENT_READ, self._pass_events_on)
+        return self._events.getsockname()[1:].decode()
+
+    def _pass_events_on(self):
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self._link.send(event=self._events.recv(64).decode())
 
     def _step(self):
         """Waits for one event, at most until the program is to be killed."""
@@ -258,12 +278,14 @@ class Supervisor:
         self._acknowledged = True
         self._lost = True
         if self._program is not None:
-            self._end(signal.SIGTERM, 1)
+            # Before another start, SIGTERM would make the program save a backup.
+            number = signal.SIGKILL if self._is_restarted else signal.SIGTERM
+            self._end(number, 1)
 
     def _launcher_killed(self):
         self._selector.unregister(self._life)
         if os.read(self._life, 1) == launcher_agent.ENDED and not self._ordered:
-            self._problem = self._agent_end
+            self._problem, self._is_agent_lost = self._agent_end, True
             if self._program is not None:
                 self._end(signal.SIGTERM, 2)
             return
@@ -303,6 +325,8 @@ class Supervisor:
         if self._input is not None:
             self._input.close()
         self._drain()
+        if self._events is not None:
+            self._pass_events_on()
         if code:
             self._await_kill()
         self._output.close(failed=code != 0)
@@ -335,6 +359,7 @@ class Supervisor:
             after_kill=self._killed,
             lines=lines,
             problem=problem,
+            is_agent_lost=self._is_agent_lost,
         )
         if status:
             self._wait_for_acknowledgement()

@@ -1,6 +1,7 @@
-"""How a job ended: the rank that failed first, and the message about it."""
+"""How a job ended: the rank that failed first, the cause, and the message about it."""
 
 import dataclasses
+import enum
 import os
 import re
 import signal
@@ -11,6 +12,31 @@ from easyddl.transport import connection
 
 # What easyddl prints when it ends all ranks after a signal, with what became of the backup.
 _STOPPED = re.compile(r"easyddl: (received SIG\w+ on rank [^.]*\. [^.]*\.)")
+
+
+class Cause(enum.Enum):
+    """Why a job ended."""
+
+    DONE = enum.auto()
+    LOST = enum.auto()  # a rank was killed, also for lack of memory; or its host was lost
+    SCRIPT = enum.auto()  # its error, or its own exit status
+    NOT_STARTED = enum.auto()
+    SIGNAL = enum.auto()  # that `easyddl run` received, or after which all ranks ended together
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a job ended.
+
+    Attributes:
+        status: Integer. The exit status.
+        cause: `Cause`.
+        rank: `Rank`. The one that failed first, or was lost; `None` if none did.
+    """
+
+    status: int
+    cause: Cause
+    rank: object = None
 
 
 @dataclasses.dataclass
@@ -27,6 +53,7 @@ class Rank:
         after_kill: Boolean. Whether its program ended after the launcher had killed the job.
         lines: List of strings. The last lines of its output.
         problem: String. A failure outside of the program, or `None`.
+        is_agent_lost: Boolean. Whether the failure is the end of the launcher's process there.
         lost: String. Why its connection ended before its program, or `None`.
         ended_at: Float. When it ended or was lost, by `time.monotonic`.
         error: Dictionary of `error_text.ErrorText`. The printed error that ended the program, or
@@ -43,6 +70,7 @@ class Rank:
     after_kill: bool = False
     lines: list = dataclasses.field(default_factory=list)
     problem: str | None = None
+    is_agent_lost: bool = False
     lost: str | None = None
     ended_at: float = 0.0
     error: dict | None = None
@@ -99,6 +127,34 @@ def _reported_dead(rank, ranks):
     found = [_DEATH.search(line) for line in rank.lines]
     dead = {int(match[1]) for match in found if match}
     return next((other for other in ranks if other.is_over and other.number in dead), None)
+
+
+# What easyddl prints on a rank whose peer is gone or silent, and what a failed call of MPI says.
+_PEER = re.compile(r"does not answer: it is stopped, or cannot be reached|MPI_\w+ failed: ")
+
+
+def outcome_of(rank, ranks):
+    """Returns the `Outcome` of a job in which a rank failed first.
+
+    Args:
+        rank: `Rank`.
+        ranks: Iterable of all `Rank`.
+    """
+    told = "\n".join([*rank.lines, *(rank.error or {}).values()])
+    if not rank.problem and (_DEATH.search(told) or _PEER.search(told)):  # no error of the script
+        gone = [other for other in ranks if _is_gone(other)]
+        return Outcome(status_of(rank), Cause.LOST, min(gone, key=_time_of_failure, default=None))
+    if _stop(rank.status, ranks):
+        return Outcome(status_of(rank), Cause.SIGNAL)
+    cause = Cause.LOST if _is_gone(rank) else Cause.SCRIPT
+    return Outcome(status_of(rank), cause, rank)
+
+
+def _is_gone(rank):
+    """Returns whether a rank was killed or lost, instead of ending by its script."""
+    if rank.status is None:
+        return rank.lost is not None
+    return rank.is_agent_lost or (status_of(rank) > 128 and not rank.ordered and not rank.problem)
 
 
 def _with_same_error(rank, ranks):
@@ -206,7 +262,7 @@ def killed_text(ranks, grace, second=None):
 def _stop(status, ranks):
     """Returns what easyddl printed if it ended all ranks after a signal; `None` otherwise."""
     found = (_STOPPED.search(line) for rank in ranks for line in rank.lines)
-    return next((match[1] for match in found if match and status > 128), None)
+    return next((match[1] for match in found if match and (status or 0) > 128), None)
 
 
 def _end(rank, ranks):

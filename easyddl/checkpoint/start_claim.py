@@ -1,0 +1,76 @@
+"""Keeps an earlier start of a job from replacing the files of a later one.
+
+`easyddl run --restarts` starts a job again when a host does not answer. The host may only have been
+frozen, and its rank may go on to write a file before it is killed. Therefore a small file
+`.start-NAME` beside the written file holds the job and the number of its latest start.
+
+This module needs only Python's standard library.
+"""
+
+import contextlib
+import fcntl
+import os
+
+# The variables of a job with restarts: the number of the start, from 1 on, and the job's random id.
+NUMBER, JOB = "EASYDDL_START", "_EASYDDL_JOB"
+
+_SHOWN = 60  # characters of a name
+
+
+class StartClaim:
+    """The claim of a start to be the latest that writes a file. Without restarts, it does nothing.
+
+    Args:
+        path: String or path of the file or directory. It may contain fields, as in
+            `"model-{epoch:02d}.keras"`.
+    """
+
+    def __init__(self, path):
+        folder, name = os.path.split(os.path.abspath(os.fspath(path).partition("{")[0]))
+        self._path = os.path.join(folder, f".start-{name[:_SHOWN]}")
+
+    def take(self):
+        """Makes this start the one that writes the file. Call it before the file is read.
+
+        Raises:
+            RuntimeError: If a later start of this job has taken it.
+        """
+        with self.held(takes=True):
+            pass
+
+    @contextlib.contextmanager
+    def held(self, takes=False):
+        """Returns a context in which no other start can take the claim.
+
+        Args:
+            takes: Boolean. Whether to take it from an earlier start, or from another job.
+
+        Raises:
+            RuntimeError: If a later start of this job, or another job, has taken it.
+        """
+        mine = [os.environ.get(JOB), os.environ.get(NUMBER)]
+        with self._locked() if all(mine) else contextlib.nullcontext() as file:
+            theirs = mine if file is None else file.read().split()
+            if theirs != mine:
+                is_later = theirs[:1] == mine[:1] and int(theirs[1]) > int(mine[1])
+                if is_later or (theirs and not takes):
+                    raise RuntimeError(
+                        f"Start {mine[1]} of this job writes no more: {self._path} names a later "
+                        "one. `easyddl run` had lost this host, and started the job again."
+                    )
+                file.truncate(0)
+                file.write(" ".join(mine))
+                file.flush()
+            yield
+
+    @contextlib.contextmanager
+    def _locked(self):
+        """Yields the open file; `None` if its directory or its file system does not allow it."""
+        with contextlib.ExitStack() as stack:
+            file = None
+            with contextlib.suppress(OSError):
+                os.makedirs(os.path.dirname(self._path), exist_ok=True)
+                file = stack.enter_context(open(self._path, "a+"))
+                fcntl.lockf(file, fcntl.LOCK_EX)  # until it is closed
+                file.seek(0)
+            yield file
