@@ -363,11 +363,13 @@ def add_step(begin, end, step):
 def warn_at_end(subject, text):
     """Prints a text on the root at the end of the job, if all ranks requested the same text.
 
-    A job that ends by an error or a signal compares no texts: see `own_warnings`.
+    A job that ends by an error or a signal compares no texts: see `own_warnings`. A rank that exits
+    with another status than 0 prints its own.
 
     Args:
         subject: String. A later text on the same subject replaces an earlier one.
-        text: String. An empty one withdraws an earlier text. `{ranks}` stands for "every rank".
+        text: String. An empty one withdraws an earlier text. `{ranks}` stands for "every rank", or
+            for this one.
     """
     _warnings[subject] = text
     if is_started():  # do not start the engine: the other ranks may not call this function
@@ -396,4 +398,4 @@ def _print_own_warnings():
 def pass_warnings_on():
     """Passes the texts of `warn_at_end` to the engine. Called when all ranks have started it."""
     for subject, text in _warnings.items():
-        engine().core.warn_at_end(subject, text.replace("{ranks}", "every rank"))
+        engine().core.warn_at_end(subject, text)

@@ -18,8 +18,9 @@ void define_process(py::module_& m) {
         py::call_guard<WithoutPythonLock>(),
         "Makes this process wait for the other ranks when it exits, or end the job if it fails.");
   m.def("warn_at_end", &warn_at_end, py::arg("subject"), py::arg("text"),
-        "Prints the text on the root when the job ends, if all ranks have passed it. A later text "
-        "on the same subject replaces it, and an empty one withdraws it.");
+        "Prints the text on the root when the job ends, if all ranks have passed it. A rank that "
+        "exits with a status other than 0 prints its own. A later text on the same subject "
+        "replaces it, and an empty one withdraws it.");
   m.def(
       "stop_signals", [] { python_calls().close(); }, py::call_guard<WithoutPythonLock>(),
       "Called when the interpreter is about to end. Waits no longer check for signals after "

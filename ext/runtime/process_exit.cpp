@@ -37,11 +37,17 @@ std::vector<uint64_t> hashes_of_warnings() {
   return hashes;
 }
 
-// Prints the warnings. `are_common` has a value for each of `hashes_of_warnings`.
-void print_warnings(const std::vector<bool>& are_common) {
+// Prints the warnings that are chosen. `are_chosen` has a value for each of `hashes_of_warnings`.
+// `ranks` says which ranks they are about.
+void print_warnings(const std::vector<bool>& are_chosen, const std::string& ranks) {
+  const std::string placeholder = "{ranks}";
   size_t next = 0;
   for (const auto& warning : g_warnings) {
-    if (are_common.at(next++)) write_line(warning.second);
+    if (!are_chosen.at(next++)) continue;
+    std::string text = warning.second;
+    const size_t at = text.find(placeholder);
+    if (at != std::string::npos) text.replace(at, placeholder.size(), ranks);
+    write_line(text);
   }
 }
 
@@ -53,7 +59,7 @@ void leave_job(World& world) {
   stall_inspector.stop();
   const std::vector<bool> are_common =
       world.exit_protocol().leave(hashes_of_warnings(), [&] { stall_inspector.serve(); });
-  if (world.topology().rank == 0) print_warnings(are_common);
+  if (world.topology().rank == 0) print_warnings(are_common, "every rank");
   end_timeline(world.comm(), world.topology().cores_are_shared);
   world.liveness().announce_exit();
 }
@@ -83,6 +89,8 @@ void at_exit(int status, void*) {
   if (getpid() != g_pid || finalized != 0) return;
   const Topology& topology = g_world.load()->topology();
   if (status != 0 && topology.size > 1) {
+    print_warnings(std::vector<bool>(g_warnings.size(), true),
+                   "rank " + std::to_string(topology.rank));
     write_line("easyddl: " + topology.name_of(topology.rank) + " exited with status " +
                std::to_string(status) + ". Ending the job.");
     end_job(status);

@@ -62,8 +62,8 @@ void restore_interrupt_handler() {
 
 // What often keeps a rank from its start, without any sign of an error.
 constexpr const char* kStandardInput =
-    " A rank that reads standard input, as input() does, never reaches it, because launchers pass "
-    "standard input to rank 0 alone.";
+    " A rank that reads standard input, as input() and `python - < train.py` do, never reaches it, "
+    "because launchers pass standard input to rank 0 alone.";
 
 // Ends this process by a signal, which every launcher treats as a failure of the job. MPICH's
 // launcher waits forever if a process exits by itself before it has initialised MPI.

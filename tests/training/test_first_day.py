@@ -57,6 +57,12 @@ MISTAKES = {
         "model.fit() took steps without reducing gradients: rank 0 trained alone",
         False,
     ),
+    "the_callbacks_are_forgotten_and_the_script_exits": (
+        FIT,
+        FIT.replace(", callbacks=callbacks", "") + "raise SystemExit(3)\n",
+        "model.fit() took steps without reducing gradients: rank ",
+        False,
+    ),
     "the_last_callback_is_forgotten": (
         ", ddl.DDLGlobalVariablesCallback()]",
         "]",
