@@ -167,9 +167,9 @@ def test_the_cause_of_an_end(ranks, cause, number):
     assert (found.cause, found.rank and found.rank.number) == (cause, number)
 
 
-def easyddl_run(*arguments, timeout=120):
+def easyddl_run(*arguments):
     line = [sys.executable, "-m", "easyddl", "run", "--quiet", "-np", 2, *arguments]
-    return mpi.run_command(list(map(str, line)), mpi.environment(mpi.ANY_BACKEND), timeout)
+    return mpi.run_command(list(map(str, line)), mpi.environment(mpi.ANY_BACKEND))
 
 
 @pytest.mark.mpirun
