@@ -136,6 +136,8 @@ def test_the_seconds_of_a_restart_are_told_by_part(capfd):
 
 
 STOPPED = "easyddl: received SIGTERM on rank 1. Saved epoch 2, step 3, to backup. Start it again."
+DIED = "easyddl: rank 1 on host h1 (process 7) died: it was killed, crashed."
+FAILURE = "easyddl: rank 0 on host h1 failed: ValueError: of the script"
 PEER = "RuntimeError: MPI_Waitall failed: Other MPI error, Connection reset by peer"
 
 
@@ -148,6 +150,13 @@ PEER = "RuntimeError: MPI_Waitall failed: Other MPI error, Connection reset by p
         ([rank(0, status=137)], Cause.LOST, 0),
         ([rank(0, lost="it does not answer")], Cause.LOST, 0),
         ([rank(0, status=143), rank(1, status=143, lines=[STOPPED])], Cause.SIGNAL, None),
+        # It had an error before it was killed.
+        ([rank(0, status=143, ordered=True, after_kill=True, lines=[FAILURE])], Cause.SCRIPT, 0),
+        # Its supervisor had lost `easyddl run`, and killed it.
+        (
+            [rank(0, status=1, lines=[DIED]), rank(1, status=137, ordered=True, after_kill=True)],
+            *(Cause.LOST, 1),
+        ),
         # A survivor tells of the loss of its peer before the launcher has noticed that.
         ([rank(0, status=1, lines=[PEER]), rank(1, "h2", lost="it ended")], Cause.LOST, 1),
         ([rank(0, status=1, lines=[PEER]), rank(1, status=143, ordered=True)], Cause.LOST, None),
@@ -158,9 +167,9 @@ def test_the_cause_of_an_end(ranks, cause, number):
     assert (found.cause, found.rank and found.rank.number) == (cause, number)
 
 
-def easyddl_run(*arguments, timeout=120):
+def easyddl_run(*arguments):
     line = [sys.executable, "-m", "easyddl", "run", "--quiet", "-np", 2, *arguments]
-    return mpi.run_command(list(map(str, line)), mpi.environment(mpi.ANY_BACKEND), timeout)
+    return mpi.run_command(list(map(str, line)), mpi.environment(mpi.ANY_BACKEND))
 
 
 @pytest.mark.mpirun

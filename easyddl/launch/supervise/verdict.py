@@ -142,7 +142,7 @@ def outcome_of(rank, ranks):
     """
     told = "\n".join([*rank.lines, *(rank.error or {}).values()])
     if not rank.problem and (_DEATH.search(told) or _PEER.search(told)):  # no error of the script
-        gone = [other for other in ranks if _is_gone(other)]
+        gone = [other for other in ranks if other.failed and _is_gone(other)]
         return Outcome(status_of(rank), Cause.LOST, min(gone, key=_time_of_failure, default=None))
     if _stop(rank.status, ranks):
         return Outcome(status_of(rank), Cause.SIGNAL)
@@ -154,7 +154,9 @@ def _is_gone(rank):
     """Returns whether a rank was killed or lost, instead of ending by its script."""
     if rank.status is None:
         return rank.lost is not None
-    return rank.is_agent_lost or (status_of(rank) > 128 and not rank.ordered and not rank.problem)
+    if rank.problem or (rank.ordered and _ended_the_job(rank)):  # its own error came before
+        return rank.is_agent_lost
+    return status_of(rank) > 128
 
 
 def _with_same_error(rank, ranks):
