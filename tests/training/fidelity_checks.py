@@ -428,21 +428,32 @@ def check_gradients_that_a_step_normalizes_itself():
     assert_alike(model, expected, rtol=1e-4)
 
 
+def clipped(grads):
+    norm = ops.sqrt(sum(ops.sum(ops.square(each)) for each in grads))
+    return [each * (0.05 / ops.maximum(norm, 0.05)) for each in grads]
+
+
 class ClippedBySelf(keras.optimizers.SGD):
     """Clips the whole gradient to a norm before Keras accumulates it."""
 
     def apply(self, grads, trainable_variables=None):
-        norm = ops.sqrt(sum(ops.sum(ops.square(each)) for each in grads))
-        scale = 0.05 / ops.maximum(norm, 0.05)
-        return super().apply([each * scale for each in grads], trainable_variables)
+        return super().apply(clipped(grads), trainable_variables)
+
+
+class ClippedInPairs(keras.optimizers.SGD):
+    """The same, in the method that a step of TensorFlow calls."""
+
+    def apply_gradients(self, grads_and_vars):
+        grads, variables = zip(*grads_and_vars, strict=True)
+        return super().apply_gradients(list(zip(clipped(grads), variables, strict=True)))
 
 
 @in_float64
 def check_an_optimizer_that_transforms_what_it_accumulates():
     x, y = data()
-    assert_trains_alike(
-        lambda: dense(optimizer=ClippedBySelf(0.5, gradient_accumulation_steps=3)), x, y
-    )
+    for kind in (ClippedBySelf, ClippedInPairs):
+        optimizer = functools.partial(kind, 0.5, gradient_accumulation_steps=3)
+        assert_trains_alike(lambda optimizer=optimizer: dense(optimizer=optimizer()), x, y)
 
 
 def check_variables_that_keras_does_not_track():

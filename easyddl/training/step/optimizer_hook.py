@@ -193,12 +193,13 @@ def _reduces_by_update(optimizer):
 
 
 def has_own_apply(optimizer):
-    """Returns whether the script's class of an optimizer overrides `apply`.
+    """Returns whether the script's class of an optimizer overrides `apply` or what calls it.
 
     It may transform the gradients there, for example to a norm. Then each step needs the gradients
     of all ranks, also if they are accumulated after that.
     """
-    return not user_code.is_of_keras(type(optimizer).apply)
+    names = ("apply", "apply_gradients", "stateless_apply")
+    return not all(user_code.is_of_keras(getattr(type(optimizer), name)) for name in names)
 
 
 def _weight_of(batch_weight, by_update):
