@@ -360,9 +360,9 @@ def check_files_of_all_kinds(folder):
     keras.utils.set_random_seed(RANK)
     model, write = new_model(), atomic_files.write_entries
 
-    def write_slowly(*arguments):
+    def write_slowly(*arguments, **options):
         time.sleep(0.3)
-        write(*arguments)
+        write(*arguments, **options)
 
     atomic_files.write_entries = write_slowly
     try:
