@@ -10,11 +10,13 @@ This module needs only Python's standard library.
 import contextlib
 import fcntl
 import os
+import time
 
 # The variables of a job with restarts: the number of the start, from 1 on, and the job's random id.
 NUMBER, JOB = "EASYDDL_START", "_EASYDDL_JOB"
 
 _SHOWN = 60  # characters of a name
+_LONGEST = 60.0  # seconds for another start to replace its file
 
 
 class StartClaim:
@@ -46,7 +48,8 @@ class StartClaim:
             takes: Boolean. Whether to take it from an earlier start, or from another job.
 
         Raises:
-            RuntimeError: If a later start of this job, or another job, has taken it.
+            RuntimeError: If a later start of this job, or another job, has taken it, or is within
+                this context for long.
         """
         mine = [os.environ.get(JOB), os.environ.get(NUMBER)]
         with self._locked() if all(mine) else contextlib.nullcontext() as file:
@@ -71,6 +74,20 @@ class StartClaim:
             with contextlib.suppress(OSError):
                 os.makedirs(os.path.dirname(self._path), exist_ok=True)
                 file = stack.enter_context(open(self._path, "a+"))
-                fcntl.lockf(file, fcntl.LOCK_EX)  # until it is closed
+                self._lock(file)
                 file.seek(0)
             yield file
+
+    def _lock(self, file):
+        """Locks the file until it is closed. A rank that is frozen may hold the lock."""
+        end = time.monotonic() + _LONGEST
+        while True:
+            try:
+                return fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise RuntimeError(
+                        f"Another start of this job has locked {self._path} for {_LONGEST:.0f} "
+                        "seconds. Its rank may be stopped: end it on its host."
+                    ) from None
+            time.sleep(0.05)

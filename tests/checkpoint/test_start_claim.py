@@ -1,8 +1,11 @@
 """Files of an earlier start of a job, which replace none of a later one."""
 
+import subprocess
+import sys
+
 import pytest
 
-from easyddl.checkpoint import atomic_files
+from easyddl.checkpoint import atomic_files, start_claim
 from easyddl.checkpoint.start_claim import StartClaim
 
 
@@ -74,3 +77,24 @@ def test_without_restarts_there_is_no_file(monkeypatch, tmp_path):
     claim.take()
     with claim.held():
         assert list(tmp_path.iterdir()) == []
+
+
+HOLD = """
+import fcntl, sys
+file = open(sys.argv[1], "a+")
+fcntl.lockf(file, fcntl.LOCK_EX)
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_frozen_start_is_not_waited_for_without_end(start_as, tmp_path, monkeypatch):
+    monkeypatch.setattr(start_claim, "_LONGEST", 0.2)
+    start_as("a", 2)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    line = [sys.executable, "-c", HOLD, tmp_path / ".start-backup"]
+    with subprocess.Popen(line, **pipes) as frozen:
+        frozen.stdout.readline()
+        with pytest.raises(RuntimeError, match="Another start of this job has locked"):
+            StartClaim(tmp_path / "backup").take()
+        frozen.stdin.close()
