@@ -223,8 +223,6 @@ def _follow_plan(path, request, placed):
     The ranks do not get the file, because the plan has the hosts' names of the user, which may be
     aliases, and because the file may be on this host alone.
     """
-    from easyddl.plan import job_hosts
-
     settings = dict(request.environment)
     given = {**os.environ, **settings}
     argument = "EASYDDL_PLAN" if path is None else "--plan"
@@ -232,6 +230,8 @@ def _follow_plan(path, request, placed):
     if argument == "--plan" and not path:
         raise ValueError("`--plan` must be the path of a file. Received: ''")
     if path:
+        from easyddl.plan import job_hosts  # it loads the engine
+
         hosts = [host.name for host in placed.hosts]
         found = job_hosts.of_hosts(path, hosts, argument, given)
         settings.update(EASYDDL_RACKS=found.racks, EASYDDL_HOST_ORDER=found.order, EASYDDL_PLAN="")
