@@ -1,14 +1,12 @@
 """Measures the steps of a fit for `easyddl scaling`, and then ends the job."""
 
 import functools
-import math
 import os
 import time
 
-import numpy as np
-
 from easyddl import backends
 from easyddl.callbacks import hooks
+from easyddl.checkpoint import model_files
 from easyddl.collectives import objects
 from easyddl.machine import hardware
 from easyddl.profiling import measurement_request
@@ -114,18 +112,13 @@ class ScalingMeasurement(FitEvents):
         measured = {
             **combine(ranks, self._batches),
             "reading_seconds": None if None in readings else sum(readings) / len(readings),
-            "gradient_bytes": _gradient_bytes(model),
+            "gradient_bytes": model_files.bytes_of(model.trainable_variables),
             "threads": min(objects.allgather_object(_threads())),
             "hosts": _hosts(),
         }
         if world.is_root():
             # Do not use `sys.stderr`, which the script may have replaced.
             os.write(2, measurement_request.answer(measured).encode())
-
-
-def _gradient_bytes(model):
-    variables = model.trainable_variables
-    return sum(math.prod(each.shape) * np.dtype(each.dtype).itemsize for each in variables)
 
 
 def _threads():

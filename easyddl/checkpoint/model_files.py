@@ -52,8 +52,12 @@ def size_of(model):
     """Returns the approximate number of bytes of the file of a model; 0 for other objects."""
     optimizer = getattr(model, "optimizer", None)
     variables = [*getattr(model, "weights", []), *getattr(optimizer, "variables", [])]
-    sizes = (math.prod(each.shape) * np.dtype(each.dtype).itemsize for each in variables)
-    return sum(size + _OVERHEAD for size in sizes)
+    return bytes_of(variables) + _OVERHEAD * len(variables)
+
+
+def bytes_of(variables):
+    """Returns the number of bytes of the values of variables."""
+    return sum(math.prod(each.shape) * np.dtype(each.dtype).itemsize for each in variables)
 
 
 def _atomic(original):

@@ -75,7 +75,8 @@ def plan(graph, hosts, size):
         kept = list(dict.fromkeys(_moved(nest, seconds) for nest in kept))
     ordered = [_ordered(graph, nest, size, seconds) for nest in kept]
     listed = tuple(hosts)
-    best = min(sorted(ordered, key=cost.depth), key=seconds)
+    least = min(map(seconds, ordered)) * (1 + _TOLERANCE)
+    best = next(nest for nest in sorted(ordered, key=cost.depth) if seconds(nest) <= least)
     if seconds(best) > seconds(listed) * (1 - LEAST_GAIN):
         best = listed
     return Plan(best, _rules(graph, best, listed, size), listed)

@@ -33,7 +33,8 @@ def test_racks_in_the_worst_order(tmp_path):
         _, known = bad_network.doctor(net, "--racks", "x,y,x,y", *TIMEOUT, timeout=400)
     nest, names, rules = plan_file.read(path)
     assert nest == (("h1", "h3"), ("h2", "h4")) and set(names.values()) == {"group1", "group2"}
-    assert rules and all(len(levels) == 2 for _, levels in rules if levels != cost.FLAT), rules
+    grouped = [levels for _, levels in rules if levels != cost.FLAT]
+    assert grouped and all(len(levels) == 2 for levels in grouped), rules
     assert f"  easyddl run --plan {path} -H h1:2,h2:2,h3:2,h4:2 " in out
     findings = [each["message"] for each in unnamed["findings"] if each["subject"] == "plan"]
     assert len(findings) == 1 and "group1: h1 h3, " in findings[0], unnamed["findings"]

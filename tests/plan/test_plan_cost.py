@@ -44,10 +44,13 @@ def test_formulas_on_one_switch(n, size):
 
 
 def test_on_one_switch_the_model_chooses_as_the_engine_does():
-    sizes = [64, 1 << 10, 1 << 17, 1 << 20, 1 << 26]
+    sizes = [64, 1 << 10, 4096, 1 << 17, 1 << 20, 1 << 26]
     for n, size in itertools.product([2, 3, 4, 5, 8, 9, 16], sizes):
         ((_, found),) = cost.best_levels(star(n), star(n).hosts)(size)
-        assert found == cost.engine_algorithm(size, n), (n, size)
+        if (n, size) == (16, 4096):  # a plan may take it for few bytes; the engine alone does not
+            assert found == "direct"
+        else:
+            assert found == cost.engine_algorithm(size, n), (n, size)
 
 
 @pytest.mark.parametrize(
