@@ -11,12 +11,11 @@ from easyddl.callbacks import global_batch, hooks, instances, scaling_measuremen
 from easyddl.callbacks.fresh_copy import FreshCopy
 from easyddl.callbacks.global_variables_callback import DDLGlobalVariablesCallback
 from easyddl.optimizers import momentum_correction
-from easyddl.reducer import bucket_size
+from easyddl.reducer import options
 from easyddl.runtime import validators, world
 from easyddl.training.agreement import replicas
 from easyddl.training.fit import callback_order, epoch_end, fit_context, shared_fit
 from easyddl.training.metrics import evaluation
-from easyddl.training.step import optimizer_hook
 from easyddl.training.step import scalar_losses as scalar
 
 _UNEVEN = ("join", "truncate", "error")
@@ -83,11 +82,19 @@ class DDLCallback(FreshCopy, callback_order.First, keras.callbacks.Callback):
             count only once. With `None`, the default, the ranks compare the contents of arrays.
             The counts of datasets, and of arrays that differ, are added, with a warning unless
             `split_data` has made them. All ranks must pass the same value.
+        wire_dtype: `"bfloat16"` or `"float32"`. The dtype in which dense gradients are sent to
+            other hosts. bfloat16 halves the bytes, and rounds each gradient to 8 bits of precision
+            once for two hosts, and at least twice for more. Sums are computed in float32, all ranks
+            receive the same bits, and within a host nothing is rounded. Gradients of float64, rows
+            of sparse gradients, metrics and `ddl.allreduce` are never rounded. Use it where the
+            network limits the speed. Defaults to the environment variable `EASYDDL_WIRE_DTYPE`, or
+            else to float32. All ranks must pass the same value.
 
     Raises:
-        ValueError: If `bucket_bytes` or the environment variable is not a positive integer, if
-            `uneven`, `scalar_losses` or `validation` has an invalid value, if `check_replicas` is
-            not a positive integer, `None` or `False`, or if `sparse_as_dense` is not a boolean.
+        ValueError: If `bucket_bytes` is not a positive integer, if `uneven`, `scalar_losses`,
+            `validation` or `wire_dtype` has an invalid value, if `check_replicas` is not a positive
+            integer, `None` or `False`, if `sparse_as_dense` is not a boolean, or if an environment
+            variable that takes the place of an argument is invalid.
         TypeError: At `fit`, if the class was passed instead of an instance.
         ValueError: At `fit`, if it is passed more than once. On all ranks, if they train for
             different numbers of epochs, or differ in other arguments, data or configurations that
@@ -115,9 +122,10 @@ class DDLCallback(FreshCopy, callback_order.First, keras.callbacks.Callback):
         scalar_losses: Literal["mean", "sum"] | None = None,
         sparse_as_dense: bool = False,
         validation: Literal["same", "split"] | None = None,
+        wire_dtype: Literal["bfloat16", "float32"] | None = None,
     ) -> None:
         super().__init__()
-        self.bucket_bytes = bucket_size.requested(bucket_bytes)
+        self.reduction = options.requested(bucket_bytes, sparse_as_dense, wire_dtype)
         if uneven not in _UNEVEN:
             raise ValueError(f"`uneven` must be one of {_UNEVEN}. Received: uneven={uneven!r}")
         self.uneven = uneven
@@ -137,7 +145,6 @@ class DDLCallback(FreshCopy, callback_order.First, keras.callbacks.Callback):
             otherwise = ", None for the end of fit(), or False for never"
             validators.positive_integer("check_replicas", check_replicas, otherwise)
         self.check_replicas = check_replicas
-        self.sparse_as_dense = optimizer_hook.checked_sparse_as_dense(sparse_as_dense)
         self._validation = contextlib.ExitStack()
         self._has_validated = False
         if self.check_replicas:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import keras
 
 from easyddl.optimizers import momentum_correction
-from easyddl.reducer import bucket_size
+from easyddl.reducer import options
 from easyddl.runtime import validators
 from easyddl.training.agreement import replicas
 from easyddl.training.step import optimizer_classes, optimizer_hook
@@ -16,7 +16,10 @@ _Optimizer = TypeVar("_Optimizer", bound=keras.optimizers.Optimizer)
 
 
 def DistributedOptimizer(
-    optimizer: _Optimizer, bucket_bytes: int | None = None, sparse_as_dense: bool = False
+    optimizer: _Optimizer,
+    bucket_bytes: int | None = None,
+    sparse_as_dense: bool = False,
+    wire_dtype: Literal["bfloat16", "float32"] | None = None,
 ) -> _Optimizer:
     """Makes an optimizer average gradients over all ranks before it applies them.
 
@@ -29,14 +32,14 @@ def DistributedOptimizer(
         bucket_bytes: Integer. The size of a gradient bucket in bytes: see `DDLCallback`.
         sparse_as_dense: Boolean. Whether sparse gradients are reduced as dense ones: see
             `DDLCallback`. Defaults to `False`.
+        wire_dtype: String. The dtype in which gradients are sent to other hosts: see `DDLCallback`.
 
     Returns:
         The same instance.
 
     Raises:
         TypeError: If `optimizer` is not an instance of a Keras 3 optimizer.
-        ValueError: If `bucket_bytes` is not a positive integer, or `sparse_as_dense` is not a
-            boolean.
+        ValueError: If `bucket_bytes`, `sparse_as_dense` or `wire_dtype` has an invalid value.
 
     Example:
     ```python
@@ -50,8 +53,7 @@ def DistributedOptimizer(
     )
     optimizer_hook.keep_hook(
         optimizer,
-        bucket_size.requested(bucket_bytes),
-        optimizer_hook.checked_sparse_as_dense(sparse_as_dense),
+        options.requested(bucket_bytes, sparse_as_dense, wire_dtype),
         replicas.compare_first_update,
     )
     optimizer_classes.watch()

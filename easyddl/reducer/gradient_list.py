@@ -27,28 +27,28 @@ class GradientList:
     Args:
         grads: List of gradients; an item is `None` if this rank has no gradient of a variable.
         variables: List of the variables of these gradients.
-        bucket_bytes: Integer, or `None` to measure a suitable size.
-        sparse_as_dense: Boolean. Whether sparse gradients are converted to dense gradients. If not,
-            their rows are gathered from all ranks.
+        options: `ReductionOptions`. Sparse gradients that are not converted to dense ones are
+            reduced by gathering their rows from all ranks.
 
     Raises:
-        RuntimeError: On all ranks, if they differ in a gradient, in the bucket size, in
-            `sparse_as_dense`, or in whether the step runs eagerly.
+        RuntimeError: On all ranks, if they differ in a gradient, in the options, or in whether the
+            step runs eagerly.
     """
 
-    def __init__(self, grads, variables, bucket_bytes=None, sparse_as_dense=False):
+    def __init__(self, grads, variables, options):
         self._specs = [_spec(*pair) for pair in zip(grads, variables, strict=True)]
         self._variables = variables
-        self._sparse_as_dense = sparse_as_dense
+        self._options = options
         self._registration = None
         self._late_registration = None
         self._was_present = [grad is not None for grad in grads]
         self._is_eager = backends.require().is_eager()
-        size = bucket_bytes or "measured size"
-        rows = ", sparse ones as dense" if sparse_as_dense else ""
+        size = options.bucket_bytes or "measured size"
+        rows = ", sparse ones as dense" if options.sparse_as_dense else ""
+        wire = f", sent to other hosts in {options.wire_dtype}"
         step = ", in an eager step" if self._is_eager else ""
         what = f"the reduction of gradients of ({self._listed()})"
-        world.agree(f"{what} in buckets of {size}{rows}{step}")
+        world.agree(f"{what} in buckets of {size}{rows}{wire}{step}")
         # If only some ranks have a gradient, the others submit zeros, so that all ranks change the
         # same variables. If some ranks have a sparse gradient and others a dense one, all ranks
         # submit a dense one.
@@ -62,7 +62,7 @@ class GradientList:
         self._sparse = np.flatnonzero(sparse > dense).tolist()
         self._shared = self._agree_on_shared_parts(grads) if self._sparse else {}
         if self._indices:
-            bucket_bytes = bucket_bytes or bucket_size.measured()
+            bucket_bytes = options.bucket_bytes or bucket_size.measured()
             self._register(bucket_bytes)
             if self._late:
                 self._register_late(bucket_bytes)
@@ -74,7 +74,7 @@ class GradientList:
 
     def _kinds(self, grad):
         """Returns two booleans: whether this rank's gradient is dense, and whether it is sparse."""
-        is_sparse = not self._sparse_as_dense and backends.require().has_rows(grad)
+        is_sparse = not self._options.sparse_as_dense and backends.require().has_rows(grad)
         return grad is not None and not is_sparse, is_sparse
 
     def _agree_on_shared_parts(self, grads):
@@ -119,7 +119,7 @@ class GradientList:
             plan = [*plan[:-1], [*(plan[-1] if plan else []), len(specs)]]
             specs.append((dtype, (len(flagged),)))
         first = self._variables[self._indices[0]].name
-        reducer = _new_reducer(
+        reducer = self._new_reducer(
             f"the reduction of {len(self._indices)} gradients (the first is {first})",
             specs,
             plan,
@@ -132,7 +132,7 @@ class GradientList:
         specs = [self._specs[i] for i in self._late]
         plan = buckets.plan([_bytes(spec) for spec in specs], [d for d, _ in specs], bucket_bytes)
         first = self._variables[self._late[0]].name
-        reducer = _new_reducer(
+        reducer = self._new_reducer(
             f"the reduction of {len(specs)} gradients that no rank had at first (the first is "
             f"{first})",
             specs,
@@ -140,6 +140,25 @@ class GradientList:
         )
         shapes = [shape for _, shape in specs]
         self._late_registration = Registration(reducer, plan, shapes, leads=False)
+
+    def _new_reducer(self, what, specs, plan, tables=()):
+        """Registers tensors with the engine.
+
+        Args:
+            what: String. Describes the reduction, for errors.
+            specs: List of pairs: the dtype and the shape of each tensor.
+            plan: List of buckets, which are lists of indices.
+            tables: List of the tables of rows.
+        """
+        of_buckets = [(specs[bucket[0]][0], [_bytes(specs[i]) for i in bucket]) for bucket in plan]
+        wire = "" if self._options.wire_dtype == "float32" else self._options.wire_dtype
+        if wire and world.num_nodes() > 1:
+            notices.tell_once(
+                "wire dtype", f"Dense gradients are sent to other hosts in {wire} (`wire_dtype`)."
+            )
+        return world.engine().core.Reducer(
+            world.reducer_group(), world.in_call(what), of_buckets, "mean", list(tables), wire
+        )
 
     def _registrations(self):
         both = (self._registration, self._late_registration)
@@ -257,7 +276,7 @@ class GradientList:
         return (submitter.no_rows if i in self._sparse else submitter.zeros)(*self._specs[i])
 
     def _as_registered(self, grad):
-        return backends.require().to_dense(grad) if self._sparse_as_dense else grad
+        return backends.require().to_dense(grad) if self._options.sparse_as_dense else grad
 
     def forget_weights(self):
         """Makes the next mean independent of earlier weights: see `GradientReducer`."""
@@ -283,21 +302,6 @@ class GradientList:
             for k, count in zip(self._with_shared_rows, shared, strict=True):
                 own[k] += count
             row_cost.advise(self._tables, steps, own)
-
-
-def _new_reducer(what, specs, plan, tables=()):
-    """Registers tensors with the engine.
-
-    Args:
-        what: String. Describes the reduction, for errors.
-        specs: List of pairs: the dtype and the shape of each tensor.
-        plan: List of buckets, which are lists of indices.
-        tables: List of the tables of rows.
-    """
-    of_buckets = [(specs[bucket[0]][0], [_bytes(specs[i]) for i in bucket]) for bucket in plan]
-    group = world.reducer_group()
-    what = world.in_call(what)
-    return world.engine().core.Reducer(group, what, of_buckets, "mean", list(tables))
 
 
 def _spec(grad, variable):

@@ -7,6 +7,7 @@ from keras import ops
 from easyddl import backends
 from easyddl.reducer.gradient_list import GradientList
 from easyddl.reducer.in_step_sum import InStepRows
+from easyddl.reducer.options import ReductionOptions
 from easyddl.runtime import settled_errors, world
 from easyddl.steps import context
 
@@ -15,22 +16,18 @@ class GradientReducer:
     """Averages the gradients of one optimizer over all ranks.
 
     Args:
-        bucket_bytes: Integer, or `None` to measure a suitable size.
+        options: `ReductionOptions`.
         weight: Function without arguments. It returns the weight of this rank's batch in the step
             that is being traced or run, or `None` if the weight is unknown.
         as_ready: Boolean. Whether a backward pass computes the gradients, so that the first buckets
             can be submitted before the last gradient is computed.
-        sparse_as_dense: Boolean. Whether sparse gradients are converted to dense gradients.
         at_first: Function of a list of variables, or `None`. All ranks call it together before they
             first register gradients, except in a fit with a `DDLCallback`.
     """
 
-    def __init__(
-        self, bucket_bytes=None, weight=None, as_ready=True, sparse_as_dense=False, at_first=None
-    ):
-        self._bucket_bytes = bucket_bytes
+    def __init__(self, options=ReductionOptions(), weight=None, as_ready=True, at_first=None):
+        self._options = options
         self._at_first = at_first
-        self._sparse_as_dense = sparse_as_dense
         self._weight = weight or (lambda: None)
         self._as_ready = as_ready
         # `GradientList`, by the communicator over which it was registered, by whether the step runs
@@ -83,9 +80,7 @@ class GradientReducer:
             if self._at_first is not None and context.step() is None:
                 at_first, self._at_first = self._at_first, None
                 at_first(variables)
-            self._lists[key] = GradientList(
-                grads, variables, self._bucket_bytes, self._sparse_as_dense
-            )
+            self._lists[key] = GradientList(grads, variables, self._options)
 
     def register(self, grads, variables):
         """Registers gradients in a step that does not yet average them.

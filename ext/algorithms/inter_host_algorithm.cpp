@@ -77,44 +77,71 @@ bool leaves_shards(InterHostAlgorithm algorithm, const InterHostOperation& opera
   return algorithm != InterHostAlgorithm::whole;
 }
 
-// Adds `received` to a shard of the data.
-void add_to(const InterHostOperation& operation, Shard shard, const uint8_t* received) {
-  uint8_t* mine = operation.at(shard.begin);
-  const std::array<const void*, 2> sources{mine, received};
-  accumulate(mine, sources.data(), sources.size(), shard.count, operation.dtype, operation.op);
+// Starts a message with a part of the data.
+void send(const InterHostOperation& operation, Schedule& schedule, Shard part, int peer) {
+  operation.round_to_wire(part);
+  schedule.send(operation.comm, operation.wire_at(part.begin), operation.wire_bytes(part.count),
+                peer);
 }
 
-// Replaces `mine` by the sum of all members' `count` elements, in the order of the ranks. Those of
-// the others are in the inbox, by rank.
-void sum_in_order(const InterHostOperation& operation, Schedule& schedule, uint8_t* mine,
-                  size_t count) {
-  if (count == 0) return;  // this member owns no shard
-  const size_t bytes = operation.bytes(count);
+// Starts to receive that many elements in the inbox.
+void receive(const InterHostOperation& operation, Schedule& schedule, size_t count, int peer) {
+  const size_t bytes = operation.wire_bytes(count);
+  schedule.receive(operation.comm, schedule.inbox(bytes), bytes, peer);
+}
+
+// Adds what others have sent for a part of the data, first that of the first.
+void add_to(const InterHostOperation& operation, Schedule& schedule, Shard part,
+            const std::vector<const void*>& received) {
+  uint8_t* mine = operation.at(part.begin);
+  std::array<const void*, 2> sources{mine, received.front()};
+  if (operation.wire != nullptr) {
+    uint8_t* others = schedule.scratch(operation.bytes(part.count));
+    accumulate(others, received.data(), received.size(), part.count, operation.wire_dtype,
+               operation.op);
+    sources[1] = others;
+  }
+  accumulate(mine, sources.data(), sources.size(), part.count, operation.dtype, operation.op);
+}
+
+// Adds what is in the inbox to a part of the data.
+void add_inbox_to(const InterHostOperation& operation, Schedule& schedule, Shard part) {
+  add_to(operation, schedule, part, {schedule.inbox(operation.wire_bytes(part.count))});
+}
+
+// Returns the members' elements of a part of the data in the order of the ranks: this member's own,
+// and what is in the inbox.
+std::vector<const void*> sources_in_order(const InterHostOperation& operation, Schedule& schedule,
+                                          const uint8_t* own, size_t count) {
+  const size_t bytes = operation.wire_bytes(count);
   const uint8_t* inbox = schedule.inbox(bytes * static_cast<size_t>(operation.size));
   std::vector<const void*> sources;
   for (int peer = 0; peer < operation.size; ++peer) {
-    sources.push_back(peer == operation.rank ? mine : inbox + bytes * static_cast<size_t>(peer));
+    sources.push_back(peer == operation.rank ? own : inbox + bytes * static_cast<size_t>(peer));
   }
-  uint8_t* sum = schedule.scratch(bytes);
-  accumulate(sum, sources.data(), sources.size(), count, operation.dtype, operation.op);
-  std::memcpy(mine, sum, bytes);
+  return sources;
+}
+
+// Replaces a part of the data by the sum of all members' elements, as they are in messages.
+void sum_in_order(const InterHostOperation& operation, Schedule& schedule, Shard part) {
+  if (part.count == 0) return;  // this member owns no shard
+  const std::vector<const void*> sources =
+      sources_in_order(operation, schedule, operation.wire_at(part.begin), part.count);
+  uint8_t* sum = schedule.scratch(operation.bytes(part.count));
+  accumulate(sum, sources.data(), sources.size(), part.count, operation.wire_dtype, operation.op);
+  std::memcpy(operation.at(part.begin), sum, operation.bytes(part.count));
 }
 
 // Adds messages that send each shard to its owner's inbox. An inbox holds the shards by rank.
 void add_messages_to_owners(const char* name, const InterHostOperation& operation,
                             Schedule& schedule) {
   schedule.add(name, [operation, &schedule] {
-    const Shard mine = operation.shard(operation.rank);
-    uint8_t* inbox =
-        schedule.inbox(operation.bytes(mine.count) * static_cast<size_t>(operation.size));
+    const size_t bytes = operation.wire_bytes(operation.shard(operation.rank).count);
+    uint8_t* inbox = schedule.inbox(bytes * static_cast<size_t>(operation.size));
     for (int peer = 0; peer < operation.size; ++peer) {
       if (peer == operation.rank) continue;
-      const Shard theirs = operation.shard(peer);
-      schedule.receive(operation.comm,
-                       inbox + operation.bytes(mine.count) * static_cast<size_t>(peer),
-                       operation.bytes(mine.count), peer);
-      schedule.send(operation.comm, operation.at(theirs.begin), operation.bytes(theirs.count),
-                    peer);
+      schedule.receive(operation.comm, inbox + bytes * static_cast<size_t>(peer), bytes, peer);
+      send(operation, schedule, operation.shard(peer), peer);
     }
   });
 }
@@ -123,7 +150,10 @@ void scatter_directly(const InterHostOperation& operation, Schedule& schedule) {
   add_messages_to_owners(kScatter, operation, schedule);
   schedule.add(kSum, [operation, &schedule] {
     const Shard mine = operation.shard(operation.rank);
-    sum_in_order(operation, schedule, operation.at(mine.begin), mine.count);
+    if (operation.wire == nullptr) return sum_in_order(operation, schedule, mine);
+    std::vector<const void*> received = sources_in_order(operation, schedule, nullptr, mine.count);
+    received.erase(received.begin() + operation.rank);
+    add_to(operation, schedule, mine, received);
   });
 }
 
@@ -160,14 +190,11 @@ void scatter_in_ring(const InterHostOperation& operation, Schedule& schedule) {
     const Shard outgoing = shard(operation.rank - round - 1),
                 incoming = shard(operation.rank - round - 2);
     schedule.add(kScatter, [operation, outgoing, incoming, next, previous, &schedule] {
-      schedule.receive(operation.comm, schedule.inbox(operation.bytes(incoming.count)),
-                       operation.bytes(incoming.count), previous);
-      schedule.send(operation.comm, operation.at(outgoing.begin), operation.bytes(outgoing.count),
-                    next);
+      receive(operation, schedule, incoming.count, previous);
+      send(operation, schedule, outgoing, next);
     });
-    schedule.add(kSum, [operation, incoming, &schedule] {
-      add_to(operation, incoming, schedule.inbox(operation.bytes(incoming.count)));
-    });
+    schedule.add(kSum,
+                 [operation, incoming, &schedule] { add_inbox_to(operation, schedule, incoming); });
   }
 }
 
@@ -203,8 +230,7 @@ class Halving {
 
   void add_reduce_scatter() const {
     const int partner = operation_.rank ^ power_;
-    if (operation_.rank >= power_)
-      return send_and_receive(kScatter, partner, {0, 0}, {0, operation_.count});
+    if (operation_.rank >= power_) return receive_and_add(partner, {0, 0}, {0, operation_.count});
     if (partner < operation_.size) receive_and_add(partner, {0, operation_.count}, {0, 0});
     int first = 0;
     for (int half = power_ / 2; half > 0; half /= 2) {
@@ -227,6 +253,9 @@ class Halving {
     if (partner < operation_.size)
       send_and_receive(kGather, partner, {0, 0}, {0, operation_.count});
   }
+
+  // Returns the part of the data of which this member has the sum after the reduce-scatter.
+  Shard own_part() const { return operation_.rank < power_ ? shards(place_, 1) : Shard{0, 0}; }
 
  private:
   // Returns the place of a rank, or the rank at a place.
@@ -253,15 +282,13 @@ class Halving {
   }
 
   void receive_and_add(int peer, Shard incoming, Shard outgoing) const {
-    schedule_.add(
-        kScatter, [operation = operation_, &schedule = schedule_, peer, incoming, outgoing] {
-          schedule.receive(operation.comm, schedule.inbox(operation.bytes(incoming.count)),
-                           operation.bytes(incoming.count), peer);
-          schedule.send(operation.comm, operation.at(outgoing.begin),
-                        operation.bytes(outgoing.count), peer);
-        });
+    schedule_.add(kScatter,
+                  [operation = operation_, &schedule = schedule_, peer, incoming, outgoing] {
+                    receive(operation, schedule, incoming.count, peer);
+                    send(operation, schedule, outgoing, peer);
+                  });
     schedule_.add(kSum, [operation = operation_, &schedule = schedule_, incoming] {
-      add_to(operation, incoming, schedule.inbox(operation.bytes(incoming.count)));
+      add_inbox_to(operation, schedule, incoming);
     });
   }
 
@@ -269,6 +296,20 @@ class Halving {
   Schedule& schedule_;
   int power_, place_;
 };
+
+void gather(InterHostAlgorithm algorithm, const InterHostOperation& operation, Schedule& schedule) {
+  if (algorithm == InterHostAlgorithm::ring) return gather_in_ring(operation, schedule);
+  if (algorithm == InterHostAlgorithm::halving)
+    return Halving(operation, schedule).add_all_gather();
+  gather_directly(operation, schedule);
+}
+
+// Returns the part of the data of which this member has the sum after the reduce-scatter.
+Shard own_part(InterHostAlgorithm algorithm, const InterHostOperation& operation,
+               Schedule& schedule) {
+  if (algorithm == InterHostAlgorithm::halving) return Halving(operation, schedule).own_part();
+  return operation.shard(operation.rank);
+}
 
 }  // namespace
 
@@ -292,6 +333,25 @@ InterHostOperation::Shard InterHostOperation::shard(int owner) const {
   return {begin, owner < owners ? count / n + (i < count % n ? 1 : 0) : 0};
 }
 
+InterHostOperation InterHostOperation::part(Shard range) const {
+  InterHostOperation result = *this;
+  result.data = at(range.begin);
+  result.count = range.count;
+  if (wire != nullptr) result.wire = wire_at(range.begin);
+  return result;
+}
+
+void InterHostOperation::round_to_wire(Shard range) const {
+  if (wire == nullptr) return;
+  finish(wire_at(range.begin), at(range.begin), range.count, wire_dtype, op, 1);
+}
+
+void InterHostOperation::widen_from_wire(Shard range) const {
+  if (wire == nullptr) return;
+  const void* const source = wire_at(range.begin);
+  accumulate(at(range.begin), &source, 1, range.count, wire_dtype, op);
+}
+
 InterHostAlgorithm cheapest_inter_host_algorithm(size_t bytes, int members) {
   InterHostAlgorithm best = InterHostAlgorithm::whole;
   for (InterHostAlgorithm algorithm :
@@ -306,7 +366,7 @@ InterHostAlgorithm cheapest_inter_host_algorithm(size_t bytes, int members) {
 InterHostAlgorithm algorithm_with_shards(InterHostAlgorithm algorithm,
                                          const InterHostOperation& operation) {
   if (leaves_shards(algorithm, operation)) return algorithm;
-  const double bytes = static_cast<double>(operation.bytes(operation.count));
+  const double bytes = static_cast<double>(operation.wire_bytes(operation.count));
   InterHostAlgorithm best =
       direct_is_safe(operation) ? InterHostAlgorithm::direct : InterHostAlgorithm::ring;
   for (InterHostAlgorithm other : {InterHostAlgorithm::halving, InterHostAlgorithm::ring}) {
@@ -318,7 +378,7 @@ InterHostAlgorithm algorithm_with_shards(InterHostAlgorithm algorithm,
 
 bool direct_is_safe(const InterHostOperation& operation) {
   const size_t senders = static_cast<size_t>(operation.size - 1);
-  const size_t bytes = operation.bytes(operation.shard(0).count) * senders;
+  const size_t bytes = operation.wire_bytes(operation.shard(0).count) * senders;
   return operation.size <= kMostSenders ||
          static_cast<double>(bytes) <= kMostSenders * kFirstWindow;
 }
@@ -333,10 +393,16 @@ void add_reduce_scatter(InterHostAlgorithm algorithm, const InterHostOperation& 
 
 void add_all_gather(InterHostAlgorithm algorithm, const InterHostOperation& operation,
                     Schedule& schedule) {
-  if (algorithm == InterHostAlgorithm::ring) return gather_in_ring(operation, schedule);
-  if (algorithm == InterHostAlgorithm::halving)
-    return Halving(operation, schedule).add_all_gather();
-  gather_directly(operation, schedule);
+  if (operation.wire == nullptr) return gather(algorithm, operation, schedule);
+  schedule.add("round", [operation, mine = own_part(algorithm, operation, schedule)] {
+    operation.round_to_wire(mine);
+  });
+  InterHostOperation rounded = operation;
+  rounded.data = operation.wire;
+  rounded.dtype = operation.wire_dtype;
+  rounded.wire = nullptr;
+  gather(algorithm, rounded, schedule);
+  schedule.add("widen", [operation] { operation.widen_from_wire({0, operation.count}); });
 }
 
 void add_reduce_scatter_from_gpu(const GpuShardOperation& shard, Schedule& schedule) {
@@ -368,18 +434,18 @@ void add_all_gather_to_gpu(const GpuShardOperation& shard, Schedule& schedule) {
 }
 
 void add_whole(const InterHostOperation& operation, Schedule& schedule) {
-  schedule.add("exchange across hosts", [operation, &schedule] {
-    const size_t bytes = operation.bytes(operation.count);
+  const Shard all{0, operation.count};
+  schedule.add("exchange across hosts", [operation, all, &schedule] {
+    const size_t bytes = operation.wire_bytes(all.count);
     uint8_t* inbox = schedule.inbox(bytes * static_cast<size_t>(operation.size));
+    operation.round_to_wire(all);
     for (int peer = 0; peer < operation.size; ++peer) {
       if (peer == operation.rank) continue;
       schedule.receive(operation.comm, inbox + bytes * static_cast<size_t>(peer), bytes, peer);
-      schedule.send(operation.comm, operation.data, bytes, peer);
+      schedule.send(operation.comm, operation.wire_at(0), bytes, peer);
     }
   });
-  schedule.add(kSum, [operation, &schedule] {
-    sum_in_order(operation, schedule, operation.data, operation.count);
-  });
+  schedule.add(kSum, [operation, all, &schedule] { sum_in_order(operation, schedule, all); });
 }
 
 }  // namespace easyddl

@@ -43,6 +43,10 @@ struct InterHostOperation {
   DType dtype;  // the type of an accumulator
   Op op;
   bool is_last = false;  // no other level continues with the owners' shards
+  // The type of the elements in messages, and memory for `count` of them. Null if they have
+  // `dtype`.
+  DType wire_dtype = dtype;
+  uint8_t* wire = nullptr;
 
   struct Shard {
     size_t begin, count;
@@ -50,11 +54,24 @@ struct InterHostOperation {
   Shard shard(int owner) const;
   size_t bytes(size_t elements) const { return elements * size_of(dtype); }
   uint8_t* at(size_t element) const { return data + bytes(element); }
+
+  // The bytes of elements in a message, and the address from which they are sent.
+  size_t wire_bytes(size_t elements) const { return elements * size_of(wire_dtype); }
+  uint8_t* wire_at(size_t element) const {
+    return wire == nullptr ? at(element) : wire + wire_bytes(element);
+  }
+
+  // Returns the operation on a part of the data.
+  InterHostOperation part(Shard range) const;
+
+  // Rounds a part of the data to the wire's type, and back. They do nothing without a wire.
+  void round_to_wire(Shard range) const;
+  void widen_from_wire(Shard range) const;
 };
 
 // Returns the algorithm with the lowest cost, by the latency of a message, the time that it takes
-// its sender, and the bytes that a host must send. It depends on nothing else, so that the order of
-// a sum, and so its bits, are the same in every run.
+// its sender, and the bytes that a host must send: `bytes` has all elements as they are sent. It
+// depends on nothing else, so that the order of a sum, and so its bits, are the same in every run.
 // `easyddl plan` computes with the same functions.
 InterHostAlgorithm cheapest_inter_host_algorithm(size_t bytes, int members);
 
@@ -69,6 +86,12 @@ bool direct_is_safe(const InterHostOperation& operation);
 
 // Adds steps to the schedule after which the owner of each shard has its sum, or steps after which
 // all members have all sums.
+//
+// With a wire, members send rounded elements, and add what they receive in the accumulator's type.
+// An owner rounds its sum before it sends it, and keeps the rounded sum, so that all members have
+// the same bits. Others forward it unchanged. Each element is rounded twice with `direct`; n times
+// with `ring`; log2(n) + 1 times with `halving`, and once more if n is no power of two; and once
+// with `whole`, where each member rounds its own elements, too.
 void add_reduce_scatter(InterHostAlgorithm algorithm, const InterHostOperation& operation,
                         Schedule& schedule);
 void add_all_gather(InterHostAlgorithm algorithm, const InterHostOperation& operation,

@@ -37,6 +37,12 @@ DType parse_dtype(const std::string& name) {
   throw Error("Collectives do not support the dtype " + name + ".");
 }
 
+std::optional<DType> parse_wire_dtype(const std::string& name) {
+  if (name.empty()) return std::nullopt;
+  if (name == "bfloat16") return DType::bfloat16;
+  throw Error("float32 cannot be sent as " + name + ".");
+}
+
 Op parse_op(const std::string& name) {
   for (size_t i = 0; i < kOps.size(); ++i) {
     if (name == kOps[i]) return static_cast<Op>(i);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 
 namespace easyddl {
@@ -10,6 +11,8 @@ enum class DType { float16, bfloat16, float32, float64, int8, int16, int32, int6
 enum class Op { sum, mean, min, max, prod };
 
 DType parse_dtype(const std::string& name);
+// Returns the type in which float32 is sent to other hosts. An empty name is for its own type.
+std::optional<DType> parse_wire_dtype(const std::string& name);
 Op parse_op(const std::string& name);
 size_t size_of(DType dtype);
 

@@ -103,15 +103,18 @@ void define_communicator(py::module_& m) {
           "allreduce",
           [](Communicator& communicator, const std::vector<Bytes>& inputs,
              std::vector<Bytes> outputs, const std::string& dtype, const std::string& op,
-             const Fingerprint& fingerprint) {
+             const Fingerprint& fingerprint, const std::string& wire_dtype) {
             const SegmentList segments = to_segments(inputs, outputs);
             const DType type = parse_dtype(dtype);
             const Op function = parse_op(op);
+            const std::optional<DType> wire = parse_wire_dtype(wire_dtype);
             const WithoutPythonLock nogil;
-            allreduce(communicator, segments, type, function, fingerprint);
+            allreduce(communicator, segments, type, function, fingerprint, wire);
           },
           py::arg("inputs"), py::arg("outputs"), py::arg("dtype"), py::arg("op"),
-          py::arg("fingerprint"), "Reduces a list of arrays over all ranks, element by element.")
+          py::arg("fingerprint"), py::arg("wire_dtype") = "",
+          "Reduces a list of arrays over all ranks, element by element. `wire_dtype` is the dtype "
+          "in which float32 is sent to other hosts; empty for its own.")
       .def(
           "broadcast",
           [](Communicator& communicator, const std::vector<Bytes>& inputs,

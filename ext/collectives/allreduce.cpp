@@ -24,6 +24,7 @@ struct Operands {
   const SegmentList& data;
   DType dtype;
   Op op;
+  std::optional<DType> wire;  // between hosts
 };
 
 size_t least_direct_bytes(const Topology& topology) {
@@ -133,7 +134,7 @@ std::vector<Stage> inter_host_stages(CollectiveContext& context, const Operands&
     Schedule& schedule = context.schedule(phase);
     const DType wide = accumulator_of(operands.dtype);
     const size_t all_bytes = operands.data.bytes() / size_of(operands.dtype) * size_of(wide);
-    context.remote().plan_allreduce(schedule, wide, operands.op, all_bytes);
+    context.remote().plan_allreduce(schedule, wide, operands.op, all_bytes, operands.wire);
     schedule.advance();
   };
   const auto collect = [&context, operands](const ByteRange& chunk, uint32_t phase) {
@@ -212,9 +213,9 @@ void reduce_directly(CollectiveContext& context, const Operands& operands) {
 }  // namespace
 
 void allreduce(Communicator& communicator, const SegmentList& data, DType dtype, Op op,
-               const Fingerprint& fingerprint) {
+               const Fingerprint& fingerprint, std::optional<DType> wire) {
   communicator.run({"allreduce", data.bytes(), fingerprint}, [&](CollectiveContext& context) {
-    const Operands operands{data, dtype, op};
+    const Operands operands{data, dtype, op, wire};
     const Topology& topology = context.topology();
     if (topology.size == 1) {
       copy_to_result(data);

@@ -9,6 +9,8 @@
 // others.
 #pragma once
 
+#include <optional>
+
 #include "arrays/dtype.h"
 #include "arrays/segment_list.h"
 #include "collectives/communicator.h"
@@ -17,8 +19,10 @@
 namespace easyddl {
 
 // Writes the reduction of all ranks' inputs, element by element, to the outputs of each rank. The
-// order of a sum depends on the topology and on the number of bytes, never on timing.
+// order of a sum depends on the topology and on the number of bytes, never on timing. With `wire`,
+// float32 and what is summed in float32 is sent to other hosts in that type: see
+// add_reduce_scatter. The fingerprint must differ then.
 void allreduce(Communicator& communicator, const SegmentList& data, DType dtype, Op op,
-               const Fingerprint& fingerprint);
+               const Fingerprint& fingerprint, std::optional<DType> wire = std::nullopt);
 
 }  // namespace easyddl

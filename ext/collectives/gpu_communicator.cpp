@@ -60,10 +60,19 @@ GpuCommunicator::~GpuCommunicator() {
 GpuAlgorithm GpuCommunicator::algorithm_of(const GpuLoad& load) const {
   if (gpu_topology_.ranks > 1 && !NcclLevel::supports(load.dtype, load.reduction))
     return GpuAlgorithm::host;
-  const GpuAlgorithm algorithm =
+  GpuAlgorithm algorithm =
       requested_algorithm_.value_or(cheapest_gpu_algorithm(load.total(), gpu_topology_));
-  return algorithm == GpuAlgorithm::hierarchical && gpu_topology_.hosts == 1 ? GpuAlgorithm::nccl
-                                                                             : algorithm;
+  if (gpu_topology_.hosts == 1)
+    return algorithm == GpuAlgorithm::hierarchical ? GpuAlgorithm::nccl : algorithm;
+  if (load.reduction.wire && algorithm == GpuAlgorithm::nccl) {
+    if (requested_algorithm_) {
+      throw Error(
+          "NCCL sends gradients to other hosts as they are. Set EASYDDL_GPU to hierarchical "
+          "or host, or leave out wire_dtype.");
+    }
+    return GpuAlgorithm::hierarchical;
+  }
+  return algorithm;
 }
 
 NcclNeeds GpuCommunicator::needs_of(const std::vector<GpuLoad>& loads) const {
@@ -278,12 +287,13 @@ void GpuCommunicator::reduce_shard_across_hosts(CollectiveContext& context, uint
                                                 size_t bytes, DType dtype,
                                                 const Reduction& reduction) {
   uint8_t* const here = pinned_.at_least(bytes);
+  const bool from_gpu = mpi_takes_gpu_memory_ && !reduction.wire;
   const size_t chunks = (bytes + kChunk - 1) / kChunk, unit = size_of(dtype);
   // Returns the part of a chunk that is copied through host memory: all of it, unless MPI reads GPU
   // memory.
   const auto part = [&](size_t chunk) -> std::pair<size_t, size_t> {
     const size_t begin = chunk * kChunk, length = std::min(kChunk, bytes - begin);
-    if (!mpi_takes_gpu_memory_) return {begin, length};
+    if (!from_gpu) return {begin, length};
     const InterHostOperation::Shard mine = context.remote().part_of(length / unit);
     return {begin + mine.begin * unit, mine.count * unit};
   };
@@ -311,8 +321,8 @@ void GpuCommunicator::reduce_shard_across_hosts(CollectiveContext& context, uint
   const bool is_scaled = reduction.is_scaled && gpu_topology_.leaders == 1;
   reduce_across_hosts(
       context,
-      {here, mpi_takes_gpu_memory_ ? shard : nullptr, bytes, kChunk, dtype, reduction.op, is_scaled,
-       nccl_.host() == nullptr ? reduction.factor : 1, has_arrived, on_reduced, wait});
+      {here, from_gpu ? shard : nullptr, bytes, kChunk, dtype, reduction.op, reduction.wire,
+       is_scaled, nccl_.host() == nullptr ? reduction.factor : 1, has_arrived, on_reduced, wait});
   returned_->record(back_->get());
   returned_->make_stream_wait(stream());
 }

@@ -43,7 +43,7 @@ void plan(CollectiveContext& context, Schedule& schedule, const InterHostShard& 
   schedule.data.resize(count * size_of(wide));
   const void* const source = data;
   accumulate(schedule.data.data(), &source, 1, count, shard.dtype, shard.op);
-  remote.plan_allreduce(schedule, wide, shard.op, all_bytes);
+  remote.plan_allreduce(schedule, wide, shard.op, all_bytes, shard.wire);
   schedule.add("round", [data, count, &schedule, dtype = shard.dtype, op = shard.op] {
     finish(data, schedule.data.data(), count, dtype, op, 1);
   });

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 
 #include "arrays/dtype.h"
 #include "collectives/collective_context.h"
@@ -19,6 +20,7 @@ struct InterHostShard {
   size_t bytes, chunk_bytes;
   DType dtype;
   Op op;
+  std::optional<DType> wire;                      // in which float32 is sent to other hosts
   bool is_scaled;                                 // whether factors apply; the same on all leaders
   double factor;                                  // by which the shard must still be multiplied
   std::function<bool(size_t chunk)> has_arrived;  // called until it returns true, once

@@ -15,6 +15,15 @@ InterHostOperation MpiLevel::Members::operation(uint8_t* data, size_t count, DTy
   return {comm, rank, size, owners, data, count, dtype, op};
 }
 
+InterHostOperation MpiLevel::Members::operation_on(const InterHostOperation& whole,
+                                                   bool is_last) const {
+  InterHostOperation mine = operation(whole.data, whole.count, whole.dtype, whole.op);
+  mine.is_last = is_last;
+  mine.wire_dtype = whole.wire_dtype;
+  mine.wire = whole.wire;
+  return mine;
+}
+
 MpiLevel::MpiLevel(const Topology& topology, const AlgorithmRules& rules)
     : across_(topology.across.get()), rules_(rules) {
   if (across_ == MPI_COMM_NULL) return;
@@ -44,27 +53,37 @@ void MpiLevel::plan_all_gather(Schedule& schedule, uint64_t value) const {
   });
 }
 
-void MpiLevel::plan_allreduce(Schedule& schedule, DType dtype, Op op, size_t all_bytes) {
-  const std::vector<Members>& levels = rules_.is_flat(all_bytes) ? flat_ : levels_;
-  plan(levels, 0, schedule, schedule.data.data(), schedule.count, dtype, op, all_bytes);
+// Only float32 is sent in another type: the other accumulators are exact, or wanted to be.
+void MpiLevel::plan_allreduce(Schedule& schedule, DType dtype, Op op, size_t all_bytes,
+                              std::optional<DType> wire) {
+  InterHostOperation whole = flat_[0].operation(schedule.data.data(), schedule.count, dtype, op);
+  if (wire && dtype == DType::float32) {
+    whole.wire_dtype = *wire;
+    schedule.wire.resize(whole.wire_bytes(whole.count));
+    whole.wire = schedule.wire.data();
+  }
+  const size_t sent = whole.wire_bytes(all_bytes / size_of(dtype));
+  plan(rules_.is_flat(sent) ? flat_ : levels_, 0, schedule, whole, sent);
 }
 
 // Adds a reduce-scatter among the members of a level, then the same for the own shard on the next
 // level, then an all-gather. So each group sends its data to other groups only once.
 void MpiLevel::plan(const std::vector<Members>& levels, size_t level, Schedule& schedule,
-                    uint8_t* data, size_t count, DType dtype, Op op, size_t all_bytes) {
-  if (level == levels.size() || count == 0) return;
-  InterHostOperation operation = levels[level].operation(data, count, dtype, op);
-  const bool is_last = operation.is_last = level + 1 == levels.size();
-  InterHostAlgorithm algorithm =
-      rules_.algorithm(level, all_bytes)
-          .value_or(cheapest_inter_host_algorithm(operation.bytes(count), operation.size));
+                    const InterHostOperation& whole, size_t all_bytes) {
+  if (level == levels.size() || whole.count == 0) return;
+  if (levels[level].size == 1) return plan(levels, level + 1, schedule, whole, all_bytes);
+  const InterHostOperation operation =
+      levels[level].operation_on(whole, level + 1 == levels.size());
+  const bool is_last = operation.is_last;
+  InterHostAlgorithm algorithm = rules_.algorithm(level, all_bytes)
+                                     .value_or(cheapest_inter_host_algorithm(
+                                         operation.wire_bytes(operation.count), operation.size));
   if (is_last && algorithm == InterHostAlgorithm::whole) return add_whole(operation, schedule);
   // The next level needs each shard at its owner.
   if (!is_last) algorithm = algorithm_with_shards(algorithm, operation);
   add_reduce_scatter(algorithm, operation, schedule);
   const InterHostOperation::Shard mine = operation.shard(operation.rank);
-  plan(levels, level + 1, schedule, operation.at(mine.begin), mine.count, dtype, op, all_bytes);
+  plan(levels, level + 1, schedule, operation.part(mine), all_bytes);
   add_all_gather(algorithm, operation, schedule);
 }
 
@@ -85,7 +104,9 @@ void MpiLevel::plan_allreduce_on_gpu(Schedule& schedule, uint8_t* data, size_t c
   schedule.count = part_of(count).count;
   schedule.data.resize(schedule.count * size_of(wide));
   add_reduce_scatter_from_gpu(shard, schedule);
-  plan(levels_, 1, schedule, schedule.data.data(), schedule.count, wide, op, all_bytes);
+  const InterHostOperation sums =
+      flat_[0].operation(schedule.data.data(), schedule.count, wide, op);
+  plan(levels_, 1, schedule, sums, all_bytes);
   add_all_gather_to_gpu(shard, schedule);
 }
 

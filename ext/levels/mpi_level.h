@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "algorithms/algorithm_rules.h"
@@ -29,8 +30,10 @@ class MpiLevel {
   // must begin their schedules in the same order; the steps of several schedules may then
   // interleave in any way. `all_bytes` is the size of the data of which the schedule reduces a
   // part, as a host has it in the type `dtype`: the rules depend on it. By the rule `flat` all
-  // hosts form one level.
-  void plan_allreduce(Schedule& schedule, DType dtype, Op op, size_t all_bytes);
+  // hosts form one level. Elements are sent in the type `wire`; the rules then depend on their size
+  // in that type.
+  void plan_allreduce(Schedule& schedule, DType dtype, Op op, size_t all_bytes,
+                      std::optional<DType> wire = std::nullopt);
 
   // The same for `count` elements in GPU memory, which MPI reads and writes directly. `mine` is
   // host memory for this leader's part, `part_of`: the caller has copied the part there, and copies
@@ -49,12 +52,14 @@ class MpiLevel {
   struct Members {
     Members(const MpiComm& comm, int owners);
     InterHostOperation operation(uint8_t* data, size_t count, DType dtype, Op op) const;
+    // Returns the operation of these members on the data of another one.
+    InterHostOperation operation_on(const InterHostOperation& whole, bool is_last) const;
     MPI_Comm comm;
     int rank = 0, size = 1, owners;
   };
 
-  void plan(const std::vector<Members>& levels, size_t level, Schedule& schedule, uint8_t* data,
-            size_t count, DType dtype, Op op, size_t all_bytes);
+  void plan(const std::vector<Members>& levels, size_t level, Schedule& schedule,
+            const InterHostOperation& whole, size_t all_bytes);
 
   MPI_Comm across_;
   int rank_ = 0, size_ = 1;  // of this host among all hosts

@@ -1,6 +1,7 @@
 // The NCCL level: an NCCL communicator of ranks that have a GPU each.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,7 @@ struct Reduction {
   Op op = Op::sum;
   bool is_scaled = false;
   double factor = 1;
+  std::optional<DType> wire = std::nullopt;  // in which float32 is sent to other hosts
 };
 
 // All calls only queue work on a stream. All ranks must make the same calls in the same order. NCCL

@@ -45,8 +45,8 @@ void GpuReduction::require(size_t first, const std::vector<Segment>& arrays, int
 }
 
 GpuLoad GpuReduction::load_of(size_t bucket) const {
-  const Reduction reduction =
-      plan_.op == Op::mean ? Reduction{Op::sum, true, 1} : Reduction{plan_.op, false, 1};
+  const bool is_mean = plan_.op == Op::mean;
+  const Reduction reduction{is_mean ? Op::sum : plan_.op, is_mean, 1, plan_.wire};
   return {plan_.buckets[bucket].dtype, plan_.buckets[bucket].bytes, reduction};
 }
 
@@ -193,7 +193,7 @@ void GpuReduction::reduce_by_host(const std::vector<Segment>& arrays, const std:
     at += array.bytes;
   }
   step_.weights().multiply_by_share(copies, dtype);
-  allreduce(communicator_, SegmentList(copies), dtype, plan_.op, Fingerprint(text));
+  allreduce(communicator_, SegmentList(copies), dtype, plan_.op, Fingerprint(text), plan_.wire);
   step_.weights().divide(copies, dtype);
   gpu_->copy_to_gpu(arrays);
 }

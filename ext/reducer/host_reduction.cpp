@@ -69,9 +69,9 @@ void HostReduction::reduce(std::vector<Segment> arrays, int64_t submitted_at) {
 void HostReduction::allreduce_bucket(std::vector<Segment> arrays, int64_t submitted_at) {
   const DType dtype = step_.bucket().dtype;
   const std::string text = step_.text();
-  // The control word is part of the first bucket if that has its dtype, and is reduced before it
-  // otherwise.
-  const bool has_control_word = step_.next() == 0 && dtype == DType::float32;
+  // The control word is part of the first bucket if that has its dtype and is not rounded.
+  // Otherwise it is reduced before the bucket.
+  const bool has_control_word = step_.next() == 0 && dtype == DType::float32 && !plan_.wire;
   ControlWord::Floats floats = step_.control_word().to_floats();
   if (has_control_word) {
     auto* bytes = reinterpret_cast<uint8_t*>(floats.data());
@@ -82,7 +82,7 @@ void HostReduction::allreduce_bucket(std::vector<Segment> arrays, int64_t submit
   }
   const SegmentList segments(std::move(arrays));
   const int64_t begun = Trace::on() != nullptr ? Trace::now() : 0;
-  allreduce(communicator_, segments, dtype, plan_.op, Fingerprint(text));
+  allreduce(communicator_, segments, dtype, plan_.op, Fingerprint(text), plan_.wire);
   if (has_control_word) {
     const int ranks = communicator_.size();
     step_.apply_control_word(ControlWord::from_floats(floats, plan_.op == Op::mean ? ranks : 1));

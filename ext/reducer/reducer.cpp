@@ -59,9 +59,9 @@ class Reducer::AdvanceLock {
 };
 
 Reducer::Reducer(ReducerGroup& group, std::string what, std::vector<Bucket> buckets, Op op,
-                 std::vector<Table> tables)
+                 std::vector<Table> tables, std::optional<DType> wire)
     : Participant(std::move(what)),
-      plan_{this->what(), std::move(buckets), op, !tables.empty()},
+      plan_{this->what(), std::move(buckets), op, !tables.empty(), wire},
       owned_communicator_(open_child(group.communicator(), plan_.what, plan_.most_bytes())),
       communicator_(*owned_communicator_),
       step_(plan_, communicator_, state(), number()),

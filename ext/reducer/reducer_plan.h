@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@ struct ReducerPlan {
   std::vector<Bucket> buckets;
   Op op;          // the weighted mean, or the sum, which ignores weights
   bool has_rows;  // whether rows of sparse gradients follow the last bucket
+  std::optional<DType> wire = std::nullopt;  // in which float32 is sent to other hosts
 
   // Includes the bucket of the rows, which is the last.
   size_t num_buckets() const { return buckets.size() + (has_rows ? 1 : 0); }

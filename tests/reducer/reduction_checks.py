@@ -20,6 +20,7 @@ from steps import BACKEND, TAKES_SEVERAL_STEPS, compiled, gradients_of, in_a_gra
 import easyddl as ddl
 from easyddl.reducer import gradient_reducer
 from easyddl.reducer.gradient_reducer import GradientReducer
+from easyddl.reducer.options import ReductionOptions
 
 SIZES = [0, 1, 2, 7, 1021, 65537]  # of variables, in elements
 
@@ -157,7 +158,7 @@ def check_several_dtypes_at_once():
     third = "bfloat16" if BACKEND == "jax" else "float64"
     kinds = ["float32", "float16", third, "float32", "float16"]
     variables = [keras.Variable(np.zeros(50, kind), dtype=kind, name=kind) for kind in kinds]
-    average = GradientReducer(bucket_bytes=100)
+    average = GradientReducer(ReductionOptions(bucket_bytes=100))
     values = [tensor(mine(50, kind, seed)) for seed, kind in enumerate(kinds)]
     means = compiled(lambda: average.mean(values, variables))()
     for seed, (kind, mean) in enumerate(zip(kinds, means, strict=True)):
@@ -180,7 +181,7 @@ def check_constant_gradients():
 def check_gradients_that_nobody_uses():
     before = gradient_reducer.reduced_steps()
     variables = new_variables([3, 4, 5])
-    average = GradientReducer(bucket_bytes=1)
+    average = GradientReducer(ReductionOptions(bucket_bytes=1))
 
     @compiled
     def step():
@@ -194,7 +195,7 @@ def check_gradients_that_nobody_uses():
 
 def check_gradients_that_are_absent_everywhere():
     variables = new_variables([3, 4, 5])
-    average = GradientReducer(bucket_bytes=1)
+    average = GradientReducer(ReductionOptions(bucket_bytes=1))
     means = average.mean([None, tensor(mine(4)), None], variables)
     assert means[0] is None and means[2] is None
     np.testing.assert_allclose(means[1], mean_of(4))
@@ -204,7 +205,7 @@ def check_gradients_that_are_absent_everywhere():
 
 def check_gradients_that_some_ranks_lack():
     variables = new_variables([3, 4])
-    average = GradientReducer(bucket_bytes=1)
+    average = GradientReducer(ReductionOptions(bucket_bytes=1))
     lacking = RANK == SIZE - 1 and SIZE > 1
 
     @compiled
@@ -239,7 +240,7 @@ def check_gradients_that_come_later():
 def check_one_rank_alone_traces_again():
     if BACKEND == "torch":
         return  # nothing is traced
-    average = GradientReducer(bucket_bytes=1)
+    average = GradientReducer(ReductionOptions(bucket_bytes=1))
     variables = new_variables([3])
     traces = []
 

@@ -384,7 +384,7 @@ def check_deep_copies_are_new_callbacks():
     def copies_of_mine():
         copies = copy.deepcopy(mine)
         assert [type(each) for each in copies] == [type(each) for each in mine]
-        assert (copies[0].uneven, copies[0].bucket_bytes) == ("truncate", 4096)
+        assert (copies[0].uneven, copies[0].reduction.bucket_bytes) == ("truncate", 4096)
         assert copies[-1].root_rank == SIZE - 1
         assert all(keras_callback.model_of(each) is None for each in copies)
         return copies

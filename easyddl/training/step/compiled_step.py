@@ -8,6 +8,7 @@ import numpy as np
 from easyddl import backends
 from easyddl.collectives import arrays, variables
 from easyddl.compat import keras_trainer, patches
+from easyddl.reducer.options import ReductionOptions
 from easyddl.runtime import world
 from easyddl.steps import context
 from easyddl.steps.batch_weight import BatchWeight
@@ -21,8 +22,7 @@ _ATTRIBUTE = "_easyddl_step"
 class Settings:
     """The arguments of `DDLCallback` that the compiled step depends on."""
 
-    bucket_bytes: int | None
-    sparse_as_dense: bool
+    reduction: ReductionOptions
     scalar_losses: str | None
 
 
@@ -91,10 +91,7 @@ class CompiledStep:
         is_new = id(optimizer) not in self._reducers
         if is_new:
             reducer = optimizer_hook.create_reducer(
-                optimizer,
-                self.weight,
-                self._settings.bucket_bytes,
-                self._settings.sparse_as_dense,
+                optimizer, self._settings.reduction, self.weight
             )
             self._reducers[id(optimizer)] = optimizer, reducer
         self._hooks.callback(optimizer_hook.hook(optimizer, self._reducers[id(optimizer)][1]))

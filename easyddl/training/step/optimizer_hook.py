@@ -1,6 +1,7 @@
 """Hooks an optimizer so that it averages gradients over all ranks before it applies them."""
 
 import contextlib
+import dataclasses
 import functools
 import itertools
 import weakref
@@ -21,28 +22,26 @@ _HOOK = "_easyddl_reducer"
 _KEPT = "_easyddl_kept_hook"  # what removes the hook of `keep_hook`, and its settings
 
 
-def create_reducer(
-    optimizer, batch_weight=None, bucket_bytes=None, sparse_as_dense=False, at_first_update=None
-):
+def create_reducer(optimizer, options, batch_weight=None, at_first_update=None):
     """Creates the `GradientReducer` of an optimizer, for `hook`.
 
     Args:
         optimizer: A Keras optimizer.
+        options: `ReductionOptions`.
         batch_weight: The `BatchWeight` of the trained model. With `None`, all ranks that have a
             batch have the same weight.
-        bucket_bytes: Integer, or `None` for a size that is derived from measurements.
-        sparse_as_dense: Boolean. Whether sparse gradients are reduced as dense ones.
         at_first_update: Function of a list of variables, or `None`: see `GradientReducer`. The list
             contains the optimizer's variables, too.
     """
     by_update = _reduces_by_update(optimizer)
-    accumulates = bool(getattr(optimizer, "gradient_accumulation_steps", None))
+    if getattr(optimizer, "gradient_accumulation_steps", None):
+        # Keras accumulates dense gradients.
+        options = dataclasses.replace(options, sparse_as_dense=True)
     owner = weakref.ref(optimizer)  # the reducer must not keep the optimizer alive
     reducer = GradientReducer(
-        bucket_bytes,
+        options,
         _weight_of(batch_weight, by_update),
         as_ready=not by_update,
-        sparse_as_dense=sparse_as_dense or accumulates,  # Keras accumulates dense gradients
         at_first=at_first_update and (lambda v: at_first_update([*v, *owner().variables])),
     )
     # Frees the engine's memory when the optimizer is garbage-collected. At the exit of the
@@ -115,22 +114,17 @@ def _interrupt_submission(kept):
     return kept.pause
 
 
-def keep_hook(optimizer, bucket_bytes=None, sparse_as_dense=False, at_first_update=None):
+def keep_hook(optimizer, options, at_first_update=None):
     """Hooks an optimizer for good, for a script that trains without a `DDLCallback`.
 
     Args:
         optimizer: A Keras optimizer.
-        bucket_bytes: Integer or `None`: see `create_reducer`.
-        sparse_as_dense: Boolean: see `create_reducer`.
+        options: `ReductionOptions`.
         at_first_update: Function or `None`: see `create_reducer`.
     """
     if is_hooked(optimizer):
         return
-    settings = {
-        "bucket_bytes": bucket_bytes,
-        "sparse_as_dense": sparse_as_dense,
-        "at_first_update": at_first_update,
-    }
+    settings = {"options": options, "at_first_update": at_first_update}
     unhook = hook(optimizer, create_reducer(optimizer, **settings))
     patches.add(optimizer, _KEPT, (unhook, settings))
 
@@ -174,16 +168,6 @@ def _ending_reductions(reducer, function):
         settled_errors.settled(error)
 
     return settled_errors.giving_up(function, give_up)
-
-
-def checked_sparse_as_dense(sparse_as_dense):
-    """Returns the user's argument `sparse_as_dense`; raises an error if it is not a boolean."""
-    if not isinstance(sparse_as_dense, bool):
-        raise ValueError(
-            "`sparse_as_dense` must be True or False. "
-            f"Received: sparse_as_dense={sparse_as_dense!r}"
-        )
-    return sparse_as_dense
 
 
 def _reduces_by_update(optimizer):
