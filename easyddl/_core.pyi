@@ -78,6 +78,7 @@ class Communicator(metaclass=_Pybind11Type):
         dtype: str,
         op: str,
         fingerprint: Fingerprint,
+        wire_dtype: str = "",
     ) -> None: ...
     def broadcast(
         self,
@@ -140,6 +141,7 @@ class Reducer(metaclass=_Pybind11Type):
         buckets: Sequence[tuple[str, Sequence[int]]],
         op: str = "mean",
         tables: Sequence[tuple[str, str, int, int]] = [],
+        wire_dtype: str = "",
     ) -> None: ...
     @property
     def gathered(self) -> tuple[int, list[int]]: ...

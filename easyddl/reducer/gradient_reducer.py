@@ -16,7 +16,7 @@ class GradientReducer:
     """Averages the gradients of one optimizer over all ranks.
 
     Args:
-        options: `ReductionOptions`.
+        options: `ReductionOptions`, or `None` for the defaults.
         weight: Function without arguments. It returns the weight of this rank's batch in the step
             that is being traced or run, or `None` if the weight is unknown.
         as_ready: Boolean. Whether a backward pass computes the gradients, so that the first buckets
@@ -25,8 +25,8 @@ class GradientReducer:
             first register gradients, except in a fit with a `DDLCallback`.
     """
 
-    def __init__(self, options=ReductionOptions(), weight=None, as_ready=True, at_first=None):
-        self._options = options
+    def __init__(self, options=None, weight=None, as_ready=True, at_first=None):
+        self._options = options or ReductionOptions()
         self._at_first = at_first
         self._weight = weight or (lambda: None)
         self._as_ready = as_ready

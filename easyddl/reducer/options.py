@@ -30,7 +30,9 @@ def requested(bucket_bytes, sparse_as_dense, wire_dtype):
     """Returns the `ReductionOptions` that the user chose by arguments and environment variables.
 
     Args:
-        bucket_bytes, sparse_as_dense, wire_dtype: Arguments of `DDLCallback`.
+        bucket_bytes: Argument of `DDLCallback`.
+        sparse_as_dense: Argument of `DDLCallback`.
+        wire_dtype: Argument of `DDLCallback`.
 
     Raises:
         ValueError: If one of them, or a variable, has an invalid value.

@@ -87,12 +87,14 @@ double Bench::timed(int calls, Call call) {
 }
 
 double Bench::time(const std::string& method, const BenchData& data, int calls) {
-  if (method == "easyddl") {
+  if (method == "easyddl" || method == "bfloat16") {
+    const std::optional<DType> wire = method == "easyddl" ? std::nullopt : parse_wire_dtype(method);
     const SegmentList segments({{reinterpret_cast<const uint8_t*>(data.in),
                                  reinterpret_cast<uint8_t*>(data.out), data.bytes()}});
-    const Fingerprint fingerprint("a benchmark with " + std::to_string(data.bytes()) + " bytes");
+    const Fingerprint fingerprint("a benchmark of " + method + " with " +
+                                  std::to_string(data.bytes()) + " bytes");
     return timed(calls, [&] {
-      easyddl::allreduce(communicator_, segments, DType::float32, Op::sum, fingerprint);
+      easyddl::allreduce(communicator_, segments, DType::float32, Op::sum, fingerprint, wire);
     });
   }
   if (method == "mpi") return timed(calls, [&] { allreduce(data); });

@@ -12,6 +12,7 @@ from mpi import run_checks
 from ranks import assert_equal, assert_same_on_all, assert_world_works, comm
 
 import easyddl as ddl
+from easyddl.runtime import world
 
 LOCAL_SIZE = int(os.environ["EASYDDL_TEST_LOCAL_SIZE"])
 UPLINKS = json.loads(os.environ["EASYDDL_TEST_UPLINKS"])
@@ -39,12 +40,30 @@ def check_the_ranks_know_their_hosts():
 
 def check_what_leaves_hosts_and_racks_is_what_must():
     size = 16 << 20
+    assert_leaves_what_must(size, size, lambda mine: ddl.allreduce(mine, "sum"))
+
+
+def check_bfloat16_is_half_of_the_bytes():
+    """The sums are small integers, which are the same in bfloat16."""
+    size = 16 << 20
+
+    def allreduce(mine):
+        result = np.empty_like(mine)
+        views = [mine.view(np.uint8)], [result.view(np.uint8)]
+        text = world.fingerprint("a sum in bfloat16")
+        world.communicator().allreduce(*views, "float32", "sum", text, "bfloat16")
+        return result
+
+    assert_leaves_what_must(size, size // 2, allreduce)
+
+
+def assert_leaves_what_must(size, sent_size, allreduce):
     mine = np.random.default_rng(ddl.rank()).integers(-9, 10, size // 4).astype(np.float32)
-    ddl.allreduce(mine, "sum")  # connections are made
+    allreduce(mine)  # connections are made
     comm().Barrier()
     by_host, by_rack = bytes_from_this_host(), bytes_from_racks()
     comm().Barrier()
-    result = ddl.allreduce(mine, "sum")
+    result = allreduce(mine)
     comm().Barrier()
     everyones = [
         np.random.default_rng(rank).integers(-9, 10, size // 4).astype(np.float32)
@@ -52,11 +71,11 @@ def check_what_leaves_hosts_and_racks_is_what_must():
     ]
     assert_equal(result, np.sum(everyones, axis=0, dtype=np.float32))
     if len(UPLINKS) == 1:
-        assert_is_what_must(bytes_from_this_host() - by_host, ddl.num_nodes(), size)
+        assert_is_what_must(bytes_from_this_host() - by_host, ddl.num_nodes(), sent_size)
     else:
         # Within a rack hosts send more than what must leave each, if they are of unequal number.
         for rack, sent in bytes_from_racks().items():
-            assert_is_what_must(sent - by_rack[rack], len(UPLINKS), size)
+            assert_is_what_must(sent - by_rack[rack], len(UPLINKS), sent_size)
 
 
 def assert_is_what_must(sent, parties, size):

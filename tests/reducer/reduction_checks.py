@@ -153,6 +153,30 @@ def check_half_precision_is_summed_in_single():
         average.close()
 
 
+def check_bfloat16_between_hosts():
+    variables = new_variables()
+    apply_in_a_graph(
+        distributed(wire_dtype="bfloat16"), variables, lambda _: [tensor(mine(n)) for n in SIZES]
+    )(0)
+    assert_applied(variables)  # quarters are the same in bfloat16
+
+    # Means of other numbers are rounded, and those of ranks of different weights as the others.
+    everyones = [np.random.default_rng(rank).normal(size=5003) for rank in range(SIZE)]
+    weights = np.float32([257 + 90 * rank for rank in range(SIZE)])
+    weight = tensor(weights[RANK])
+    average = GradientReducer(ReductionOptions(wire_dtype="bfloat16"), weight=lambda: weight)
+    [variable] = new_variables([5003])
+    [mean] = average.mean([tensor(everyones[RANK].astype("float32"))], [variable])
+    mean = ops.convert_to_numpy(mean)
+    error = np.abs(mean - np.average(everyones, axis=0, weights=weights))
+    magnitude = np.average(np.abs(everyones), axis=0, weights=weights)
+    bound = (ddl.num_nodes() + 1) * 2**-8 if ddl.num_nodes() > 1 else 1e-6
+    assert np.all(error <= bound * magnitude + 1e-7), np.max(error / magnitude)
+    assert ddl.num_nodes() == 1 or np.max(error) > 1e-4
+    assert len(set(COMM.allgather(mean.tobytes()))) == 1
+    average.close()
+
+
 def check_several_dtypes_at_once():
     # JAX has no float64 unless it is told to.
     third = "bfloat16" if BACKEND == "jax" else "float64"

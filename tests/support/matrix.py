@@ -205,6 +205,7 @@ class Job:
 
 
 WIDE = (("JAX_ENABLE_X64", "1"),)  # JAX has 64-bit numbers only so
+WIRE = (("EASYDDL_WIRE_DTYPE", "bfloat16"),)  # between hosts
 XLA = (("EASYDDL_TEST_JIT_COMPILE", "1"),)  # steps as XLA compiles them, as on a GPU
 
 GATE = (
@@ -258,7 +259,13 @@ GATE = (
         marker="gate",
     ),
     Job("torch", 3, of(*WORLD), mark="world", marker="gate"),
-    Job("torch", 3, of(*WORLD), hosts="a,a,b", marker="gate"),
+    Job(
+        "torch",
+        3,
+        (*of(*WORLD), "reduction:check_bfloat16_between_hosts"),
+        hosts="a,a,b",
+        marker="gate",
+    ),
 )
 
 
@@ -305,6 +312,9 @@ FULL = (
         + (f"reduction:{LINE_ERRORS}",),
     ),
     Job("torch", 3, some("uneven"), hosts="a,b,b"),
+    # Most of their gradients are the same in bfloat16.
+    Job("tensorflow", 3, some("reduction", "sparse"), hosts="a,b,c", mark="wire", environment=WIRE),
+    Job("jax", 2, some("reduction"), hosts="a,b", mark="wire", environment=WIRE),
     Job(
         "torch",
         2,

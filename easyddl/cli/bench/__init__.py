@@ -16,6 +16,7 @@ from easyddl.cli import _numbers, _output_files
 SUMMARY = "time allreduce on these ranks, next to MPI's and the bounds of memory and network"
 
 _ALGORITHMS = ("easyddl", "mpi", "ring", "gloo")
+_WIRE_DTYPES = ("bfloat16",)
 _SIZES = "4 1Ki 16Ki 256Ki 4Mi 32Mi 100M"
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
@@ -61,6 +62,11 @@ def add_arguments(parser):
         metavar="N",
         help="number of rounds in which each algorithm is timed (default: 15)",
     )
+    parser.add_argument(
+        "--wire-dtype",
+        choices=_WIRE_DTYPES,
+        help="also time easyddl with data that is sent to other hosts in this dtype",
+    )
     parser.add_argument("--busy", action="store_true", help="keep every core busy with other work")
     _output_files.add_arguments(parser)
 
@@ -89,6 +95,8 @@ def run(options):
         options.fail(problem)
 
     algorithms = list(dict.fromkeys(options.algorithms))
+    if options.wire_dtype:
+        algorithms.append(options.wire_dtype)
     with timing.Bench(algorithms) as benchmark:
         results = {
             "ranks": world.size(),

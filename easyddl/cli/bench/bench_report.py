@@ -7,6 +7,7 @@ LABELS = {
     "mpi": "MPI_Allreduce",
     "ring": "flat ring",
     "gloo": "gloo",
+    "bfloat16": "bfloat16",
     "copy": "copy bound",
     "wire": "wire bound",
 }
@@ -92,10 +93,11 @@ _COLORS = {
     "mpi": "#d55e00",
     "ring": "#009e73",
     "gloo": "#cc79a7",
+    "bfloat16": "#56b4e9",
     "copy": "#777777",
     "wire": "#000000",
 }
-_MARKERS = {"easyddl": "o", "mpi": "s", "ring": "^", "gloo": "D"}
+_MARKERS = {"easyddl": "o", "mpi": "s", "ring": "^", "gloo": "D", "bfloat16": "v"}
 
 
 def plot(report, path):
