@@ -96,23 +96,24 @@ class ScalingMeasurement(FitEvents):
 
     def after_fit(self, fit):
         """Reports the steps of a fit that has ended by itself."""
-        self._report(fit.model, objects.allgather_object(self._recorder.steps), None)
+        self._report(fit, objects.allgather_object(self._recorder.steps), None)
 
     def _finish(self, fit, ranks):
         with world.activity("reading batches for easyddl scaling"):
             reading = fit.data.seconds_per_batch(
                 fit.model, self._batches, sum(step.seconds for step in ranks[world.rank()])
             )
-        self._report(fit.model, ranks, reading)
+        self._report(fit, ranks, reading)
         raise SystemExit(0)
 
-    def _report(self, model, ranks, reading):
+    def _report(self, fit, ranks, reading):
         """Prints the measurement on the root. Collective."""
         readings = objects.allgather_object(reading)
         measured = {
             **combine(ranks, self._batches),
             "reading_seconds": None if None in readings else sum(readings) / len(readings),
-            "gradient_bytes": model_files.bytes_of(model.trainable_variables),
+            "gradient_bytes": model_files.bytes_of(fit.model.trainable_variables),
+            "wire_dtype": fit.first.reduction.wire_dtype,
             "threads": min(objects.allgather_object(_threads())),
             "hosts": _hosts(),
         }

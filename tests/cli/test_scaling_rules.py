@@ -118,6 +118,7 @@ def measured(ranks, step, **changes):
         "lag": 0.0,
         "reading_seconds": 0.0,
         "gradient_bytes": 80_000_000,
+        "wire_dtype": "float32",
         "threads": 64 // ranks,
         "hosts": [{"host": "h1", "ranks": ranks, "cores": 64, "gpus": 0}],
     }
@@ -187,6 +188,15 @@ H1, H2 = shared(4, 8), shared(4, 8, host="h2")
             measured(8, 2.0, exposed=0.5, lag=0.1, hosts=[H1, H2]),
             "40 % of a step is communication that no computation hides: use larger batches or a "
             "faster network. `easyddl plan --topology FILE --explain --size 80000000` computes ",
+        ),
+        (
+            measured(8, 2.0, exposed=0.5, lag=0.1, hosts=[H1, H2]),
+            '`DDLCallback(wire_dtype="bfloat16")` halves the bytes between hosts, and shortens a '
+            "step by up to 20 %.",
+        ),
+        (
+            measured(8, 2.0, exposed=0.5, lag=0.1, hosts=[H1, H2], wire_dtype="bfloat16"),
+            "on the network of FILE, by number of hosts.",
         ),
         (
             measured(8, 2.0, exposed=0.5, lag=0.4),
@@ -367,6 +377,7 @@ def answered(steps):
             **combined,
             "reading_seconds": None,
             "gradient_bytes": 8,
+            "wire_dtype": "float32",
             "threads": 1,
             "hosts": [shared(1, 1)],
         }

@@ -65,13 +65,14 @@ def arrays_of(buckets, rank=RANK, seed=0):
 class Model:
     """Buckets of arrays on this rank's GPU, and their exchange."""
 
-    def __init__(self, buckets, op="mean", in_place=True, stream=STREAM):
+    def __init__(self, buckets, op="mean", in_place=True, stream=STREAM, wire_dtype=""):
         self.buckets = buckets
         sizes = [
             (dtype, [count * numpy_dtype(dtype).itemsize for count in counts])
             for dtype, counts in buckets
         ]
-        self.engine = CORE.Reducer(world.engine().reducer_group, "a model", sizes, op)
+        group = world.engine().reducer_group
+        self.engine = CORE.Reducer(group, "a model", sizes, op, [], wire_dtype)
         self.stream = stream
         self.inputs = arrays_of(buckets)
         self.outputs = self.inputs
@@ -110,10 +111,11 @@ class Model:
         self.stream.synchronize()
         return [[array.get() for array in arrays] for arrays in self.outputs]
 
-    def assert_means(self, seed=0, weights=None):
+    def assert_means(self, seed=0, weights=None, tolerance=None):
         for (dtype, counts), arrays in zip(self.buckets, self.results(), strict=True):
             for count, array in zip(counts, arrays, strict=True):
-                assert_close(array, mean_of(count, dtype, seed, weights), dtype)
+                want = mean_of(count, dtype, seed, weights)
+                assert_close(array, want, tolerance or TOLERANCE[dtype])
 
     def close(self):
         self.engine.close()
@@ -122,8 +124,7 @@ class Model:
             array.free()
 
 
-def assert_close(array, want, dtype="float32"):
-    tolerance = TOLERANCE[dtype]
+def assert_close(array, want, tolerance=TOLERANCE["float32"]):
     np.testing.assert_allclose(array.astype("float64"), want, rtol=tolerance, atol=4 * tolerance)
     everyones = COMM.allgather(array.tobytes())
     assert all(theirs == everyones[0] for theirs in everyones), "the ranks' bits differ"
@@ -506,6 +507,25 @@ def check_how_much_is_copied_to_the_host():
         copied = copied_to_host() - before
         if seed > 0 and share is not None:  # the first step is rehearsed
             assert copied == 4 * count * share, (copied / (4 * count), share)
+    model.close()
+
+
+def check_bfloat16_between_hosts():
+    between_hosts = world.num_nodes() > 1
+    model = Model([("float32", [1, 300_007]), ("float64", [13])], wire_dtype="bfloat16")
+    if between_hosts and os.environ.get("EASYDDL_GPU") == "nccl":
+        assert "leave out wire_dtype" in error_of(lambda: model.submit_all())
+        model.close()
+        return
+    weights = [1 + rank for rank in range(SIZE)]
+    for seed in range(2):
+        model.put(seed)
+        model.submit_all(weight=weights[RANK])
+        model.assert_means(seed, weights, 1e-2 if between_hosts else 2e-6)
+    [_, long], [double] = model.results()
+    error = np.abs(long - mean_of(300_007, "float32", 1, weights))
+    assert (np.max(error) > 1e-3) == between_hosts
+    assert_close(double, mean_of(13, "float64", 1, weights), TOLERANCE["float64"])
     model.close()
 
 

@@ -42,6 +42,7 @@ class Measurement:
         lag: Float. The part of `exposed` in which they wait for the slowest rank, or `None`.
         reading_seconds: Float. The time that reading a batch takes by itself, or `None`.
         gradient_bytes: Integer. The bytes of the model's gradients.
+        wire_dtype: String. The dtype in which they are sent to other hosts.
         threads: Integer. The number of compute threads of a rank.
         hosts: List of dicts, by host: `host`, and the number of its `ranks`, `cores` and `gpus`.
     """
@@ -55,6 +56,7 @@ class Measurement:
     lag: float | None
     reading_seconds: float | None
     gradient_bytes: int
+    wire_dtype: str
     threads: int
     hosts: list[dict]
 
