@@ -121,9 +121,12 @@ def _print_once(text, place, error):
 
 def _write(text):
     """Writes to standard error in one piece, so that the lines of different ranks do not mix."""
+    # The exception hook of torch.distributed calls this one to print what it has collected, but the
+    # job has ended by then.
+    stream = sys.__stderr__ if isinstance(sys.stderr, io.StringIO) else sys.stderr
     with contextlib.suppress(OSError, ValueError, AttributeError):  # the script has closed it
-        sys.stderr.write(text)
-        sys.stderr.flush()
+        stream.write(text)
+        stream.flush()
 
 
 def end_together():

@@ -8,6 +8,8 @@ normalization's, and have sent nothing ahead. With `sparse` the others wait for 
 gradient. With `uneven` a rank has one batch.
 """
 
+import contextlib
+import io
 import itertools
 import os
 import signal
@@ -39,6 +41,19 @@ def tell_time():
 def raise_error():
     tell_time()
     raise ValueError("on purpose")
+
+
+def collected_error():
+    """Fails where a later hook collects what is printed, as that of torch.distributed does."""
+    before = sys.excepthook
+
+    def hook(*error):
+        with contextlib.redirect_stderr(io.StringIO()) as collected:
+            before(*error)
+        sys.stderr.write(collected.getvalue())
+
+    sys.excepthook = hook
+    raise_error()
 
 
 def system_exit():
@@ -123,7 +138,7 @@ def train_broken_model(is_victim, is_normalized=False):
 FAULTS = {
     function.__name__: function
     for function in (
-        raise_error, system_exit, sys_exit, kill, crash, exit_at_once, end_early, nothing
+        raise_error, collected_error, system_exit, sys_exit, kill, crash, exit_at_once, end_early, nothing
     )
 }  # fmt: skip
 

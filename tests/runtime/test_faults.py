@@ -69,6 +69,7 @@ def test_ends_the_job(fault, backend, ranks, victim, how, expected):
     [
         ("system_exit", "exited with status 7"),
         ("crash", DIED),
+        pytest.param("collected_error", "ValueError: on purpose", marks=pytest.mark.gate),
         ("exit_at_once", DIED),
         pytest.param(
             "end_early", "Rank 1 on host {host} has ended its script", marks=pytest.mark.gate
