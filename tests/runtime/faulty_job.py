@@ -138,7 +138,8 @@ def train_broken_model(is_victim, is_normalized=False):
 FAULTS = {
     function.__name__: function
     for function in (
-        raise_error, collected_error, system_exit, sys_exit, kill, crash, exit_at_once, end_early, nothing
+        raise_error, collected_error, system_exit, sys_exit, kill, crash, exit_at_once, end_early,
+        nothing,
     )
 }  # fmt: skip
 

@@ -6,8 +6,9 @@
 The hosts are network namespaces of this machine, which need root, iproute2 and MPICH. In one job
 all kinds take turns, on PyTorch: steps without communication, easyddl's with float32 and with
 bfloat16 between hosts, and PyTorch's own DistributedDataParallel over gloo, with and without its
-hook that compresses to float16 (that for bfloat16 needs NCCL). A step is the slowest rank's median. The bound is the longer of
-the computation and the time that the bytes take which must leave a host.
+hook that compresses to float16, as that for bfloat16 needs NCCL. A step is the slowest rank's
+median. The bound is the longer of the computation and the time that the bytes take which must
+leave a host.
 
 `--accuracy` trains a small network on scikit-learn's digits, with each seed on one process, and on
 four ranks that count as hosts of their own, with float32 and with bfloat16.
@@ -23,12 +24,13 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BATCH = 64
+SHAPES = {"mnist_cnn": (28, 28, 1), "mlp": (784,)}
 STEPS, WARM_UP = {"mnist_cnn": 12, "mlp": 6}, 2
 KINDS = ("alone", "float32", "bfloat16", "DDP", "DDP float16")
 SEEDS = 5
 
 
-def start(rate, ranks, rounds):
+def start(rate, options):
     sys.path[:0] = [str(ROOT / "tests" / folder) for folder in ("support", "hosts")]
     import mpi
     import network
@@ -36,13 +38,15 @@ def start(rate, ranks, rounds):
     if network.missing() is not None:
         sys.exit(network.missing())
     with network.Network(2, mbit=rate) as two:
-        env = two.environment(
-            {"KERAS_BACKEND": "torch", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0"}
-        )
+        env = {"KERAS_BACKEND": "torch", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0"}
+        env = two.environment(env)
         env.setdefault("PYTHONPATH", mpi.environment()["PYTHONPATH"])
         address = two.address("h1")
-        line = [__file__, "--on-a-host", address, "--mbit", str(rate), "--rounds", str(rounds)]
-        subprocess.run(two.mpirun(ranks, line), env=env, stdin=subprocess.DEVNULL, check=True)
+        line = [__file__, "--on-a-host", address, "--mbit", rate, "--rounds", options.rounds]
+        line = [*map(str, line), "--models", *options.models]
+        subprocess.run(
+            two.mpirun(options.ranks, line), env=env, stdin=subprocess.DEVNULL, check=True
+        )
 
 
 def by_keras(name, shape, kind):
@@ -103,7 +107,7 @@ def by_torch(name, shape, kind):
     return train
 
 
-def measure(address, rate, rounds):
+def measure(address, rate, names, rounds):
     import numpy as np
     import torch
 
@@ -112,7 +116,8 @@ def measure(address, rate, rounds):
     torch.distributed.init_process_group(
         "gloo", init_method=f"tcp://{address}:29500", rank=ddl.rank(), world_size=ddl.size()
     )
-    for name, shape in (("mnist_cnn", (28, 28, 1)), ("mlp", (784,))):
+    for name in names:
+        shape = SHAPES[name]
         train = {kind: by_torch(name, shape, kind) for kind in KINDS if kind.startswith("DDP")}
         for kind in KINDS[:3]:
             train[kind], parameters = by_keras(name, shape, kind)
@@ -157,7 +162,7 @@ def accuracy():
         )
         model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
         callbacks = [ddl.DDLCallback(), ddl.DDLGlobalVariablesCallback()]
-        model.fit(x, y, batch_size=32 // ddl.size(), epochs=30, verbose=0, callbacks=callbacks)
+        model.fit(x, y, batch_size=32 // ddl.size(), epochs=20, verbose=0, callbacks=callbacks)
         found.append(100 * model.evaluate(x_test, y_test, verbose=0)[1])
     if ddl.is_root():
         error = np.std(found, ddof=1) / np.sqrt(SEEDS)
@@ -168,13 +173,14 @@ def accuracy():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--mbit", type=int, nargs="+", default=[1000], help="of a host's wire")
+    parser.add_argument("--models", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--ranks", type=int, default=1, help="on each host")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--accuracy", nargs="?", const="start", metavar="JOB")
     parser.add_argument("--on-a-host", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.on_a_host:
-        measure(options.on_a_host, options.mbit[0], options.rounds)
+        measure(options.on_a_host, options.mbit[0], options.models, options.rounds)
     elif options.accuracy == "start":
         for job, ranks, dtype in (
             ("one process", 1, "float32"),
@@ -188,7 +194,7 @@ def main():
         accuracy()
     else:
         for rate in options.mbit:
-            start(rate, options.ranks, options.rounds)
+            start(rate, options)
 
 
 if __name__ == "__main__":
