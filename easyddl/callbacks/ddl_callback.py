@@ -11,7 +11,7 @@ from easyddl.callbacks import global_batch, hooks, instances, scaling_measuremen
 from easyddl.callbacks.fresh_copy import FreshCopy
 from easyddl.callbacks.global_variables_callback import DDLGlobalVariablesCallback
 from easyddl.optimizers import momentum_correction
-from easyddl.reducer import options
+from easyddl.reducer import reduction_options
 from easyddl.runtime import validators, world
 from easyddl.training.agreement import replicas
 from easyddl.training.fit import callback_order, epoch_end, fit_context, shared_fit
@@ -125,7 +125,7 @@ class DDLCallback(FreshCopy, callback_order.First, keras.callbacks.Callback):
         wire_dtype: Literal["bfloat16", "float32"] | None = None,
     ) -> None:
         super().__init__()
-        self.reduction = options.requested(bucket_bytes, sparse_as_dense, wire_dtype)
+        self.reduction = reduction_options.requested(bucket_bytes, sparse_as_dense, wire_dtype)
         if uneven not in _UNEVEN:
             raise ValueError(f"`uneven` must be one of {_UNEVEN}. Received: uneven={uneven!r}")
         self.uneven = uneven

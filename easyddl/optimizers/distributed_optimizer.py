@@ -7,7 +7,7 @@ from typing import Literal, TypeVar
 import keras
 
 from easyddl.optimizers import momentum_correction
-from easyddl.reducer import options
+from easyddl.reducer import reduction_options
 from easyddl.runtime import validators
 from easyddl.training.agreement import replicas
 from easyddl.training.step import optimizer_classes, optimizer_hook
@@ -53,7 +53,7 @@ def DistributedOptimizer(
     )
     optimizer_hook.keep_hook(
         optimizer,
-        options.requested(bucket_bytes, sparse_as_dense, wire_dtype),
+        reduction_options.requested(bucket_bytes, sparse_as_dense, wire_dtype),
         replicas.compare_first_update,
     )
     optimizer_classes.watch()

@@ -7,7 +7,7 @@ from keras import ops
 from easyddl import backends
 from easyddl.reducer.gradient_list import GradientList
 from easyddl.reducer.in_step_sum import InStepRows
-from easyddl.reducer.options import ReductionOptions
+from easyddl.reducer.reduction_options import ReductionOptions
 from easyddl.runtime import settled_errors, world
 from easyddl.steps import context
 

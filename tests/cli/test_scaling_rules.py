@@ -190,15 +190,6 @@ H1, H2 = shared(4, 8), shared(4, 8, host="h2")
             "faster network. `easyddl plan --topology FILE --explain --size 80000000` computes ",
         ),
         (
-            measured(8, 2.0, exposed=0.5, lag=0.1, hosts=[H1, H2]),
-            '`DDLCallback(wire_dtype="bfloat16")` halves the bytes between hosts, and shortens a '
-            "step by up to 20 %.",
-        ),
-        (
-            measured(8, 2.0, exposed=0.5, lag=0.1, hosts=[H1, H2], wire_dtype="bfloat16"),
-            "on the network of FILE, by number of hosts.",
-        ),
-        (
             measured(8, 2.0, exposed=0.5, lag=0.4),
             "The ranks wait for the slowest one for 40 % of a step: ",
         ),
@@ -243,6 +234,17 @@ def test_the_sentence(last, expected):
 def test_the_sentence_on_one_number_of_ranks():
     expected = "One number of ranks shows no scaling: pass several, as in `-np 1 2 4`."
     assert scaling_verdict.sentence([measured(8, 2.0, exposed=0.9)]) == expected
+
+
+def test_sixteen_bits_between_hosts_are_named_once():
+    first, slow = measured(1, 1.0), {"exposed": 0.5, "lag": 0.1, "hosts": [H1, H2]}
+    found = scaling_verdict.sentence([first, measured(8, 2.0, **slow)])
+    assert found.endswith(
+        '`DDLCallback(wire_dtype="bfloat16")` halves the bytes between hosts, and shortens a step '
+        "by up to 20 %."
+    )
+    found = scaling_verdict.sentence([first, measured(8, 2.0, **slow, wire_dtype="bfloat16")])
+    assert found.endswith("by number of hosts.")
 
 
 @pytest.mark.parametrize(

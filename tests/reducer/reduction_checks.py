@@ -20,7 +20,7 @@ from steps import BACKEND, TAKES_SEVERAL_STEPS, compiled, gradients_of, in_a_gra
 import easyddl as ddl
 from easyddl.reducer import gradient_reducer
 from easyddl.reducer.gradient_reducer import GradientReducer
-from easyddl.reducer.options import ReductionOptions
+from easyddl.reducer.reduction_options import ReductionOptions
 
 SIZES = [0, 1, 2, 7, 1021, 65537]  # of variables, in elements
 

@@ -8,7 +8,7 @@ import numpy as np
 from easyddl import backends
 from easyddl.collectives import arrays, variables
 from easyddl.compat import keras_trainer, patches
-from easyddl.reducer.options import ReductionOptions
+from easyddl.reducer.reduction_options import ReductionOptions
 from easyddl.runtime import world
 from easyddl.steps import context
 from easyddl.steps.batch_weight import BatchWeight

@@ -2,22 +2,24 @@
 
 import pytest
 
-from easyddl.reducer import options
+from easyddl.reducer import reduction_options
 
 
 def test_the_argument_precedes_the_variable(monkeypatch):
-    assert options.requested(None, False, None) == options.ReductionOptions()
+    assert reduction_options.requested(None, False, None) == reduction_options.ReductionOptions()
     monkeypatch.setenv("EASYDDL_WIRE_DTYPE", " bfloat16 ")
     monkeypatch.setenv("EASYDDL_BUCKET_BYTES", "4096")
-    assert options.requested(None, True, None) == options.ReductionOptions(4096, True, "bfloat16")
-    assert options.requested(1, False, "float32") == options.ReductionOptions(1)
+    assert reduction_options.requested(None, True, None) == reduction_options.ReductionOptions(
+        4096, True, "bfloat16"
+    )
+    assert reduction_options.requested(1, False, "float32") == reduction_options.ReductionOptions(1)
 
 
 def test_wrong_options_are_named(monkeypatch):
     with pytest.raises(ValueError, match=r"`wire_dtype` must be one of .*bfloat16.*'half'"):
-        options.requested(None, False, "half")
+        reduction_options.requested(None, False, "half")
     with pytest.raises(ValueError, match="sparse_as_dense=1"):
-        options.requested(None, 1, None)
+        reduction_options.requested(None, 1, None)
     monkeypatch.setenv("EASYDDL_WIRE_DTYPE", "fp16")
     with pytest.raises(ValueError, match=r"EASYDDL_WIRE_DTYPE must be one of .*'fp16'"):
-        options.requested(None, False, None)
+        reduction_options.requested(None, False, None)
