@@ -25,6 +25,7 @@ from steps import gradients_of
 
 import easyddl as ddl
 from easyddl.reducer import gradient_reducer
+from easyddl.reducer.reduction_options import ReductionOptions
 from easyddl.runtime import notices
 
 WIDTH, WORDS = 4, 6
@@ -244,7 +245,7 @@ def check_several_dtypes_and_numbers_of_rows():
         return found
 
     for wrap in (lambda step: step, in_a_graph):
-        with averaging(bucket_bytes=1) as average:
+        with averaging(ReductionOptions(bucket_bytes=1)) as average:
             for step in range(4):
                 found = wrap(lambda step=step, a=average: a.mean(mine(step), variables))()
                 np.testing.assert_array_equal(found[-1], np.full((ROWS, 5), (SIZE - 1) / 2))

@@ -58,8 +58,8 @@ def new_variable(width=3, dtype="float32", rows=ROWS):
 
 
 @contextlib.contextmanager
-def averaging(*arguments, **options):
-    average = GradientReducer(*arguments, **options)
+def averaging(*arguments, **named):
+    average = GradientReducer(*arguments, **named)
     try:
         yield average
     finally:
