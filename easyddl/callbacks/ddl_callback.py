@@ -83,12 +83,13 @@ class DDLCallback(FreshCopy, callback_order.First, keras.callbacks.Callback):
             The counts of datasets, and of arrays that differ, are added, with a warning unless
             `split_data` has made them. All ranks must pass the same value.
         wire_dtype: `"bfloat16"` or `"float32"`. The dtype in which dense gradients are sent to
-            other hosts. bfloat16 halves the bytes, and rounds each gradient to 8 bits of precision
-            once for two hosts, and at least twice for more. Sums are computed in float32, all ranks
-            receive the same bits, and within a host nothing is rounded. Gradients of float64, rows
-            of sparse gradients, metrics and `ddl.allreduce` are never rounded. Use it where the
-            network limits the speed. Defaults to the environment variable `EASYDDL_WIRE_DTYPE`, or
-            else to float32. All ranks must pass the same value.
+            other hosts. bfloat16 halves the bytes, and rounds to 8 bits of precision: once for two
+            hosts, and up to n times for n hosts. Sums are computed in float32, all ranks receive
+            the same bits, and within a host nothing is rounded. Gradients of float64, rows of
+            sparse gradients, metrics and `ddl.allreduce` are never rounded. Use it where the
+            network limits the speed. An optimizer in a `DistributedOptimizer` has its own options.
+            Defaults to the environment variable `EASYDDL_WIRE_DTYPE`, or else to float32. All ranks
+            must pass the same value.
 
     Raises:
         ValueError: If `bucket_bytes` is not a positive integer, if `uneven`, `scalar_losses`,

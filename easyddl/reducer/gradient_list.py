@@ -45,7 +45,7 @@ class GradientList:
         self._is_eager = backends.require().is_eager()
         size = options.bucket_bytes or "measured size"
         rows = ", sparse ones as dense" if options.sparse_as_dense else ""
-        wire = f", sent to other hosts in {options.wire_dtype}"
+        wire = f", with wire_dtype={options.wire_dtype}"
         step = ", in an eager step" if self._is_eager else ""
         what = f"the reduction of gradients of ({self._listed()})"
         world.agree(f"{what} in buckets of {size}{rows}{wire}{step}")

@@ -71,9 +71,16 @@ void MpiLevel::plan_allreduce(Schedule& schedule, DType dtype, Op op, size_t all
 void MpiLevel::plan(const std::vector<Members>& levels, size_t level, Schedule& schedule,
                     const InterHostOperation& whole, size_t all_bytes) {
   if (level == levels.size() || whole.count == 0) return;
-  if (levels[level].size == 1) return plan(levels, level + 1, schedule, whole, all_bytes);
   const InterHostOperation operation =
       levels[level].operation_on(whole, level + 1 == levels.size());
+  if (operation.size == 1) {
+    plan(levels, level + 1, schedule, operation, all_bytes);
+    // The other groups of this level round the sum before they gather it.
+    if (operation.wire != nullptr) {
+      add_all_gather(InterHostAlgorithm::direct, operation, schedule);
+    }
+    return;
+  }
   const bool is_last = operation.is_last;
   InterHostAlgorithm algorithm = rules_.algorithm(level, all_bytes)
                                      .value_or(cheapest_inter_host_algorithm(

@@ -59,6 +59,8 @@ class Bench:
             self._gloo, reason = gloo.connect()
             if self._gloo is None:
                 self.skipped["gloo"] = reason
+        if world.num_nodes() == 1 and "bfloat16" in algorithms:
+            self.skipped["bfloat16"] = "all ranks are on one host"
         self.algorithms = [name for name in algorithms if name not in self.skipped]
         self.bounds = ["copy"]
         if world.num_nodes() > 1:
