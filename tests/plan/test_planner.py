@@ -96,7 +96,10 @@ def test_the_order_of_a_ring_is_nearly_the_best(name):
     assert found <= least * NEARLY
 
 
-@pytest.mark.parametrize("name", [*topologies.SMALL, *topologies.LARGE])
+@pytest.mark.parametrize(
+    "name",
+    [*topologies.SMALL, *(pytest.param(name, marks=pytest.mark.full) for name in topologies.LARGE)],
+)
 def test_a_plan_costs_no_more_than_the_hosts_as_listed(name):
     hosts, links = {**topologies.SMALL, **topologies.LARGE}[name]
     graph = graph_of(hosts, links)
