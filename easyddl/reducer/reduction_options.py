@@ -8,7 +8,7 @@ import os
 from easyddl.reducer import bucket_size
 
 _WIRE_VARIABLE = "EASYDDL_WIRE_DTYPE"
-_WIRE_DTYPES = ("bfloat16", "float32")
+_WIRE_DTYPES = ("bfloat16", "float16", "float32")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,6 +29,7 @@ class Schedule {
       data;          // this leader's data in the accumulator's type, and finally the result
   size_t count = 0;  // number of elements
   std::vector<uint8_t> wire;  // the elements as they are sent, if that is in another type
+  double factor = 1;          // by which the data is multiplied while it is sent as float16
 
   // Adds a step. All steps must be added before the first one runs. `name` is for the timeline.
   void add(const char* name, Step step) { steps_.emplace_back(name, std::move(step)); }

@@ -1,5 +1,9 @@
 #include "arrays/arithmetic.h"
 
+#include <algorithm>
+#include <cstdint>
+
+#include "arrays/half.h"
 #include "arrays/kernels.h"
 #include "common/check.h"
 #include "common/subnormal_mode.h"
@@ -30,6 +34,16 @@ void scale(void* result, const void* source, size_t count, DType dtype, double f
   }
   const SubnormalMode mode(SubnormalMode::keep);
   kernels().scale(result, source, count, dtype, factor);
+}
+
+int largest_exponent(const float* values, size_t count) {
+  constexpr uint32_t kExponent = 0x7f800000u, kOnes = 127;
+  uint32_t largest = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t exponent = bits_of(values[i]) & kExponent;
+    largest = std::max(largest, exponent == kExponent ? 0 : exponent);
+  }
+  return static_cast<int>(largest >> 23) - static_cast<int>(kOnes);
 }
 
 }  // namespace easyddl

@@ -25,4 +25,8 @@ void accumulate_and_finish(void* result, const void* const* sources, size_t num_
 // floating-point dtypes.
 void scale(void* result, const void* source, size_t count, DType dtype, double factor);
 
+// Returns the exponent e of the largest finite magnitude, which is at least 2^e and less than
+// 2^(e+1). Returns -127 if that is 0 or subnormal.
+int largest_exponent(const float* values, size_t count);
+
 }  // namespace easyddl

@@ -1,6 +1,10 @@
 #include "levels/mpi_level.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
+
+#include "arrays/arithmetic.h"
 
 namespace easyddl {
 
@@ -63,7 +67,42 @@ void MpiLevel::plan_allreduce(Schedule& schedule, DType dtype, Op op, size_t all
     whole.wire = schedule.wire.data();
   }
   const size_t sent = whole.wire_bytes(all_bytes / size_of(dtype));
+  const bool is_scaled = whole.wire_dtype == DType::float16 && whole.count > 0;
+  if (is_scaled) plan_scaling(schedule);
   plan(rules_.is_flat(sent) ? flat_ : levels_, 0, schedule, whole, sent);
+  if (is_scaled) {
+    schedule.add("scale", [&schedule] {
+      uint8_t* const data = schedule.data.data();
+      scale(data, data, schedule.count, DType::float32, 1 / schedule.factor);
+    });
+  }
+}
+
+// Multiplies the data of all hosts by one power of two, so that sums of their largest elements are
+// less than 2^15: the range of float16 ends at 65504. With one power for all levels, an element
+// that is rounded already stays the same on each of them.
+void MpiLevel::plan_scaling(Schedule& schedule) const {
+  const auto exponents = [this, &schedule] {
+    return reinterpret_cast<int32_t*>(schedule.inbox(static_cast<size_t>(size_) * sizeof(int32_t)));
+  };
+  schedule.add("agree across hosts", [this, exponents, &schedule] {
+    int32_t* const by_host = exponents();
+    const auto* const data = reinterpret_cast<const float*>(schedule.data.data());
+    by_host[rank_] = largest_exponent(data, schedule.count);
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer == rank_) continue;
+      schedule.receive(across_, by_host + peer, sizeof(int32_t), peer);
+      schedule.send(across_, by_host + rank_, sizeof(int32_t), peer);
+    }
+  });
+  schedule.add("scale", [this, exponents, &schedule] {
+    constexpr int kLimit = 14, kMost = 127;  // 2^127 is the largest power in float32
+    const int largest = *std::max_element(exponents(), exponents() + size_);
+    const int hosts = static_cast<int>(std::ceil(std::log2(size_)));
+    schedule.factor = std::ldexp(1.0, std::min(kMost, kLimit - hosts - largest));
+    uint8_t* const data = schedule.data.data();
+    scale(data, data, schedule.count, DType::float32, schedule.factor);
+  });
 }
 
 // Adds a reduce-scatter among the members of a level, then the same for the own shard on the next

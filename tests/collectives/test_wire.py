@@ -11,22 +11,23 @@ JOB = pathlib.Path(__file__).with_name("wire_job.py")
 
 
 @pytest.mark.parametrize(
-    ("hosts", "algorithm"),
+    ("hosts", "algorithm", "dtype"),
     [
-        ("a,b", "whole"),
-        ("a,a,b,b", "direct"),
-        pytest.param("a,b,c", "ring", marks=pytest.mark.gate),
-        ("a,b,c,d", "direct"),
-        ("a,b,c,d", "ring"),
-        ("a,b,c,d", "halving"),
-        pytest.param("a,b,c,d,e", "halving", marks=pytest.mark.gate),
-        ("a,b,c", "whole"),
-        ("a,a,b,b,c,c", "direct"),
-        ("a,a,b,b,c,c,d,d", "halving"),
+        ("a,b", "whole", "bfloat16"),
+        ("a,b", "whole", "float16"),
+        ("a,a,b,b", "direct", "bfloat16"),
+        pytest.param("a,b,c", "ring", "float16", marks=pytest.mark.gate),
+        ("a,b,c,d", "direct", "float16"),
+        ("a,b,c,d", "ring", "bfloat16"),
+        ("a,b,c,d", "halving", "float16"),
+        pytest.param("a,b,c,d,e", "halving", "bfloat16", marks=pytest.mark.gate),
+        ("a,b,c", "whole", "bfloat16"),
+        ("a,a,b,b,c,c", "direct", "float16"),
+        ("a,a,b,b,c,c,d,d", "halving", "bfloat16"),
     ],
 )
-def test_sums_are_those_of_numpy(hosts, algorithm):
-    run(hosts, algorithm, EASYDDL_ALGORITHM=algorithm)
+def test_sums_are_those_of_numpy(hosts, algorithm, dtype):
+    run(hosts, dtype, algorithm, EASYDDL_ALGORITHM=algorithm)
 
 
 @pytest.mark.parametrize(
@@ -38,10 +39,11 @@ def test_sums_are_those_of_numpy(hosts, algorithm):
     ],
 )
 def test_racks_with_one_host_have_the_same_bits(hosts, racks):
-    run(hosts, EASYDDL_RACKS=racks)
+    for dtype in ("bfloat16", "float16"):
+        run(hosts, dtype, EASYDDL_RACKS=racks)
 
 
-def run(hosts, *algorithm, **env):
+def run(hosts, *arguments, **env):
     ranks = hosts.count(",") + 1
-    done = mpi.run(ranks, JOB, *algorithm, env={"EASYDDL_HOSTS": hosts, **env})
+    done = mpi.run(ranks, JOB, *arguments, env={"EASYDDL_HOSTS": hosts, **env})
     assert done.returncode == 0 and done.stdout.count("all is well") == ranks, done.stdout
