@@ -82,14 +82,16 @@ class DDLCallback(FreshCopy, callback_order.First, keras.callbacks.Callback):
             count only once. With `None`, the default, the ranks compare the contents of arrays.
             The counts of datasets, and of arrays that differ, are added, with a warning unless
             `split_data` has made them. All ranks must pass the same value.
-        wire_dtype: `"bfloat16"` or `"float32"`. The dtype in which dense gradients are sent to
-            other hosts. bfloat16 halves the bytes, and rounds to 8 bits of precision: once for two
-            hosts, and up to n times for n hosts. Sums are computed in float32, all ranks receive
-            the same bits, and within a host nothing is rounded. Gradients of float64, rows of
-            sparse gradients, metrics and `ddl.allreduce` are never rounded. Use it where the
-            network limits the speed. An optimizer in a `DistributedOptimizer` has its own options.
-            Defaults to the environment variable `EASYDDL_WIRE_DTYPE`, or else to float32. All ranks
-            must pass the same value.
+        wire_dtype: `"bfloat16"`, `"float16"` or `"float32"`. The dtype in which dense gradients are
+            sent to other hosts. 16 bits halve the bytes, and round: once for two hosts, and up to n
+            times for n hosts. bfloat16 has 8 bits of precision, and float16 has 11. In float16 all
+            hosts multiply by one power of two, so that no sum overflows; elements that are more
+            than 2^28 / n times smaller than the largest lose bits. Sums are computed in float32,
+            all ranks receive the same bits, and within a host nothing is rounded. Gradients of
+            float64, rows of sparse gradients, metrics and `ddl.allreduce` are never rounded. Use it
+            where the network limits the speed. An optimizer in a `DistributedOptimizer` has its own
+            options. Defaults to the environment variable `EASYDDL_WIRE_DTYPE`, or else to float32.
+            All ranks must pass the same value.
 
     Raises:
         ValueError: If `bucket_bytes` is not a positive integer, if `uneven`, `scalar_losses`,
@@ -123,7 +125,7 @@ class DDLCallback(FreshCopy, callback_order.First, keras.callbacks.Callback):
         scalar_losses: Literal["mean", "sum"] | None = None,
         sparse_as_dense: bool = False,
         validation: Literal["same", "split"] | None = None,
-        wire_dtype: Literal["bfloat16", "float32"] | None = None,
+        wire_dtype: Literal["bfloat16", "float16", "float32"] | None = None,
     ) -> None:
         super().__init__()
         self.reduction = reduction_options.requested(bucket_bytes, sparse_as_dense, wire_dtype)

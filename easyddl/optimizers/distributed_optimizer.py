@@ -19,7 +19,7 @@ def DistributedOptimizer(
     optimizer: _Optimizer,
     bucket_bytes: int | None = None,
     sparse_as_dense: bool = False,
-    wire_dtype: Literal["bfloat16", "float32"] | None = None,
+    wire_dtype: Literal["bfloat16", "float16", "float32"] | None = None,
 ) -> _Optimizer:
     """Makes an optimizer average gradients over all ranks before it applies them.
 

@@ -87,7 +87,7 @@ double Bench::timed(int calls, Call call) {
 }
 
 double Bench::time(const std::string& method, const BenchData& data, int calls) {
-  if (method == "easyddl" || method == "bfloat16") {
+  if (method == "easyddl" || method == "bfloat16" || method == "float16") {
     const std::optional<DType> wire = method == "easyddl" ? std::nullopt : parse_wire_dtype(method);
     const SegmentList segments({{reinterpret_cast<const uint8_t*>(data.in),
                                  reinterpret_cast<uint8_t*>(data.out), data.bytes()}});

@@ -142,8 +142,8 @@ def check_many_chunks():
     result = allreduce(everyones[ddl.rank()])
     assert_same_on_all(result)
     assert bits(result) == bits(allreduce(everyones[ddl.rank()]))
-    # Each rounding to bfloat16 is off by at most 2^-8 of a partial sum. float16 has three bits more,
-    # but those of small numbers are lost, in proportion to the largest.
+    # Each rounding to bfloat16 is off by at most 2^-8 of a partial sum. float16 has three bits
+    # more, but those of small numbers are lost, in proportion to the largest.
     magnitudes = np.sum(np.abs(everyones), axis=0)
     bound = (len(set(HOSTS)) + 1) * (2.0**-8 * magnitudes + 2.0**-36 * np.max(magnitudes))
     assert np.all(np.abs(result - np.sum(everyones, axis=0, dtype=np.float64)) <= bound)

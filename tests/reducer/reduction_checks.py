@@ -153,26 +153,32 @@ def check_half_precision_is_summed_in_single():
         average.close()
 
 
-def check_bfloat16_between_hosts():
-    variables = new_variables()
-    apply_in_a_graph(
-        distributed(wire_dtype="bfloat16"), variables, lambda _: [tensor(mine(n)) for n in SIZES]
-    )(0)
-    assert_applied(variables)  # quarters are the same in bfloat16
+def check_sixteen_bits_between_hosts():
+    for wire_dtype, precision in (("bfloat16", 8), ("float16", 11)):
+        variables = new_variables()
+        apply_in_a_graph(
+            distributed(wire_dtype=wire_dtype),
+            variables,
+            lambda _: [tensor(mine(n)) for n in SIZES],
+        )(0)
+        assert_applied(variables)  # quarters stay the same
+        assert_means_are_rounded(wire_dtype, precision)
 
-    # Means of other numbers are rounded, and those of ranks of different weights as the others.
+
+def assert_means_are_rounded(wire_dtype, precision):
+    """Means of ranks of different weights, and of numbers that have more bits."""
     everyones = [np.random.default_rng(rank).normal(size=5003) for rank in range(SIZE)]
     weights = np.float32([257 + 90 * rank for rank in range(SIZE)])
     weight = tensor(weights[RANK])
-    average = GradientReducer(ReductionOptions(wire_dtype="bfloat16"), weight=lambda: weight)
+    average = GradientReducer(ReductionOptions(wire_dtype=wire_dtype), weight=lambda: weight)
     [variable] = new_variables([5003])
     [mean] = average.mean([tensor(everyones[RANK].astype("float32"))], [variable])
     mean = ops.convert_to_numpy(mean)
     error = np.abs(mean - np.average(everyones, axis=0, weights=weights))
     magnitude = np.average(np.abs(everyones), axis=0, weights=weights)
-    bound = (ddl.num_nodes() + 1) * 2**-8 if ddl.num_nodes() > 1 else 1e-6
-    assert np.all(error <= bound * magnitude + 1e-7), np.max(error / magnitude)
-    assert ddl.num_nodes() == 1 or np.max(error) > 1e-4
+    bound = (ddl.num_nodes() + 1) * 2.0**-precision if ddl.num_nodes() > 1 else 1e-6
+    assert np.all(error <= bound * magnitude + 1e-6), np.max(error / magnitude)
+    assert ddl.num_nodes() == 1 or np.max(error) > 2.0 ** (-precision - 4)
     assert len(set(COMM.allgather(mean.tobytes()))) == 1
     average.close()
 

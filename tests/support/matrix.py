@@ -56,7 +56,7 @@ SOME = {
     "reduction": (
         "check_buckets_of_every_size",
         "check_half_precision_is_summed_in_single",
-        "check_bfloat16_between_hosts",
+        "check_sixteen_bits_between_hosts",
         "check_several_dtypes_at_once",
         "check_gradients_that_some_ranks_lack",
         "check_several_models_in_turn_and_together",
@@ -263,7 +263,7 @@ GATE = (
     Job(
         "torch",
         3,
-        (*of(*WORLD), "reduction:check_bfloat16_between_hosts"),
+        (*of(*WORLD), "reduction:check_sixteen_bits_between_hosts"),
         hosts="a,a,b",
         marker="gate",
     ),

@@ -16,7 +16,7 @@ from easyddl.cli import _numbers, _output_files
 SUMMARY = "time allreduce on these ranks, next to MPI's and the bounds of memory and network"
 
 _ALGORITHMS = ("easyddl", "mpi", "ring", "gloo")
-_WIRE_DTYPES = ("bfloat16",)
+_WIRE_DTYPES = ("bfloat16", "float16")
 _SIZES = "4 1Ki 16Ki 256Ki 4Mi 32Mi 100M"
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 

@@ -8,6 +8,7 @@ LABELS = {
     "ring": "flat ring",
     "gloo": "gloo",
     "bfloat16": "bfloat16",
+    "float16": "float16",
     "copy": "copy bound",
     "wire": "wire bound",
 }
@@ -94,10 +95,11 @@ _COLORS = {
     "ring": "#009e73",
     "gloo": "#cc79a7",
     "bfloat16": "#56b4e9",
+    "float16": "#e69f00",
     "copy": "#777777",
     "wire": "#000000",
 }
-_MARKERS = {"easyddl": "o", "mpi": "s", "ring": "^", "gloo": "D", "bfloat16": "v"}
+_MARKERS = {"easyddl": "o", "mpi": "s", "ring": "^", "gloo": "D", "bfloat16": "v", "float16": "<"}
 
 
 def plot(report, path):

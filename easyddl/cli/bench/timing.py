@@ -11,7 +11,7 @@ import numpy as np
 from easyddl.cli.bench import gloo, object_collectives
 from easyddl.runtime import world
 
-ALGORITHMS = ("easyddl", "mpi", "ring", "gloo", "bfloat16")
+ALGORITHMS = ("easyddl", "mpi", "ring", "gloo", "bfloat16", "float16")
 BOUNDS = ("copy", "wire")
 
 # The duration of a round in seconds, if a call is shorter. It spans several time slices of the
@@ -35,8 +35,8 @@ class Bench:
     The constructor and the methods are collective. Use it in a `with` statement.
 
     Args:
-        algorithms: List of names out of `ALGORITHMS`. `bfloat16` is easyddl with data that is sent
-            to other hosts in bfloat16.
+        algorithms: List of names out of `ALGORITHMS`. `bfloat16` and `float16` are easyddl with
+            data that is sent to other hosts in this dtype.
 
     Attributes:
         algorithms: List of the names of the algorithms that work here.
@@ -59,8 +59,9 @@ class Bench:
             self._gloo, reason = gloo.connect()
             if self._gloo is None:
                 self.skipped["gloo"] = reason
-        if world.num_nodes() == 1 and "bfloat16" in algorithms:
-            self.skipped["bfloat16"] = "all ranks are on one host"
+        if world.num_nodes() == 1:
+            wires = [name for name in algorithms if name in ("bfloat16", "float16")]
+            self.skipped.update(dict.fromkeys(wires, "all ranks are on one host"))
         self.algorithms = [name for name in algorithms if name not in self.skipped]
         self.bounds = ["copy"]
         if world.num_nodes() > 1:
