@@ -78,7 +78,7 @@ class Communicator(metaclass=_Pybind11Type):
         dtype: str,
         op: str,
         fingerprint: Fingerprint,
-        wire_dtype: str = "",
+        wire_dtype: str = "float32",
     ) -> None: ...
     def broadcast(
         self,
@@ -141,7 +141,7 @@ class Reducer(metaclass=_Pybind11Type):
         buckets: Sequence[tuple[str, Sequence[int]]],
         op: str = "mean",
         tables: Sequence[tuple[str, str, int, int]] = [],
-        wire_dtype: str = "",
+        wire_dtype: str = "float32",
     ) -> None: ...
     @property
     def gathered(self) -> tuple[int, list[int]]: ...

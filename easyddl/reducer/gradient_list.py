@@ -151,13 +151,12 @@ class GradientList:
             tables: List of the tables of rows.
         """
         of_buckets = [(specs[bucket[0]][0], [_bytes(specs[i]) for i in bucket]) for bucket in plan]
-        wire = "" if self._options.wire_dtype == "float32" else self._options.wire_dtype
-        if wire and world.num_nodes() > 1:
-            notices.tell_once(
-                "wire dtype", f"Dense gradients are sent to other hosts in {wire} (`wire_dtype`)."
-            )
+        wire_dtype = self._options.wire_dtype
+        if wire_dtype != "float32" and world.num_nodes() > 1:
+            text = f"Dense gradients are sent to other hosts in {wire_dtype} (`wire_dtype`)."
+            notices.tell_once("wire dtype", text)
         return world.engine().core.Reducer(
-            world.reducer_group(), world.in_call(what), of_buckets, "mean", list(tables), wire
+            world.reducer_group(), world.in_call(what), of_buckets, "mean", list(tables), wire_dtype
         )
 
     def _registrations(self):

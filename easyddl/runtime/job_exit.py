@@ -45,8 +45,7 @@ def _end_job(previous, kind, error, traceback):
             place = f"rank {world.rank()} on host {world.host()} failed"
             _print_once(_printed_by(previous, kind, error, traceback), place, error)
         elif world.is_root():
-            _write(world.own_warnings())
-            previous(kind, error, traceback)
+            _write(world.own_warnings() + _printed_by(previous, kind, error, traceback))
         _flush()
     finally:  # even after Ctrl-C, because the other ranks wait
         world.end_job(130 if interrupted else 1)

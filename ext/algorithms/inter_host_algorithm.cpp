@@ -90,7 +90,7 @@ void receive(const InterHostOperation& operation, Schedule& schedule, size_t cou
   schedule.receive(operation.comm, schedule.inbox(bytes), bytes, peer);
 }
 
-// Adds what others have sent for a part of the data, first that of the first.
+// Adds what others have sent for a part of the data, in the order of the list.
 void add_to(const InterHostOperation& operation, Schedule& schedule, Shard part,
             const std::vector<const void*>& received) {
   uint8_t* mine = operation.at(part.begin);

@@ -38,7 +38,7 @@ DType parse_dtype(const std::string& name) {
 }
 
 std::optional<DType> parse_wire_dtype(const std::string& name) {
-  if (name.empty()) return std::nullopt;
+  if (name == "float32") return std::nullopt;
   if (name == "bfloat16") return DType::bfloat16;
   if (name == "float16") return DType::float16;
   throw Error("float32 cannot be sent as " + name + ".");

@@ -11,7 +11,7 @@ enum class DType { float16, bfloat16, float32, float64, int8, int16, int32, int6
 enum class Op { sum, mean, min, max, prod };
 
 DType parse_dtype(const std::string& name);
-// Returns the type in which float32 is sent to other hosts. An empty name is for its own type.
+// Returns the type in which float32 is sent to other hosts, if that is another one.
 std::optional<DType> parse_wire_dtype(const std::string& name);
 Op parse_op(const std::string& name);
 size_t size_of(DType dtype);

@@ -112,9 +112,9 @@ void define_communicator(py::module_& m) {
             allreduce(communicator, segments, type, function, fingerprint, wire);
           },
           py::arg("inputs"), py::arg("outputs"), py::arg("dtype"), py::arg("op"),
-          py::arg("fingerprint"), py::arg("wire_dtype") = "",
+          py::arg("fingerprint"), py::arg("wire_dtype") = "float32",
           "Reduces a list of arrays over all ranks, element by element. `wire_dtype` is the dtype "
-          "in which float32 is sent to other hosts; empty for its own.")
+          "in which float32 is sent to other hosts.")
       .def(
           "broadcast",
           [](Communicator& communicator, const std::vector<Bytes>& inputs,

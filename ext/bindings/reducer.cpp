@@ -137,13 +137,13 @@ void define_reducer_class(py::module_& m) {
                  new Reducer(group, what, std::move(list), function, std::move(of_rows), wire));
            }),
            py::arg("group"), py::arg("what"), py::arg("buckets"), py::arg("op") = "mean",
-           py::arg("tables") = Tables{}, py::arg("wire_dtype") = "", py::keep_alive<1, 2>(),
+           py::arg("tables") = Tables{}, py::arg("wire_dtype") = "float32", py::keep_alive<1, 2>(),
            "Collective over the ranks of the group's communicator; it breaks when the communicator "
            "breaks. `buckets` holds the dtype of each bucket, and the bytes of each of its arrays. "
            "`op` is `mean`, which is weighted by the ranks' batches, or `sum`. `tables` holds, for "
            "each sparse gradient, the name of the variable, the dtype, the number of rows and the "
            "bytes of a row. `wire_dtype` is the dtype in which dense float32 gradients are sent to "
-           "other hosts; empty for their own.")
+           "other hosts.")
       .def("forget_weights", &Reducer::forget_weights, py::call_guard<WithoutPythonLock>(),
            "Makes the next step independent of the weights of the steps before. All ranks call it "
            "after the same step.")

@@ -21,10 +21,12 @@ InterHostOperation MpiLevel::Members::operation(uint8_t* data, size_t count, DTy
 
 InterHostOperation MpiLevel::Members::operation_on(const InterHostOperation& whole,
                                                    bool is_last) const {
-  InterHostOperation mine = operation(whole.data, whole.count, whole.dtype, whole.op);
+  InterHostOperation mine = whole;
+  mine.comm = comm;
+  mine.rank = rank;
+  mine.size = size;
+  mine.owners = owners;
   mine.is_last = is_last;
-  mine.wire_dtype = whole.wire_dtype;
-  mine.wire = whole.wire;
   return mine;
 }
 
@@ -44,17 +46,20 @@ MpiLevel::MpiLevel(const Topology& topology, const AlgorithmRules& rules)
 
 void MpiLevel::plan_all_gather(Schedule& schedule, uint64_t value) const {
   schedule.data.resize(static_cast<size_t>(size_) * sizeof value);
-  const auto slot = [&schedule](int host) {
-    return schedule.data.data() + static_cast<size_t>(host) * sizeof(uint64_t);
-  };
-  std::memcpy(slot(rank_), &value, sizeof value);
-  schedule.add("agree across hosts", [=, &schedule] {
-    for (int peer = 0; peer < size_; ++peer) {
-      if (peer == rank_) continue;
-      schedule.receive(across_, slot(peer), sizeof value, peer);
-      schedule.send(across_, slot(rank_), sizeof value, peer);
-    }
-  });
+  std::memcpy(schedule.data.data() + static_cast<size_t>(rank_) * sizeof value, &value,
+              sizeof value);
+  schedule.add("agree across hosts",
+               [=, &schedule] { exchange(schedule, schedule.data.data(), sizeof value); });
+}
+
+// Starts the messages that gather a value of each host. `values` holds this host's own already.
+void MpiLevel::exchange(Schedule& schedule, uint8_t* values, size_t bytes) const {
+  const auto slot = [=](int host) { return values + static_cast<size_t>(host) * bytes; };
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    schedule.receive(across_, slot(peer), bytes, peer);
+    schedule.send(across_, slot(rank_), bytes, peer);
+  }
 }
 
 // Only float32 is sent in another type: the other accumulators are exact, or wanted to be.
@@ -89,11 +94,7 @@ void MpiLevel::plan_scaling(Schedule& schedule) const {
     int32_t* const by_host = exponents();
     const auto* const data = reinterpret_cast<const float*>(schedule.data.data());
     by_host[rank_] = largest_exponent(data, schedule.count);
-    for (int peer = 0; peer < size_; ++peer) {
-      if (peer == rank_) continue;
-      schedule.receive(across_, by_host + peer, sizeof(int32_t), peer);
-      schedule.send(across_, by_host + rank_, sizeof(int32_t), peer);
-    }
+    exchange(schedule, reinterpret_cast<uint8_t*>(by_host), sizeof(int32_t));
   });
   schedule.add("scale", [this, exponents, &schedule] {
     constexpr int kLimit = 14, kMost = 127;  // 2^127 is the largest power in float32

@@ -58,6 +58,7 @@ class MpiLevel {
     int rank = 0, size = 1, owners;
   };
 
+  void exchange(Schedule& schedule, uint8_t* values, size_t bytes) const;
   void plan_scaling(Schedule& schedule) const;
   void plan(const std::vector<Members>& levels, size_t level, Schedule& schedule,
             const InterHostOperation& whole, size_t all_bytes);

@@ -13,10 +13,9 @@ import sys
 
 import ml_dtypes  # noqa: F401  (NumPy learns of bfloat16)
 import numpy as np
-from ranks import assert_equal, assert_same_on_all, bits, noise
+from ranks import assert_equal, assert_same_on_all, bits, noise, sum_sent_as
 
 import easyddl as ddl
-from easyddl.runtime import world
 
 COUNTS = (0, 1, 2, 3, 5, 7, 31, 127, 1009, 10_007)  # in one chunk
 HOSTS = os.environ["EASYDDL_HOSTS"].split(",")
@@ -109,14 +108,6 @@ def expected(everyones, between_hosts):
     return np.concatenate([scaled(between_hosts, part) for part in parts])
 
 
-def allreduce(mine, wire_dtype=DTYPE):
-    result = np.empty_like(mine)
-    views = [mine.view(np.uint8)], [result.view(np.uint8)]
-    text = world.fingerprint(f"a sum of {len(mine)} in {wire_dtype}")
-    world.communicator().allreduce(*views, mine.dtype.name, "sum", text, wire_dtype)
-    return result
-
-
 def special(rank, count):
     """Infinities, NaN, zeros, subnormals and numbers of all sizes."""
     random = np.random.default_rng([5, rank])
@@ -129,19 +120,19 @@ def check(between_hosts):
     for count in COUNTS:
         for make in (functools.partial(noise, dtype="float32"), special):
             everyones = [make(rank, count) for rank in range(ddl.size())]
-            result = allreduce(everyones[ddl.rank()])
+            result = sum_sent_as(DTYPE, everyones[ddl.rank()])
             assert_equal(result, expected(everyones, between_hosts))
             numbers = np.where(np.isnan(result), np.float32(0), result)
             assert_same_on_all(numbers)
-            assert bits(numbers) != bits(allreduce(everyones[ddl.rank()], "")) or count < 8
+            assert bits(numbers) != bits(sum_sent_as("float32", everyones[ddl.rank()])) or count < 8
 
 
 def check_many_chunks():
     count = 3_000_017
     everyones = [noise(rank, count, "float32") for rank in range(ddl.size())]
-    result = allreduce(everyones[ddl.rank()])
+    result = sum_sent_as(DTYPE, everyones[ddl.rank()])
     assert_same_on_all(result)
-    assert bits(result) == bits(allreduce(everyones[ddl.rank()]))
+    assert bits(result) == bits(sum_sent_as(DTYPE, everyones[ddl.rank()]))
     # Each rounding to bfloat16 is off by at most 2^-8 of a partial sum. float16 has three bits
     # more, but those of small numbers are lost, in proportion to the largest.
     magnitudes = np.sum(np.abs(everyones), axis=0)
@@ -154,7 +145,7 @@ def check_what_is_exact():
     for dtype in ("float64", "int32"):
         everyones = [noise(rank, 1009, "float32").astype(dtype) for rank in range(ddl.size())]
         mine = everyones[ddl.rank()]
-        assert bits(allreduce(mine)) == bits(allreduce(mine, ""))
+        assert bits(sum_sent_as(DTYPE, mine)) == bits(sum_sent_as("float32", mine))
 
 
 ALGORITHMS = {"whole": whole, "direct": direct, "ring": ring, "halving": halving}

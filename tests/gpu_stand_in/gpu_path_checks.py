@@ -65,7 +65,7 @@ def arrays_of(buckets, rank=RANK, seed=0):
 class Model:
     """Buckets of arrays on this rank's GPU, and their exchange."""
 
-    def __init__(self, buckets, op="mean", in_place=True, stream=STREAM, wire_dtype=""):
+    def __init__(self, buckets, op="mean", in_place=True, stream=STREAM, wire_dtype="float32"):
         self.buckets = buckets
         sizes = [
             (dtype, [count * numpy_dtype(dtype).itemsize for count in counts])

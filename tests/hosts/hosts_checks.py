@@ -9,10 +9,9 @@ import keras
 import network
 import numpy as np
 from mpi import run_checks
-from ranks import assert_equal, assert_same_on_all, assert_world_works, comm
+from ranks import assert_equal, assert_same_on_all, assert_world_works, comm, sum_sent_as
 
 import easyddl as ddl
-from easyddl.runtime import world
 
 LOCAL_SIZE = int(os.environ["EASYDDL_TEST_LOCAL_SIZE"])
 UPLINKS = json.loads(os.environ["EASYDDL_TEST_UPLINKS"])
@@ -46,15 +45,7 @@ def check_what_leaves_hosts_and_racks_is_what_must():
 def check_bfloat16_is_half_of_the_bytes():
     """The sums are small integers, which are the same in bfloat16."""
     size = 16 << 20
-
-    def allreduce(mine):
-        result = np.empty_like(mine)
-        views = [mine.view(np.uint8)], [result.view(np.uint8)]
-        text = world.fingerprint("a sum in bfloat16")
-        world.communicator().allreduce(*views, "float32", "sum", text, "bfloat16")
-        return result
-
-    assert_leaves_what_must(size, size // 2, allreduce)
+    assert_leaves_what_must(size, size // 2, lambda mine: sum_sent_as("bfloat16", mine))
 
 
 def assert_leaves_what_must(size, sent_size, allreduce):

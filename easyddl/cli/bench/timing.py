@@ -11,7 +11,8 @@ import numpy as np
 from easyddl.cli.bench import gloo, object_collectives
 from easyddl.runtime import world
 
-ALGORITHMS = ("easyddl", "mpi", "ring", "gloo", "bfloat16", "float16")
+WIRE_DTYPES = ("bfloat16", "float16")
+ALGORITHMS = ("easyddl", "mpi", "ring", "gloo", *WIRE_DTYPES)
 BOUNDS = ("copy", "wire")
 
 # The duration of a round in seconds, if a call is shorter. It spans several time slices of the
@@ -35,7 +36,7 @@ class Bench:
     The constructor and the methods are collective. Use it in a `with` statement.
 
     Args:
-        algorithms: List of names out of `ALGORITHMS`. `bfloat16` and `float16` are easyddl with
+        algorithms: List of names out of `ALGORITHMS`. Those of `WIRE_DTYPES` are easyddl with
             data that is sent to other hosts in this dtype.
 
     Attributes:
@@ -60,7 +61,7 @@ class Bench:
             if self._gloo is None:
                 self.skipped["gloo"] = reason
         if world.num_nodes() == 1:
-            wires = [name for name in algorithms if name in ("bfloat16", "float16")]
+            wires = set(algorithms) & set(WIRE_DTYPES)
             self.skipped.update(dict.fromkeys(wires, "all ranks are on one host"))
         self.algorithms = [name for name in algorithms if name not in self.skipped]
         self.bounds = ["copy"]
