@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import zipfile
@@ -25,7 +26,7 @@ from easyddl.hosts import launched_process
 from easyddl.optimizers import rescaling
 from easyddl.optimizers.scale_lr import factor_of
 from easyddl.runtime import console, world
-from easyddl.training.fit import fit_context
+from easyddl.training.fit import fit_context, resumed_epoch
 from easyddl.training.fit.callback_order import FitEvents
 from easyddl.training.metrics import metric_starts, metrics
 from easyddl.training.state import layer_state, moving_statistics
@@ -61,7 +62,8 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
     on the epoch, such as arrays.
 
     **Another number of ranks.** A training of `p` ranks can resume with `q` ranks. Epochs keep
-    their numbers, and an interrupted epoch continues after the same number of samples. A constant
+    their numbers. An interrupted epoch continues with the samples that no rank has used. It begins
+    again if these are not known; they are known for arrays of `split_data`, for example. A constant
     learning rate is multiplied by `q / p`, because it was chosen for `p` batches per step (see
     `rescale`). The velocity of SGD or RMSprop with momentum is multiplied too. A schedule comes
     from the script, which creates it for `q` ranks. Its counter `optimizer.iterations` is
@@ -146,6 +148,9 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
     def _begin(self):
         self._resumed = None  # the backup, until it is completely restored
         self._skipped = 0  # skipped steps of the first epoch
+        self._items = None  # the `EpochItems` of the fit, if all ranks know them
+        self._starts = []  # what earlier starts have used of this epoch: see `EpochItems.take_rest`
+        self._end_rest = contextlib.ExitStack()
         self._restored = []  # the values of the variables after these steps
         self._steps_per_epoch = None  # the largest number of any rank, if all ranks know theirs
         self._steps = 0  # steps of this rank in this epoch
@@ -166,16 +171,24 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
                 "`keras.Input(...)`, or call it once on a batch of data. "
                 f"Received: model {self.model.name!r}, which is not built"
             )
-        steps = objects.allgather_object(self.params.get("steps"))
-        self._steps_per_epoch = None if None in steps else max(steps)
+        self._exchange_data()
         self._resumed = objects.from_root(self._read, "BackupAndRestore.on_train_begin")
         if self._resumed is not None:
             self._restore_variables()
-            self._restore_order()
             self._set_initial_epoch(self._resumed["epoch"])
-            self._skip_steps(self._steps_to_skip())
+            self._restore_order()
+            self._skip_steps(self._resume_data())
         self._tell("restore")
         self._preemption.begin(self.model)
+
+    def _exchange_data(self):
+        fit = fit_context.current(self.model)
+        mine = fit and fit.first and resumed_epoch.items_of(fit)
+        found = mine and (mine.layout, mine.items_per_step)
+        gathered = objects.allgather_object((self.params.get("steps"), found))
+        steps, by_rank = zip(*gathered, strict=True)
+        self._steps_per_epoch = None if None in steps else max(steps)
+        self._items = mine if all(each == by_rank[0] for each in by_rank) else None
 
     def _tell(self, event):
         if world.is_root():
@@ -208,6 +221,8 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
         self._preemption.after_step(self.model)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._end_rest.close()
+        self._starts = []
         if self._resumed is not None:  # this rank has fewer batches than the skipped ones
             self._restore_random_state()
         if self.save_freq == "epoch":
@@ -247,6 +262,8 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
             "batch": batch,
             "size": world.size(),
             "steps_per_epoch": self._steps_per_epoch,
+            "data": self._items and (self._items.layout, self._items.items_per_step),
+            "starts": self._starts_with(batch),
             "variables": self._layout(),
             "order": self._order() and self._order().seed,
             "ranks": ranks,
@@ -258,6 +275,11 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
         self._tell("backup")
         position = f"epoch {epoch + 1}, step {batch}" if batch else f"the end of epoch {epoch}"
         self._preemption.end_if_asked(received, f"Saved {position}, to {self.backup_dir}")
+
+    def _starts_with(self, batch):
+        if not batch or self._items is None:
+            return self._starts
+        return [*self._starts, (world.size(), batch * self._items.items_per_step)]
 
     def _write(self, folder, state):
         arrays = [np.asarray(variable.numpy()) for variable in self._variables()]
@@ -340,9 +362,38 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
         # Use an exact fraction: a step that is lost to rounding would be taken twice.
         return Fraction(now, steps) if now and steps else Fraction(size, world.size())
 
-    def _steps_to_skip(self):
-        """Returns how many steps of the epoch to skip. These are whole executions of Keras."""
-        steps = int(self._resumed["batch"] * self._growth_of_steps())
+    def _resume_data(self):
+        """Continues in the middle of an epoch. Returns how many steps to skip.
+
+        Another number of ranks takes what is left of the epoch, and skips no step.
+        """
+        state, steps = self._resumed, self._resumed["batch"]
+        starts, before = state.get("starts", []), state.get("data")
+        is_known = self._items is not None and before and before[0] == self._items.layout
+        is_same = state["size"] == world.size()
+        if is_known:
+            is_same = is_same and before[1] == self._items.items_per_step
+        elif not is_same or starts[:-1]:
+            self._say_again(steps)
+            return 0
+        self._starts = starts[:-1] if is_same else starts
+        if steps and self._starts:
+            undo = self._items.take_rest(state["epoch"], self._starts)
+            if undo is None:
+                return self._steps_per_epoch
+            self._end_rest.callback(undo)
+        return self._whole_executions(steps) if is_same else 0
+
+    def _say_again(self, steps):
+        if steps and world.is_root():
+            console.say(
+                f"epoch {self._resumed['epoch'] + 1} begins again, because it is not known which "
+                f"samples the {self._resumed['size']} ranks of the backup have used. It is known "
+                "of arrays as `split_data` returned them, and of a PyDataset or a DataLoader that "
+                "it returned."
+            )
+
+    def _whole_executions(self, steps):
         if steps == self._steps_per_epoch:  # the last execution may be shorter
             return steps
         return steps - steps % self.model.steps_per_execution
@@ -355,7 +406,7 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
     def _restore_order(self):
         order, seed = self._order(), self._resumed.get("order")
         if order is not None and seed is not None:
-            order.change(seed=seed)
+            order.change(seed=seed, epoch=self._resumed["epoch"])
 
     def _set_initial_epoch(self, epoch):
         undo = keras_trainer.set_initial_epoch(self.model, epoch)

@@ -1,21 +1,30 @@
 """The adapter with which Keras draws batches from arrays, and the order of shuffled arrays."""
 
 import contextlib
+import copy
 
 from easyddl.compat import patches
 from easyddl.compat.names import Name, several
 
 _MODULE = "keras.src.trainers.data_adapters.array_data_adapter"
 _ADAPTER = f"{_MODULE}.ArrayDataAdapter"
+_RESUMED = "other ranks cannot continue an epoch"
 _DIFFERS = "a resumed training shuffles arrays into another order"
 
 _CLASS = Name(_MODULE, "ArrayDataAdapter", _DIFFERS)
 _CAN_CONVERT = Name(_MODULE, "can_convert_arrays", _DIFFERS, takes=("arrays",))
 
+_ITERATORS = ("_get_iterator", "get_torch_dataloader", "get_tf_dataset")
+
 NAMES = (
     _CLASS,
     _CAN_CONVERT,
     *several(_ADAPTER, dict.fromkeys(("_shuffle", "_num_samples"), _DIFFERS), is_set=True),
+    *several(
+        _ADAPTER,
+        dict.fromkeys(("_size", "_batch_size", "_partial_batch_size"), _RESUMED),
+        is_set=True,
+    ),
     Name(
         _ADAPTER,
         "_get_iterator",
@@ -71,10 +80,7 @@ def order_next(order, replacing_shuffle):
 def _order(adapter, order, replacing_shuffle):
     """Replaces the order of the samples in an adapter, for the batches of every backend."""
     samples = adapter._num_samples
-    iterate, load, dataset = (
-        getattr(adapter, name, None)
-        for name in ("_get_iterator", "get_torch_dataloader", "get_tf_dataset")
-    )
+    iterate, load, dataset = (getattr(adapter, name, None) for name in _ITERATORS)
 
     def get_iterator(slice_and_convert_fn, inputs):
         rows = order.rows(samples)
@@ -98,14 +104,50 @@ def _order(adapter, order, replacing_shuffle):
             return dataset()
 
     adapter._shuffle = False  # except while `get_tf_dataset` makes a dataset
-    patches.replace_all(
-        adapter,
-        {
-            "_get_iterator": get_iterator,
-            "get_torch_dataloader": get_torch_dataloader,
-            "get_tf_dataset": get_tf_dataset,
-        },
-    )
+    changed = (get_iterator, get_torch_dataloader, get_tf_dataset)
+    patches.replace_all(adapter, dict(zip(_ITERATORS, changed, strict=True)))
+
+
+def adapter_of(iterator):
+    """Returns the adapter of an epoch iterator if it is one of arrays, otherwise `None`."""
+    adapter = iterator.data_adapter
+    return adapter if isinstance(adapter, _CLASS.get()) else None
+
+
+def samples_of(adapter):
+    """Returns the number of samples of an adapter of arrays."""
+    return adapter._num_samples
+
+
+def of_rows(adapter, rows, replacing_shuffle):
+    """Returns a copy of an adapter that draws only some rows of its arrays.
+
+    Args:
+        adapter: An adapter of arrays.
+        rows: Integer array of indices, in the order in which to draw them.
+        replacing_shuffle: `Backend.replacing_shuffle`.
+    """
+    some = copy.copy(adapter)
+    for name in _ITERATORS:
+        vars(some).pop(name, None)  # which would draw all rows
+    some._num_samples = len(rows)
+    some._size = -(-len(rows) // some._batch_size)
+    some._partial_batch_size = len(rows) % some._batch_size
+    _order(some, _Fixed(rows), replacing_shuffle)
+    return some
+
+
+class _Fixed:
+    """An order that does not change."""
+
+    def __init__(self, rows):
+        self._rows = rows
+
+    def on_change(self, act):
+        pass
+
+    def rows(self, samples):
+        return self._rows
 
 
 class _Rows:

@@ -5,6 +5,7 @@ import queue
 
 import keras
 
+from easyddl.compat import patches
 from easyddl.compat.names import Name, several, version
 
 _PARTIAL_LIST = Name(
@@ -21,6 +22,7 @@ _ENQUEUER = "keras.src.trainers.data_adapters.py_dataset_adapter.PyDatasetEnqueu
 
 _CUT_SHORT = "a PyDataset cannot end an epoch early"
 _BUILD = "building a model takes the first batch of a PyDataset from its first epoch"
+_RESUMED = "other ranks cannot continue an epoch"
 _PREFETCHED = "a PyDataset's next epoch begins with batches that its workers have prefetched"
 
 NAMES = (
@@ -34,6 +36,13 @@ NAMES = (
         "an unbuilt model fails on JAX",
         since=(3, 16),
         backend="jax",
+    ),
+    Name(_ITERATOR, "_num_batches", _RESUMED, is_set=True),
+    *several(
+        "keras.src.backend.tensorflow.trainer.TFEpochIterator",
+        dict.fromkeys(("_distributed_dataset", "_distribute_strategy"), _RESUMED),
+        is_set=True,
+        backend="tensorflow",
     ),
     Name(_ITERATOR, "enumerate_epoch", "an unbuilt model fails on a rank without a batch"),
     *several(_ADAPTER, {"py_dataset": _BUILD, "enqueuer": _PREFETCHED}, is_set=True),
@@ -173,6 +182,26 @@ class OneBatch:
     def get_jax_iterator(self):
         """Yields the batch."""
         yield self._draw()
+
+
+def shorten_epoch(iterator, batches, adapter=None):
+    """Makes an epoch iterator expect fewer batches, until this is undone.
+
+    Args:
+        iterator: `EpochIterator`, between two epochs.
+        batches: Integer. The number of batches of an epoch.
+        adapter: The adapter from which to read them. Defaults to the iterator's own one.
+
+    Returns:
+        Function without arguments that undoes this.
+    """
+    values = {"_num_batches": batches}
+    if adapter is not None:
+        values["data_adapter"] = adapter
+        if hasattr(iterator, "_distributed_dataset"):
+            distribute = iterator._distribute_strategy.experimental_distribute_dataset
+            values["_distributed_dataset"] = distribute(adapter.get_tf_dataset())
+    return patches.replace_all(iterator, values)
 
 
 def end_epoch(iterator):

@@ -60,6 +60,16 @@ class EpochOrder(keras.utils.PyDataset):
             self.set_epoch(self.epoch + 1)
         self._is_fresh = False
 
+    @property
+    def items(self):
+        """The number of items that the shard divides; `None` if an epoch does not end with them."""
+        raise NotImplementedError
+
+    @property
+    def items_per_step(self):
+        """The number of this rank's items in a step."""
+        return 1
+
     def _count_batches(self):
         raise NotImplementedError
 

@@ -1,5 +1,7 @@
 """Splits a `keras.utils.PyDataset` by batches."""
 
+import sys
+
 import keras
 
 from easyddl.data import global_random, summary
@@ -35,8 +37,6 @@ class ShardedBatches(EpochOrder):
         self._reorder()
 
     def __getitem__(self, index):
-        if self._places is None:
-            return self.dataset[self.shard.rank + index * self.shard.size]
         return self.dataset[self._places[index]]
 
     def on_epoch_begin(self):
@@ -49,15 +49,20 @@ class ShardedBatches(EpochOrder):
             self.dataset.on_epoch_end()
         self._reorder()  # the dataset may now have another number of batches
 
+    @property
+    def items(self):
+        return self.dataset.num_batches if self._most is None else None
+
     def _count_batches(self):
         count = self.dataset.num_batches
-        return None if count is None else self.shard.length(count)
+        return None if count is None else self.shard.length(count, self.epoch)
 
     def _reorder(self):
-        self._places = None
         if self.shard.shuffle:
             # A dataset expects plain integers as indices.
             self._places = self.shard.rows(self.dataset.num_batches, self.epoch).tolist()
+        else:
+            self._places = self.shard.positions(sys.maxsize, self.epoch)
 
 
 def attributes_of(dataset):

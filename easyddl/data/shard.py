@@ -24,6 +24,8 @@ class Shard:
         shuffle: `False`; `True` for one permutation; `"epoch"` for a new one in each epoch.
         seed: Integer. The seed of the permutations.
         remainder: `"drop"` or `"keep"`. Whether to drop the last items that do not divide evenly.
+        taken: Pair of integers: an epoch that is resumed, and how many items at the start of its
+            order another number of ranks has taken.
     """
 
     rank: int
@@ -31,6 +33,7 @@ class Shard:
     shuffle: bool | str = False
     seed: int = 0
     remainder: str = "drop"
+    taken: tuple = (0, 0)
 
     @property
     def is_equal(self):
@@ -41,9 +44,14 @@ class Shard:
         """Returns how many of `count` items all ranks take together."""
         return count - count % self.size if self.is_equal else count
 
-    def length(self, count):
-        """Returns how many of `count` items this rank takes."""
-        return len(range(self.rank, self.kept(count), self.size))
+    def length(self, count, epoch=0):
+        """Returns how many of `count` items this rank takes in an epoch."""
+        return len(self.positions(count, epoch))
+
+    def positions(self, count, epoch=0):
+        """Returns this rank's positions in the order of all items in an epoch, as a range."""
+        first = self.taken[1] if self.taken[0] == epoch else 0
+        return range(first + (self.rank - first) % self.size, self.kept(count), self.size)
 
     def rows(self, count, epoch=0):
         """Returns the positions of this rank's items: a slice, or an array of indices.
@@ -55,7 +63,8 @@ class Shard:
             count: Integer. The number of items of all ranks.
             epoch: Integer. The number of the epoch, from 0.
         """
-        mine = slice(self.rank, self.kept(count), self.size)
+        mine = self.positions(count, epoch)
+        mine = slice(mine.start, mine.stop, mine.step)
         if not self.shuffle:
             return mine
         seed = [self.seed, epoch] if self.shuffle == EPOCH else self.seed

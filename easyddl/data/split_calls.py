@@ -9,9 +9,11 @@ import contextlib
 import dataclasses
 import inspect
 import weakref
+from typing import NamedTuple
 
 from easyddl.compat import user_code
 from easyddl.data import array_data, kinds, set_epoch, summary
+from easyddl.data.shard import Shard
 
 _MOST_CALLS = 64  # recorded calls: a loop may split data without end, and without a fit
 
@@ -34,13 +36,27 @@ class Call:
     attributes: dict
 
 
+class Result(NamedTuple):
+    """What a call of `split_data` has returned.
+
+    Attributes:
+        reference: Weak reference to an array or a dataset.
+        shard: The `Shard` of this rank.
+        items: Integer. The length of the array before the split; `None` for a dataset.
+    """
+
+    reference: weakref.ref
+    shard: Shard
+    items: int | None
+
+
 class _Script:
     """What the script has split.
 
     Attributes:
         calls: The latest calls that were not compared yet: pairs of a `Call` and the ids of its
             results.
-        results: Dict of weak references to what was returned, by their ids.
+        results: Dict of `Result`s, by the ids of what was returned.
         datasets: Weak set of the datasets of the user's own classes that were split.
         lengths: Set of the lengths of the arrays and lists that were returned.
     """
@@ -149,16 +165,20 @@ def compared(by_rank):
     ]
 
 
-def note_result(structure, is_noted):
+def note_result(structure, given, shard, is_noted):
     """Records the result of a call of `split_data`.
 
     Lists are not recorded: they have no weak references, so their end would go unnoticed.
 
     Args:
         structure: A structure of arrays, or a dataset.
+        given: Dict of the arrays before the split by path, or of one dataset.
+        shard: The `Shard` of this rank.
         is_noted: Boolean. Whether it is the result of the latest call that `note` has recorded.
     """
     leaves, _ = array_data.leaves_of(structure)
+    shapes = filter(None, map(summary.shape_of, given.values()))
+    items = next((shape[0] for shape in shapes), None)
     for leaf in leaves.values():
         shape = summary.shape_of(leaf)
         if shape is not None and len(_script.lengths) < _MOST_CALLS:
@@ -168,7 +188,7 @@ def note_result(structure, is_noted):
             reference = weakref.ref(leaf, lambda _, key=key: _forget(key))
         except TypeError:
             continue
-        _script.results[key] = reference
+        _script.results[key] = Result(reference, shard, items)
         if is_noted and _script.calls:
             _script.calls[-1][1].add(key)
 
@@ -187,6 +207,12 @@ def is_length_of_result(length):
     return length in _script.lengths
 
 
+def result_of(leaf):
+    """Returns the `Result` that an object is; `None` if `split_data` did not return it."""
+    found = _script.results.get(id(leaf))
+    return found if found is not None and found.reference() is leaf else None
+
+
 def is_result(leaf):
     """Returns whether `split_data` returned an object, or the object that it was made from.
 
@@ -201,8 +227,7 @@ def is_result(leaf):
 
 def _origins(leaf):
     """Yields the results of `split_data` that an object is, or was made from."""
-    found = _script.results.get(id(leaf))
-    if found is not None and found() is leaf:
+    if result_of(leaf) is not None:
         yield leaf
         return
     base = getattr(leaf, "base", None)

@@ -125,15 +125,13 @@ def split_data(
     """
     _check_options(shuffle, seed, remainder, compare)
     shard = Shard(world.rank(), world.size(), shuffle, int(seed), remainder)
-    if shard.size == 1:
-        return _split(arrays, shard, batch_size)
     leaves, arrays = whole.leaves_of(arrays)
-    is_first = not _warn_of_second_split(leaves)
+    is_first = shard.size > 1 and not _warn_of_second_split(leaves)
     result = _split(arrays, shard, batch_size)
     is_noted = compare and is_first
     if is_noted:
         split_calls.note(leaves, f"shuffle={shuffle!r}, seed={seed}, remainder={remainder!r}")
-    split_calls.note_result(result, is_noted)
+    split_calls.note_result(result, leaves, shard, is_noted)
     return result
 
 

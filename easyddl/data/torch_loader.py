@@ -53,7 +53,7 @@ def split(loader, shard):
     return data.DataLoader(
         loader.dataset,
         batch_size=loader.batch_size,
-        sampler=RankSampler(loader.sampler, shard, "sample"),
+        sampler=RankSampler(loader.sampler, shard, "sample", loader.batch_size or 1),
         drop_last=loader.drop_last,
         **kept,
     )
@@ -95,13 +95,14 @@ class RankSampler(data.Sampler):
         sampler: A sampler of samples or of batches that has a length.
         shard: The `Shard` of this rank.
         what: String. The name of an item that the sampler draws, in the singular.
+        items_per_step: Integer. The number of this rank's items in a step.
 
     Raises:
         TypeError: If `sampler` has no length.
         ValueError: If there are too few items for the number of ranks.
     """
 
-    def __init__(self, sampler, shard, what):
+    def __init__(self, sampler, shard, what, items_per_step=1):
         if not hasattr(sampler, "__len__"):
             raise TypeError(
                 "The sampler of a `DataLoader` must have a length. "
@@ -110,20 +111,27 @@ class RankSampler(data.Sampler):
         shard.check(len(sampler), what)
         self.sampler = sampler
         self.shard = shard
+        self.items_per_step = items_per_step
         self.epoch = 0
+
+    @property
+    def items(self):
+        """The number of items of all ranks, which the shard divides."""
+        return len(self.sampler)
 
     def set_epoch(self, epoch):
         """Sets the epoch that determines the order of the next pass over the data."""
         self.epoch = epoch
 
     def __len__(self):
-        return self.shard.length(len(self.sampler))
+        return self.shard.length(len(self.sampler), self.epoch)
 
     def __iter__(self):
         with self._seeded():
             drawn = list(self.sampler)
+        mine = self.shard.rows(len(drawn), self.epoch)
         self.epoch += 1
-        return iter(drawn[self.shard.rows(len(drawn))])
+        return iter(drawn[mine])
 
     @contextlib.contextmanager
     def _seeded(self):

@@ -18,6 +18,7 @@ import numpy as np
 import easyddl as ddl
 
 ddl.init()
+import rest_of_epoch_job  # noqa: E402
 from interrupted_fits import Interrupt  # noqa: E402
 from mpi4py import MPI  # noqa: E402
 
@@ -175,6 +176,7 @@ if __name__ == "__main__":
     where = pathlib.Path(where)
     if what == "resized":
         resized(where)
+        rest_of_epoch_job.train_all(where, step=2 if SIZE == 4 else None)
     else:
         frequency = rest[0] if rest[0] == "epoch" else int(rest[0])
         if what == "killed":

@@ -13,6 +13,7 @@ import pytest
 pytestmark = pytest.mark.mpirun
 
 JOB = pathlib.Path(__file__).with_name("checkpoint_job.py")
+REST_JOB = pathlib.Path(__file__).with_name("rest_of_epoch_job.py")
 SAVE_JOB = pathlib.Path(__file__).with_name("save_job.py")
 
 
@@ -117,12 +118,40 @@ def test_it_goes_on_with_half_of_the_ranks(backend, tmp_path):
     rate = 0.02 / (1 + 0.5 * 48 / 12)
     assert_found(found["schedule"], schedule, errors, epochs=[1, 2, 3], iterations=48, rate=rate)
 
-    # All samples on one of the 2 ranks, again from the middle of an epoch on: nothing changes.
+    # All samples on one of the 2 ranks. What was used is not known, so the epoch begins again.
     on_the_root = Alone()
     on_the_root.train([*range(6), 0, 1, 2], 16, [0.04] * 9)
-    errors = on_the_root.train([3, 4, 5, *range(6), *range(6)], 16, [0.04] * 15)
-    errors = np.split(errors, [48, 48 + 96])
-    assert_found(found["on_the_root"], on_the_root, errors, [1, 2, 3], iterations=24, rate=0.04)
+    errors = np.split(on_the_root.train([*range(6)] * 3, 16, [0.04] * 18), 3)
+    assert_found(found["on_the_root"], on_the_root, errors, [1, 2, 3], iterations=27, rate=0.04)
+
+    # The 4 ranks have used 4 * 2 * 4 of the 97 samples of the second of 3 epochs.
+    assert_each_sample_once(tmp_path / "uses-2.json", used=32)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_an_epoch_goes_on_with_several_numbers_of_ranks(backend, tmp_path):
+    mpi.require(backend)
+    for ranks, *step in ((3, 2), (2, 1), (2, 1), (4,)):
+        env = {"KERAS_BACKEND": backend}
+        done = mpi.run(ranks, REST_JOB, tmp_path, *step, env=env, timeout=200)
+        assert done.returncode == 0, done.stdout
+    # What the 3 ranks have used is used again where it is not known, and then what 2 ranks have.
+    assert_each_sample_once(tmp_path / "uses-4.json", used=None)
+
+
+def assert_each_sample_once(path, used):
+    """Asserts that each of 3 epochs has used each sample once.
+
+    Args:
+        path: Path of the numbers of uses of each sample, by kind of data.
+        used: Integer. The number of samples that were used again where they are not known.
+    """
+    found = json.loads(path.read_text())
+    again = np.array(found.pop("derived"))
+    for kind, uses in found.items():
+        np.testing.assert_array_equal(uses, np.full(97, 3.0), err_msg=kind)
+    assert (again >= 3).all() and used in (None, (again - 3).sum()), again
 
 
 def assert_found(found, alone, errors, epochs, iterations, rate):

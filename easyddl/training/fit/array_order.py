@@ -40,10 +40,15 @@ class ArrayOrder:
         for act in self._hooks:
             act()
 
-    def rows(self, samples):
-        """Returns the order of the samples in this epoch, as an array of indices."""
-        generator = np.random.default_rng([self.seed, self.epoch, self._rank])
-        return generator.permutation(samples)
+    def rows(self, samples, rank=None):
+        """Returns the order of a rank's samples in this epoch, as an array of indices.
+
+        Args:
+            samples: Integer. The number of these samples.
+            rank: Integer. Defaults to this rank.
+        """
+        rank = self._rank if rank is None else rank
+        return np.random.default_rng([self.seed, self.epoch, rank]).permutation(samples)
 
 
 def draw_seed(arguments):

@@ -6,10 +6,14 @@ from easyddl.compat import keras_data, keras_trainer
 
 
 class EpochData:
-    """The iterator over the training data of one fit."""
+    """The iterator over the training data of one fit.
+
+    Attributes:
+        iterator: Keras's `EpochIterator`; `None` before Keras has created it.
+    """
 
     def __init__(self):
-        self._iterator = None
+        self.iterator = None
 
     def watch(self, model):
         """Records the iterator when Keras passes it to the function that builds the model.
@@ -24,7 +28,7 @@ class EpochData:
         def noting(original):
             def build(iterator=None, data_batch=None):
                 # Later iterators belong to validations.
-                self._iterator = self._iterator or iterator
+                self.iterator = self.iterator or iterator
                 return original(iterator, data_batch)
 
             return build
@@ -33,7 +37,7 @@ class EpochData:
 
         def undo():
             restore()
-            self._iterator = None  # releases the iterator's threads
+            self.iterator = None  # releases the iterator's threads
 
         return undo
 
@@ -42,7 +46,7 @@ class EpochData:
 
         Keras leaves it there when training stops, and does not expect another epoch.
         """
-        keras_data.end_epoch(self._iterator)
+        keras_data.end_epoch(self.iterator)
 
     def seconds_per_batch(self, model, most, seconds):
         """Measures how long the reading of a batch takes by itself, without training.
@@ -60,7 +64,7 @@ class EpochData:
         """
         self.end_epoch()
         several = model.steps_per_execution
-        items = keras_data.items_of_epoch(self._iterator, several)
+        items = keras_data.items_of_epoch(self.iterator, several)
         next(items, None)
         number, begin, passed = 0, time.perf_counter(), 0.0
         for item in items:

@@ -1,0 +1,83 @@
+"""Trainings that are interrupted in the middle of an epoch and go on with other numbers of ranks.
+
+`rest_of_epoch_job.py FOLDER [STEP]`: a start that is interrupted after that step of its epoch 1, or
+one that goes on to the end. In the model, the weight of a sample is the number of its uses.
+"""
+
+import json
+import pathlib
+import sys
+
+import keras
+import numpy as np
+
+import easyddl as ddl
+
+ddl.init()
+from interrupted_fits import Interrupt  # noqa: E402
+
+SAMPLES, EPOCHS, BATCH = 97, 3, 4
+
+
+def used(y_true, y_pred):
+    return -y_pred[:, 0]
+
+
+class Batches(keras.utils.PyDataset):
+    def __len__(self):
+        return -(-SAMPLES // BATCH)
+
+    def __getitem__(self, index):
+        rows = np.eye(SAMPLES, dtype="float32")[index * BATCH :][:BATCH]
+        return rows, np.zeros(len(rows), "float32")
+
+
+def data_of(kind):
+    x, y = np.eye(SAMPLES, dtype="float32"), np.zeros(SAMPLES, "float32")
+    keep = {"remainder": "keep"}
+    if kind == "loader":
+        import torch
+
+        pairs = torch.utils.data.TensorDataset(torch.tensor(x), torch.tensor(y))
+        loader = torch.utils.data.DataLoader(pairs, batch_size=BATCH, shuffle=True)
+        return {"x": ddl.split_data(loader, **keep)}
+    if kind == "epoch":
+        return {"x": ddl.split_data(x, y, shuffle="epoch", batch_size=BATCH, **keep)}
+    if kind == "batches":
+        return {"x": ddl.split_data(Batches(), shuffle="epoch", **keep)}
+    x, y = ddl.split_data(x, y, shuffle=kind == "permuted", **keep)
+    if kind == "derived":
+        x, y = 1 * x, 1 * y
+    return {"x": x, "y": y, "batch_size": BATCH, "shuffle": kind != "in order"}
+
+
+def train(kind, folder, step):
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([keras.Input((SAMPLES,)), keras.layers.Dense(1, use_bias=False)])
+    model.layers[0].kernel.assign(np.zeros((SAMPLES, 1)))
+    # A loss that is a sum: a sample counts the same in a step of any number of samples.
+    loss = keras.losses.Loss(reduction="sum")
+    loss.call = used
+    model.compile(keras.optimizers.SGD(1.0), loss)
+    backup = ddl.BackupAndRestore(folder / kind, save_freq=1, rescale="none")
+    interrupt = [] if step is None else [Interrupt(1, step)]
+    callbacks = [ddl.DDLCallback(), backup, *interrupt, ddl.DDLGlobalVariablesCallback()]
+    try:
+        model.fit(**data_of(kind), epochs=EPOCHS, verbose=0, callbacks=callbacks)
+    except KeyError:  # of `Interrupt`
+        assert step is not None
+    return np.round(model.get_weights()[0].ravel(), 3).tolist()
+
+
+def train_all(folder, step):
+    """Trains on each kind of data, and writes how often each sample was used."""
+    kinds = ["shuffled", "permuted", "in order", "epoch", "batches", "derived"]
+    if keras.backend.backend() == "torch" and ddl.size() > 1:
+        kinds.append("loader")
+    found = {kind: train(kind, folder, step) for kind in kinds}
+    if ddl.is_root():
+        (folder / f"uses-{ddl.size()}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    train_all(pathlib.Path(sys.argv[1]), int(sys.argv[2]) if sys.argv[2:] else None)
