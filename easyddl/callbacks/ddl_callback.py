@@ -82,14 +82,15 @@ class DDLCallback(FreshCopy, callback_order.First, keras.callbacks.Callback):
             count only once. With `None`, the default, the ranks compare the contents of arrays.
             The counts of datasets, and of arrays that differ, are added, with a warning unless
             `split_data` has made them. All ranks must pass the same value.
-        wire_dtype: `"bfloat16"`, `"float16"` or `"float32"`. The dtype in which dense gradients are
-            sent to other hosts. 16 bits halve the bytes, and round: once for two hosts, and up to n
+        wire_dtype: `"bfloat16"`, `"float16"` or `"float32"`. The dtype in which gradients are sent
+            to other hosts. 16 bits halve the bytes, and round: once for two hosts, and up to n
             times for n hosts. bfloat16 has 8 bits of precision, and float16 has 11. In float16 all
             hosts multiply by one power of two, so that no sum overflows; elements that are more
             than 2^28 / n times smaller than the largest lose bits. Sums are computed in float32,
-            all ranks receive the same bits, and within a host nothing is rounded. Gradients of
-            float64, rows of sparse gradients, metrics and `ddl.allreduce` are never rounded. Use it
-            where the network limits the speed. An optimizer in a `DistributedOptimizer` has its own
+            all ranks receive the same bits, and within a host nothing is rounded. The values of
+            sparse gradients are rounded once, before they are gathered. Gradients of float64,
+            metrics and `ddl.allreduce` are never rounded. Use it where the network limits the
+            speed. An optimizer in a `DistributedOptimizer` has its own
             options. Defaults to the environment variable `EASYDDL_WIRE_DTYPE`, or else to float32.
             All ranks must pass the same value.
 

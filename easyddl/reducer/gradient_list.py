@@ -153,7 +153,7 @@ class GradientList:
         of_buckets = [(specs[bucket[0]][0], [_bytes(specs[i]) for i in bucket]) for bucket in plan]
         wire_dtype = self._options.wire_dtype
         if wire_dtype != "float32" and world.num_nodes() > 1:
-            text = f"Dense gradients are sent to other hosts in {wire_dtype} (`wire_dtype`)."
+            text = f"Gradients are sent to other hosts in {wire_dtype} (`wire_dtype`)."
             notices.tell_once("wire dtype", text)
         return world.engine().core.Reducer(
             world.reducer_group(), world.in_call(what), of_buckets, "mean", list(tables), wire_dtype

@@ -142,7 +142,7 @@ void define_reducer_class(py::module_& m) {
            "breaks. `buckets` holds the dtype of each bucket, and the bytes of each of its arrays. "
            "`op` is `mean`, which is weighted by the ranks' batches, or `sum`. `tables` holds, for "
            "each sparse gradient, the name of the variable, the dtype, the number of rows and the "
-           "bytes of a row. `wire_dtype` is the dtype in which dense float32 gradients are sent to "
+           "bytes of a row. `wire_dtype` is the dtype in which float32 gradients are sent to "
            "other hosts.")
       .def("forget_weights", &Reducer::forget_weights, py::call_guard<WithoutPythonLock>(),
            "Makes the next step independent of the weights of the steps before. All ranks call it "

@@ -1,5 +1,7 @@
 #include "collectives/row_gather.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <utility>
@@ -9,9 +11,33 @@
 #include "common/check.h"
 
 namespace easyddl {
+namespace {
 
-RowGather::RowGather(std::vector<Table> tables)
-    : tables_(std::move(tables)), gathered_(tables_.size()) {}
+bool has_exponent(const Table& table) {
+  return table.wire != table.dtype && table.wire == DType::float16;
+}
+
+// Writes so many bytes of values in the type of their table.
+void unpack_values(const Table& table, const int64_t* from, uint8_t* to, size_t bytes) {
+  if (table.wire == table.dtype) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
+  const size_t count = bytes / size_of(table.dtype);
+  const int exponent = has_exponent(table) ? static_cast<int>(*from++) : 0;
+  const void* const sent = from;
+  accumulate(to, &sent, 1, count, table.wire, Op::sum);
+  if (exponent != 0) scale(to, to, count, table.dtype, std::ldexp(1.0, -exponent));
+}
+
+}  // namespace
+
+RowGather::RowGather(std::vector<Table> tables, std::optional<DType> wire)
+    : tables_(std::move(tables)), gathered_(tables_.size()) {
+  for (Table& each : tables_) {
+    if (wire && each.dtype == DType::float32) each.wire = *wire;
+  }
+}
 
 void RowGather::check(const std::vector<Rows>& rows) const {
   if (rows.size() != tables_.size()) {
@@ -62,7 +88,10 @@ void RowGather::run(Communicator& communicator, const std::vector<Rows>& rows, d
 // Returns the length of a table's rows in words. Values are padded, so that the next indices begin
 // at a whole word.
 size_t RowGather::words_of(size_t table, size_t count) const {
-  return count + (count * tables_[table].row_bytes + sizeof(Word) - 1) / sizeof(Word);
+  const Table& of = tables_[table];
+  const size_t bytes = count * of.row_bytes / size_of(of.dtype) * size_of(of.wire);
+  const size_t exponents = has_exponent(of) ? 1 : 0;
+  return count + exponents + (bytes + sizeof(Word) - 1) / sizeof(Word);
 }
 
 void RowGather::pack(const std::vector<Rows>& rows, double factor) {
@@ -73,11 +102,24 @@ void RowGather::pack(const std::vector<Rows>& rows, double factor) {
   for (const Rows& each : rows) *to++ = static_cast<Word>(each.count);
   for (size_t t = 0; t < rows.size(); ++t) {
     const Rows& each = rows[t];
-    const DType dtype = tables_[t].dtype;
     if (each.count > 0) std::memcpy(to, each.indices, each.count * sizeof(Word));
-    scale(to + each.count, each.values, each.bytes / size_of(dtype), dtype, factor);
+    pack_values(tables_[t], each, factor, to + each.count);
     to += words_of(t, each.count);
   }
+}
+
+void RowGather::pack_values(const Table& table, const Rows& rows, double factor, Word* to) {
+  const size_t count = rows.bytes / size_of(table.dtype);
+  if (table.wire == table.dtype) return scale(to, rows.values, count, table.dtype, factor);
+  wide_.resize(count);
+  scale(wide_.data(), rows.values, count, table.dtype, factor);
+  if (has_exponent(table)) {
+    constexpr int kLimit = 14, kMost = 127;  // float16 ends at 65504, and powers of float32 here
+    const int exponent = std::min(kMost, kLimit - largest_exponent(wide_.data(), count));
+    *to++ = exponent;
+    scale(wide_.data(), wide_.data(), count, table.dtype, std::ldexp(1.0, exponent));
+  }
+  finish(to, wide_.data(), count, table.wire, Op::sum, 1);
 }
 
 // Returns how many rows of each table all ranks have. `words` holds the length of each rank's part.
@@ -98,7 +140,7 @@ void RowGather::unpack(const Word* part, std::vector<RowOutput>& outputs) const 
   for (size_t t = 0; t < tables_.size(); ++t) {
     const size_t count = static_cast<size_t>(part[t]), bytes = count * tables_[t].row_bytes;
     if (count > 0) std::memcpy(outputs[t].indices, from, count * sizeof(Word));
-    if (bytes > 0) std::memcpy(outputs[t].values, from + count, bytes);
+    if (bytes > 0) unpack_values(tables_[t], from + count, outputs[t].values, bytes);
     outputs[t].indices += count;
     outputs[t].values += bytes;
     from += words_of(t, count);

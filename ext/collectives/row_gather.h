@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,13 +21,15 @@ struct Table {
   DType dtype;
   size_t rows;
   size_t row_bytes;
+  DType wire = dtype;  // in which values are sent
 };
 
 // The number of rows differs by rank and step. One all-gather of bytes serves all tables: each
 // rank's part begins with its counts, and a rank that has no batch sends no part.
 class RowGather {
  public:
-  explicit RowGather(std::vector<Table> tables);
+  // Values of float32 are sent in the type `wire`: each is rounded once, for all ranks alike.
+  RowGather(std::vector<Table> tables, std::optional<DType> wire);
 
   bool has_tables() const { return !tables_.empty(); }
 
@@ -44,15 +47,18 @@ class RowGather {
 
  private:
   // One rank's part is in words of 8 bytes: the counts of all tables, and then the indices and the
-  // values of each table.
+  // values of each table. Before values of float16 comes the exponent of the power of two by which
+  // they were multiplied.
   using Word = int64_t;
   void pack(const std::vector<Rows>& rows, double factor);
+  void pack_values(const Table& table, const Rows& rows, double factor, Word* to);
   size_t words_of(size_t table, size_t count) const;
   std::vector<size_t> count_rows(const std::vector<int64_t>& words) const;
   void unpack(const Word* part, std::vector<RowOutput>& outputs) const;
 
-  const std::vector<Table> tables_;
+  std::vector<Table> tables_;
   std::vector<Word> own_part_, all_parts_;  // kept, so that a step allocates no memory
+  std::vector<float> wide_;                 // the values of a table before they are rounded
   std::vector<std::atomic<uint64_t>> gathered_;
 };
 

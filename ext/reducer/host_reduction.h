@@ -21,7 +21,11 @@ class HostReduction {
  public:
   HostReduction(const ReducerPlan& plan, Communicator& communicator, ReducerStep& step,
                 std::vector<Table> tables)
-      : plan_(plan), communicator_(communicator), step_(step), rows_(std::move(tables)) {}
+      : plan_(plan),
+        communicator_(communicator),
+        step_(step),
+        rows_(std::move(tables),
+              communicator.topology().has_several_hosts() ? plan.wire : std::nullopt) {}
 
   // Reduces the arrays of whole buckets, beginning with the next bucket, or gathers rows.
   void run(const Request& request);

@@ -134,6 +134,35 @@ def check_a_model_of_an_embedding_alone():
     assert gradient_reducer.reduced_steps() - before == (max(map(len, parts)) if SIZE > 1 else 0)
 
 
+def check_sixteen_bits_between_hosts():
+    """The values of all ranks are rounded once, and their indices not at all."""
+    weights = [3.0 + 2 * rank for rank in range(SIZE)]
+    for wire_dtype in ("bfloat16", "float16"):
+        everyones = [np.random.default_rng([rank, 6]).normal(size=(7, 3)) for rank in range(SIZE)]
+        everyones = [np.float32(each * 10.0 ** (9 * rank)) for rank, each in enumerate(everyones)]
+        indices = [np.arange(7) * (rank + 1) % ROWS for rank in range(SIZE)]
+        variable = keras.Variable(np.zeros((ROWS, 3), "float32"))
+        options = ReductionOptions(wire_dtype=wire_dtype)
+        average = gradient_reducer.GradientReducer(options, weight=lambda: weights[RANK])
+        mine = tf.IndexedSlices(everyones[RANK], indices[RANK], dense_shape=(ROWS, 3))
+        [mean] = average.mean([mine], [variable])
+        average.close()
+        np.testing.assert_array_equal(mean.indices, np.concatenate(indices))
+        expected = np.concatenate([w * e for w, e in zip(weights, everyones, strict=True)]) / sum(
+            weights
+        )
+        assert_rounded(mean.values.numpy(), expected, wire_dtype if ddl.num_nodes() > 1 else None)
+        assert len(set(COMM.allgather(mean.values.numpy().tobytes()))) == 1
+
+
+def assert_rounded(found, expected, dtype):
+    """Asserts that numbers have been rounded to a dtype, but for a power of two."""
+    bits = {"bfloat16": 8, "float16": 11, None: 24}[dtype]
+    mantissa, _ = np.frexp(found)
+    np.testing.assert_array_equal(mantissa * 2.0**bits % 1, 0)
+    np.testing.assert_allclose(found, expected, rtol=1.01 * 2.0**-bits + 3e-7)
+
+
 def check_sums():
     loss = squared_error(reduction="sum")
     parts = [part[: 6 + rank] for rank, part in enumerate(parts_of([3] * SIZE, 8))]

@@ -45,6 +45,7 @@ SOME = {
     "sparse": (
         "check_uneven_batches",
         "check_several_dtypes_and_numbers_of_rows",
+        "check_sixteen_bits_between_hosts",
         "check_bad_rows_are_an_error_on_all_ranks",
     ),
     "shared_rows": (

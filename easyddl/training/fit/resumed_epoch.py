@@ -113,15 +113,13 @@ def items_of(fit):
     x, shuffle = arguments.get("x"), arguments.get("shuffle", True)
     for each in (x, getattr(x, "sampler", None), getattr(x, "batch_sampler", None)):
         is_dataset = is_a(each, "easyddl", "EpochOrder")
-        if is_dataset and shuffle and each.shard.shuffle != EPOCH:
-            return None  # Keras shuffles the batches of each rank
-        if is_dataset or is_a(each, "easyddl", "RankSampler"):
-            known = each.items is not None
-            return (
-                EpochItems(fit, each.shard, each.items, each.items_per_step, each)
-                if known
-                else None
-            )
+        if not is_dataset and not is_a(each, "easyddl", "RankSampler"):
+            continue
+        # Keras would shuffle the batches of each rank.
+        has_order = not is_dataset or not shuffle or each.shard.shuffle == EPOCH
+        if each.items is None or not has_order:
+            return None
+        return EpochItems(fit, each.shard, each.items, each.items_per_step, each)
     leaves = keras.tree.flatten([arguments.get(name) for name in ("x", "y", "sample_weight")])
     found = next(filter(None, map(split_calls.result_of, leaves)), None)
     adapter = keras_arrays.adapter_of(iterator)
