@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import zipfile
@@ -150,9 +149,10 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
         self._skipped = 0  # skipped steps of the first epoch
         self._items = None  # the `EpochItems` of the fit, if all ranks know them
         self._starts = []  # what earlier starts have used of this epoch: see `EpochItems.take_rest`
-        self._end_rest = contextlib.ExitStack()
+        self._end_rest = lambda: None
         self._restored = []  # the values of the variables after these steps
         self._steps_per_epoch = None  # the largest number of any rank, if all ranks know theirs
+        self._is_even = False  # whether all ranks have the same number of steps, as far as is known
         self._steps = 0  # steps of this rank in this epoch
         self._steps_since_backup = 0
         self._has_trained = False
@@ -188,6 +188,7 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
         gathered = objects.allgather_object((self.params.get("steps"), found))
         steps, by_rank = zip(*gathered, strict=True)
         self._steps_per_epoch = None if None in steps else max(steps)
+        self._is_even = steps.count(self._steps_per_epoch) == world.size()
         self._items = mine if all(each == by_rank[0] for each in by_rank) else None
 
     def _tell(self, event):
@@ -213,15 +214,25 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
         if not self._has_trained:
             self._has_trained = True
             self._tell("first step")
-        if not fit_context.all_ranks_have_batches(self.model):
+        fit = fit_context.current(self.model)
+        if not fit_context.all_ranks_have_batches(self.model) or self._ends_in_execution(fit):
             return
         self._steps_since_backup += self.model.steps_per_execution
         if self.save_freq != "epoch" and self._steps_since_backup >= self.save_freq:
             self._save_here()
         self._preemption.after_step(self.model)
 
+    def _ends_in_execution(self, fit):
+        """Returns whether this rank's data ended in an execution that others may continue."""
+        several = self.model.steps_per_execution
+        if several == 1 or self._is_even or fit is None or fit.join is None:
+            return False
+        return world.size() > 1 and fit.batches % several > 0
+
+    def after_steps(self, fit: Any) -> None:
+        self._end_rest()
+
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self._end_rest.close()
         self._starts = []
         if self._resumed is not None:  # this rank has fewer batches than the skipped ones
             self._restore_random_state()
@@ -381,7 +392,8 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
             undo = self._items.take_rest(state["epoch"], self._starts)
             if undo is None:
                 return self._steps_per_epoch
-            self._end_rest.callback(undo)
+            self._end_rest, self._is_even = undo, False
+            fit_context.current(self.model).at_end.callback(undo)
         return self._whole_executions(steps) if is_same else 0
 
     def _say_again(self, steps):
@@ -389,8 +401,7 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
             console.say(
                 f"epoch {self._resumed['epoch'] + 1} begins again, because it is not known which "
                 f"samples the {self._resumed['size']} ranks of the backup have used. It is known "
-                "of arrays as `split_data` returned them, and of a PyDataset or a DataLoader that "
-                "it returned."
+                'of arrays as `split_data` returned them, and of split_data(..., shuffle="epoch").'
             )
 
     def _whole_executions(self, steps):

@@ -1,5 +1,6 @@
 """The iterator over the data of a fit, and the adapter from which it draws batches."""
 
+import copy
 import itertools
 import queue
 
@@ -196,6 +197,10 @@ def shorten_epoch(iterator, batches, adapter=None):
         Function without arguments that undoes this.
     """
     values = {"_num_batches": batches}
+    if not batches and hasattr(iterator.data_adapter, "enqueuer"):
+        # The workers of a PyDataset would wait for a batch without end.
+        adapter = copy.copy(iterator.data_adapter)
+        adapter.enqueuer = None
     if adapter is not None:
         values["data_adapter"] = adapter
         if hasattr(iterator, "_distributed_dataset"):

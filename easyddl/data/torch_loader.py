@@ -53,7 +53,7 @@ def split(loader, shard):
     return data.DataLoader(
         loader.dataset,
         batch_size=loader.batch_size,
-        sampler=RankSampler(loader.sampler, shard, "sample", loader.batch_size or 1),
+        sampler=RankSampler(loader.sampler, shard, "sample"),
         drop_last=loader.drop_last,
         **kept,
     )
@@ -95,14 +95,13 @@ class RankSampler(data.Sampler):
         sampler: A sampler of samples or of batches that has a length.
         shard: The `Shard` of this rank.
         what: String. The name of an item that the sampler draws, in the singular.
-        items_per_step: Integer. The number of this rank's items in a step.
 
     Raises:
         TypeError: If `sampler` has no length.
         ValueError: If there are too few items for the number of ranks.
     """
 
-    def __init__(self, sampler, shard, what, items_per_step=1):
+    def __init__(self, sampler, shard, what):
         if not hasattr(sampler, "__len__"):
             raise TypeError(
                 "The sampler of a `DataLoader` must have a length. "
@@ -111,7 +110,6 @@ class RankSampler(data.Sampler):
         shard.check(len(sampler), what)
         self.sampler = sampler
         self.shard = shard
-        self.items_per_step = items_per_step
         self.epoch = 0
 
     @property

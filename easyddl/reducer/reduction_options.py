@@ -18,7 +18,7 @@ class ReductionOptions:
     Attributes:
         bucket_bytes: Integer, or `None` to measure a suitable size.
         sparse_as_dense: Boolean. Whether sparse gradients are converted to dense gradients.
-        wire_dtype: String. The dtype in which dense float32 gradients are sent to other hosts.
+        wire_dtype: String. The dtype in which float32 gradients are sent to other hosts.
     """
 
     bucket_bytes: int | None = None

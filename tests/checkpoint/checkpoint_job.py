@@ -176,7 +176,8 @@ if __name__ == "__main__":
     where = pathlib.Path(where)
     if what == "resized":
         resized(where)
-        rest_of_epoch_job.train_all(where, step=2 if SIZE == 4 else None)
+        kinds = rest_of_epoch_job.KINDS + rest_of_epoch_job.ONE_LEFT
+        rest_of_epoch_job.train_all(where, 2 if SIZE == 4 else None, kinds)
     else:
         frequency = rest[0] if rest[0] == "epoch" else int(rest[0])
         if what == "killed":

@@ -14,26 +14,46 @@ import numpy as np
 import easyddl as ddl
 
 ddl.init()
-from interrupted_fits import Interrupt  # noqa: E402
-
 SAMPLES, EPOCHS, BATCH = 97, 3, 4
+KINDS = ("shuffled", "permuted", "in order", "epoch", "batches", "derived")
+# After 2 steps of 4 ranks one sample is left, so one of 2 ranks has none.
+ONE_LEFT, FEW = ("one left", "one batch left"), 33
 
 
 def used(y_true, y_pred):
     return -y_pred[:, 0]
 
 
+class Interrupt(keras.callbacks.Callback):
+    """Ends a fit as a fault does, after a number of steps of its second epoch."""
+
+    def __init__(self, steps):
+        super().__init__()
+        self.steps = steps
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_end(self, batch, logs=None):
+        if (self.epoch, batch + 1) == (1, self.steps):
+            raise KeyError("interrupted")
+
+
 class Batches(keras.utils.PyDataset):
+    def __init__(self, samples, **arguments):
+        super().__init__(**arguments)
+        self.samples = samples
+
     def __len__(self):
-        return -(-SAMPLES // BATCH)
+        return -(-self.samples // BATCH)
 
     def __getitem__(self, index):
-        rows = np.eye(SAMPLES, dtype="float32")[index * BATCH :][:BATCH]
+        rows = np.eye(self.samples, dtype="float32")[index * BATCH :][:BATCH]
         return rows, np.zeros(len(rows), "float32")
 
 
-def data_of(kind):
-    x, y = np.eye(SAMPLES, dtype="float32"), np.zeros(SAMPLES, "float32")
+def data_of(kind, samples):
+    x, y = np.eye(samples, dtype="float32"), np.zeros(samples, "float32")
     keep = {"remainder": "keep"}
     if kind == "loader":
         import torch
@@ -44,7 +64,9 @@ def data_of(kind):
     if kind == "epoch":
         return {"x": ddl.split_data(x, y, shuffle="epoch", batch_size=BATCH, **keep)}
     if kind == "batches":
-        return {"x": ddl.split_data(Batches(), shuffle="epoch", **keep)}
+        return {"x": ddl.split_data(Batches(samples), shuffle="epoch", **keep)}
+    if kind == "one batch left":
+        return {"x": ddl.split_data(Batches(samples, workers=2), shuffle="epoch", **keep)}
     x, y = ddl.split_data(x, y, shuffle=kind == "permuted", **keep)
     if kind == "derived":
         x, y = 1 * x, 1 * y
@@ -52,28 +74,28 @@ def data_of(kind):
 
 
 def train(kind, folder, step):
+    samples = FEW if kind in ONE_LEFT else SAMPLES
     keras.utils.set_random_seed(3)
-    model = keras.Sequential([keras.Input((SAMPLES,)), keras.layers.Dense(1, use_bias=False)])
-    model.layers[0].kernel.assign(np.zeros((SAMPLES, 1)))
+    model = keras.Sequential([keras.Input((samples,)), keras.layers.Dense(1, use_bias=False)])
+    model.layers[0].kernel.assign(np.zeros((samples, 1)))
     # A loss that is a sum: a sample counts the same in a step of any number of samples.
     loss = keras.losses.Loss(reduction="sum")
     loss.call = used
     model.compile(keras.optimizers.SGD(1.0), loss)
     backup = ddl.BackupAndRestore(folder / kind, save_freq=1, rescale="none")
-    interrupt = [] if step is None else [Interrupt(1, step)]
+    interrupt = [] if step is None else [Interrupt(step)]
     callbacks = [ddl.DDLCallback(), backup, *interrupt, ddl.DDLGlobalVariablesCallback()]
     try:
-        model.fit(**data_of(kind), epochs=EPOCHS, verbose=0, callbacks=callbacks)
+        model.fit(**data_of(kind, samples), epochs=EPOCHS, verbose=0, callbacks=callbacks)
     except KeyError:  # of `Interrupt`
         assert step is not None
     return np.round(model.get_weights()[0].ravel(), 3).tolist()
 
 
-def train_all(folder, step):
+def train_all(folder, step, kinds=KINDS):
     """Trains on each kind of data, and writes how often each sample was used."""
-    kinds = ["shuffled", "permuted", "in order", "epoch", "batches", "derived"]
     if keras.backend.backend() == "torch" and ddl.size() > 1:
-        kinds.append("loader")
+        kinds += ("loader",)
     found = {kind: train(kind, folder, step) for kind in kinds}
     if ddl.is_root():
         (folder / f"uses-{ddl.size()}.json").write_text(json.dumps(found))

@@ -382,7 +382,10 @@ def current(model):
 def all_ranks_have_batches(model):
     """Returns whether all ranks had a batch in the last step of a fit.
 
-    A rank without batches does not run callbacks, so it does not call this function.
+    A rank without batches does not run callbacks, so it does not call this function. But Keras on
+    JAX gets empty logs, as if of a step, where a rank has no batch in the first epoch.
     """
     fit = current(model)
-    return fit is None or fit.join is None or not fit.join.state.uneven
+    if fit is None or fit.join is None or world.size() == 1:
+        return True
+    return fit.steps > 0 and not fit.join.state.uneven

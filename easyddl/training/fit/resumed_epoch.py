@@ -31,9 +31,9 @@ class EpochItems:
     def __init__(self, fit, shard, items, items_per_step, sharded=None):
         self._fit = fit
         self._shard = shard
-        self._items = items
+        self._items = int(items)
         self._sharded = sharded
-        self.items_per_step = items_per_step
+        self.items_per_step = int(items_per_step)
 
     @property
     def layout(self):
@@ -108,18 +108,17 @@ def items_of(fit):
         take different numbers of steps.
     """
     arguments, iterator = fit.arguments, fit.data.iterator
-    if iterator is None or arguments.get("steps_per_epoch") or fit.first.uneven == "error":
+    if iterator is None or iterator.steps_per_epoch or fit.first.uneven == "error":
         return None
     x, shuffle = arguments.get("x"), arguments.get("shuffle", True)
-    for each in (x, getattr(x, "sampler", None), getattr(x, "batch_sampler", None)):
-        is_dataset = is_a(each, "easyddl", "EpochOrder")
-        if not is_dataset and not is_a(each, "easyddl", "RankSampler"):
-            continue
+    if is_a(x, "easyddl", "EpochOrder"):
         # Keras would shuffle the batches of each rank.
-        has_order = not is_dataset or not shuffle or each.shard.shuffle == EPOCH
-        if each.items is None or not has_order:
-            return None
-        return EpochItems(fit, each.shard, each.items, each.items_per_step, each)
+        has_order = not shuffle or x.shard.shuffle == EPOCH
+        return _sharded(fit, x, x.items_per_step) if has_order else None
+    for name in ("sampler", "batch_sampler"):
+        sampler = getattr(x, name, None)
+        if is_a(sampler, "easyddl", "RankSampler"):
+            return _sharded(fit, sampler, x.batch_size if name == "sampler" else 1)
     leaves = keras.tree.flatten([arguments.get(name) for name in ("x", "y", "sample_weight")])
     found = next(filter(None, map(split_calls.result_of, leaves)), None)
     adapter = keras_arrays.adapter_of(iterator)
@@ -129,3 +128,9 @@ def items_of(fit):
     if keras_arrays.samples_of(adapter) != found.shard.length(found.items):
         return None
     return EpochItems(fit, found.shard, found.items, adapter.batch_size)
+
+
+def _sharded(fit, sharded, items_per_step):
+    if sharded.items is None:
+        return None
+    return EpochItems(fit, sharded.shard, sharded.items, items_per_step, sharded)
