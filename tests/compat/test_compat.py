@@ -116,7 +116,14 @@ def instances():
     model = fitted(accumulating)
     fitted(rmsprop)
     iterator = epoch_iterator.EpochIterator(Batches())
-    return {
+    of_backend = {}
+    if keras.backend.backend() == "tensorflow":
+        from keras.src.backend.tensorflow import trainer
+
+        of_backend[f"{trainer.__name__}.TFEpochIterator"] = trainer.TFEpochIterator(
+            x=Batches(), distribute_strategy=model.distribute_strategy
+        )
+    return of_backend | {
         "keras.Model": model,
         "keras.Layer": model.layers[0],
         "keras.layers.BatchNormalization": model.layers[0],
