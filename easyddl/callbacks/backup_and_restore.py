@@ -225,7 +225,8 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
     def _ends_in_execution(self, fit):
         """Returns whether this rank's data ended in an execution that others may continue."""
         several = self.model.steps_per_execution
-        if several == 1 or self._is_even or fit is None or fit.join is None:
+        is_even = self._is_even and not self._starts  # what is left of an epoch may be uneven
+        if several == 1 or is_even or fit is None or fit.join is None:
             return False
         return world.size() > 1 and fit.batches % several > 0
 
@@ -370,7 +371,7 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
         if size == world.size():
             return 1
         now = self._steps_per_epoch
-        # Use an exact fraction: a step that is lost to rounding would be taken twice.
+        # An exact fraction: the counter of a schedule would lose a step to rounding.
         return Fraction(now, steps) if now and steps else Fraction(size, world.size())
 
     def _resume_data(self):
@@ -379,25 +380,27 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
         Another number of ranks takes what is left of the epoch, and skips no step.
         """
         state, steps = self._resumed, self._resumed["batch"]
+        if not steps:
+            return 0
         starts, before = state.get("starts", []), state.get("data")
         is_known = self._items is not None and before and before[0] == self._items.layout
         is_same = state["size"] == world.size()
         if is_known:
             is_same = is_same and before[1] == self._items.items_per_step
         elif not is_same or starts[:-1]:
-            self._say_again(steps)
+            self._say_again()
             return 0
         self._starts = starts[:-1] if is_same else starts
-        if steps and self._starts:
+        if self._starts:
             undo = self._items.take_rest(state["epoch"], self._starts)
             if undo is None:
                 return self._steps_per_epoch
-            self._end_rest, self._is_even = undo, False
+            self._end_rest = undo
             fit_context.current(self.model).at_end.callback(undo)
         return self._whole_executions(steps) if is_same else 0
 
-    def _say_again(self, steps):
-        if steps and world.is_root():
+    def _say_again(self):
+        if world.is_root():
             console.say(
                 f"epoch {self._resumed['epoch'] + 1} begins again, because it is not known which "
                 f"samples the {self._resumed['size']} ranks of the backup have used. It is known "

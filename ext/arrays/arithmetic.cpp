@@ -46,4 +46,9 @@ int largest_exponent(const float* values, size_t count) {
   return static_cast<int>(largest >> 23) - static_cast<int>(kOnes);
 }
 
+int exponent_for_float16(int largest, int doublings) {
+  constexpr int kLimit = 14, kMost = 127;  // 2^127 is the largest power in float32
+  return std::min(kMost, kLimit - doublings - largest);
+}
+
 }  // namespace easyddl

@@ -29,4 +29,9 @@ void scale(void* result, const void* source, size_t count, DType dtype, double f
 // 2^(e+1). Returns -127 if that is 0 or subnormal.
 int largest_exponent(const float* values, size_t count);
 
+// Returns the exponent of the power of two by which values are multiplied before they are rounded
+// to float16. The largest exponent of the values is `largest`. Sums of 2^`doublings` values are
+// then less than 2^15: the range of float16 ends at 65504.
+int exponent_for_float16(int largest, int doublings);
+
 }  // namespace easyddl

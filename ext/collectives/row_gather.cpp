@@ -1,6 +1,5 @@
 #include "collectives/row_gather.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -114,8 +113,7 @@ void RowGather::pack_values(const Table& table, const Rows& rows, double factor,
   wide_.resize(count);
   scale(wide_.data(), rows.values, count, table.dtype, factor);
   if (has_exponent(table)) {
-    constexpr int kLimit = 14, kMost = 127;  // float16 ends at 65504, and powers of float32 here
-    const int exponent = std::min(kMost, kLimit - largest_exponent(wide_.data(), count));
+    const int exponent = exponent_for_float16(largest_exponent(wide_.data(), count), 0);
     *to++ = exponent;
     scale(wide_.data(), wide_.data(), count, table.dtype, std::ldexp(1.0, exponent));
   }

@@ -83,8 +83,7 @@ void MpiLevel::plan_allreduce(Schedule& schedule, DType dtype, Op op, size_t all
   }
 }
 
-// Multiplies the data of all hosts by one power of two, so that sums of their largest elements are
-// less than 2^15: the range of float16 ends at 65504. With one power for all levels, an element
+// Multiplies the data of all hosts by one power of two. With one power for all levels, an element
 // that is rounded already stays the same on each of them.
 void MpiLevel::plan_scaling(Schedule& schedule) const {
   const auto exponents = [this, &schedule] {
@@ -97,10 +96,9 @@ void MpiLevel::plan_scaling(Schedule& schedule) const {
     exchange(schedule, reinterpret_cast<uint8_t*>(by_host), sizeof(int32_t));
   });
   schedule.add("scale", [this, exponents, &schedule] {
-    constexpr int kLimit = 14, kMost = 127;  // 2^127 is the largest power in float32
     const int largest = *std::max_element(exponents(), exponents() + size_);
     const int hosts = static_cast<int>(std::ceil(std::log2(size_)));
-    schedule.factor = std::ldexp(1.0, std::min(kMost, kLimit - hosts - largest));
+    schedule.factor = std::ldexp(1.0, exponent_for_float16(largest, hosts));
     uint8_t* const data = schedule.data.data();
     scale(data, data, schedule.count, DType::float32, schedule.factor);
   });

@@ -92,7 +92,8 @@ class EpochItems:
     def _in_order(self, rank, size):
         """Returns the positions of a rank's items, in the order in which it takes them."""
         shard = dataclasses.replace(self._shard, rank=rank, size=size)
-        mine = np.array(shard.positions(self._items), int)
+        whole = shard.positions(self._items)
+        mine = np.arange(whole.start, whole.stop, whole.step)
         order = self._fit.array_order
         return mine if order is None else mine[order.rows(len(mine), rank)]
 
