@@ -187,7 +187,8 @@ class DDLCallback(FreshCopy, callback_order.First, keras.callbacks.Callback):
         global_batch.warn(fit)
 
     def after_steps(self, fit: Any) -> None:
-        epoch_end.end_steps(fit, self.uneven)
+        if world.size() > 1:
+            epoch_end.end_steps(fit, self.uneven)
 
     def after_fit(self, fit: Any) -> None:
         if world.size() > 1:

@@ -30,10 +30,10 @@ def begin(fit, optimizer_hooks):
     optimizer_classes.watch()
     for optimizer in model_state.optimizers(model):
         step.hook(optimizer)
+    fit.at_end.callback(metrics_hook.hook(model, fit))
     if is_shared:
         if first.check_replicas is not False:
             fit.arrays_before = layer_arrays.checksums_of(model)
-        fit.at_end.callback(metrics_hook.hook(model, fit))
         backend = backends.require()
         fit.wrap_train_step(lambda each: backend.noting_variables(each, step.note_variables))
         fit.wrap_train_step(lambda train_step: layer_state.merging_train_step(train_step, model))

@@ -3,6 +3,7 @@
 import contextlib
 
 from easyddl.compat import keras_trainer, patches
+from easyddl.runtime import world
 from easyddl.training.metrics import evaluation, metric_starts, metrics
 
 
@@ -31,6 +32,8 @@ def hook(model, fit=None):
         active = evaluation.current(model)
         if active is None and fit is not None:
             fit.end_steps()
+            if world.size() == 1:
+                return original(logs)
             found = metrics.shared_logs(model, logs, fit.has_samples, fit.note_equal_states)
             return fit.noted_logs(found)
         if active is None or not active.is_shared:
