@@ -11,6 +11,7 @@ from easyddl.launch.output import text_table
 
 SUMMARY = "merge the trace files of a job's ranks and print a summary"
 _FILE = "timeline.json"
+_MUCH = 0.1  # from this share of a step on, exposed communication is worth advice
 
 
 def add_arguments(parser):
@@ -79,6 +80,7 @@ def _summary(ranks, analyses, lags):
     yield from text_table.lines(rows, left=[len(rows[0]) - 1])
     yield ""
     yield _slowest(ranks, lags)
+    yield from _advice(ranks, analyses, lags)
 
 
 def _row(rank, analysis, lag):
@@ -92,6 +94,36 @@ def _row(rank, analysis, lag):
         *(f"{time / analysis.steps / 1e6:.3f}" for time in times),
         *(f"{share:.1f}", f"{lag.mean / 1e6:.3f}", str(lag.last), rank.host),
     ]
+
+
+def _advice(ranks, analyses, lags):
+    """Yields advice if communication between hosts limits the steps."""
+    if len({rank.host for rank in ranks}) == 1 or any(each.in_16_bits for each in analyses):
+        return
+    # Without the wait for slower ranks.
+    shares = [
+        (analysis.exposed / analysis.steps - lag.wait) / analysis.step_time
+        for analysis, lag in zip(analyses, lags, strict=True)
+        if analysis.steps and analysis.step_time
+    ]
+    exposed = min(shares, default=0)
+    if exposed >= _MUCH:
+        yield (
+            f"{100 * exposed:.0f} % of a step is communication that no computation hides. "
+            f"{gain_of_16_bits(exposed)}."
+        )
+
+
+def gain_of_16_bits(exposed):
+    """Returns the part of a sentence that names `wire_dtype` and the most that it gains.
+
+    Args:
+        exposed: Float. The share of a step that is communication which no computation hides.
+    """
+    return (
+        '`DDLCallback(wire_dtype="bfloat16")` halves the bytes of float32 gradients between hosts, '
+        f"and shortens a step by up to {50 * exposed:.0f} %"
+    )
 
 
 def _slowest(ranks, lags):

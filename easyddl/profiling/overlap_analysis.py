@@ -26,6 +26,7 @@ class OverlapAnalysis:
         hidden: Nanoseconds in all of these steps.
         step_time: Nanoseconds, the mean over the training steps in which these steps end. `None`
             if the trace has no training steps, because `DDLCallback` was not used.
+        in_16_bits: Boolean. Whether gradients were sent to other hosts in 16 bits (`wire_dtype`).
         others: Nanoseconds in collectives other than the reduction of gradients. All of this time
             is exposed, because the caller of a collective waits for it.
     """
@@ -36,6 +37,7 @@ class OverlapAnalysis:
     exposed: int
     hidden: int
     step_time: float | None
+    in_16_bits: bool
     others: int
 
 
@@ -49,12 +51,14 @@ def analyze(spans):
         `OverlapAnalysis`. Its attributes `steps`, `step_time`, `communication`, `exposed` and
         `hidden` are a number of steps and times in nanoseconds.
     """
-    reduced, training, collectives = {}, [], []
+    reduced, training, collectives, in_16_bits = {}, [], [], False
     for span in spans:
         if span.name == "bucket":
             reduced.setdefault((span.values["reducer"], span.values["step"]), []).append(span)
         elif span.name == "step":
             training.append((span.begin, span.end))
+        elif span.name == "widen":
+            in_16_bits = True
         elif "communicator" in span.values:
             collectives.append(span)
     counted = {
@@ -76,6 +80,7 @@ def analyze(spans):
         exposed=length(exposed),
         hidden=communication - length(exposed),
         step_time=sum(lasting) / len(lasting) if lasting else None,
+        in_16_bits=in_16_bits,
         others=length(others),
     )
 
@@ -114,11 +119,13 @@ class Lag:
         last: Integer. The number of steps in which this rank was the last.
         steps: Integer. The number of steps that all ranks took.
         mean: Nanoseconds. The mean delay.
+        wait: Nanoseconds. The mean time from the end of its pass to that of the last rank's.
     """
 
     last: int
     steps: int
     mean: float
+    wait: float
 
 
 def lags(analyses):
@@ -136,5 +143,7 @@ def lags(analyses):
     for rank in range(len(analyses)):
         last = sum(each[rank] == max(each) for each in times)
         behind = sum(each[rank] - min(each) for each in times)
-        result.append(Lag(last, len(times), behind / max(1, len(times))))
+        ahead = sum(max(each) - each[rank] for each in times)
+        count = max(1, len(times))
+        result.append(Lag(last, len(times), behind / count, ahead / count))
     return result

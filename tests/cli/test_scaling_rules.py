@@ -240,8 +240,8 @@ def test_sixteen_bits_between_hosts_are_named_once():
     first, slow = measured(1, 1.0), {"exposed": 0.5, "lag": 0.1, "hosts": [H1, H2]}
     found = scaling_verdict.sentence([first, measured(8, 2.0, **slow)])
     assert found.endswith(
-        '`DDLCallback(wire_dtype="bfloat16")` halves the bytes between hosts, and shortens a step '
-        "by up to 20 %."
+        '`DDLCallback(wire_dtype="bfloat16")` halves the bytes of float32 gradients between hosts, '
+        "and shortens a step by up to 20 %."
     )
     found = scaling_verdict.sentence([first, measured(8, 2.0, **slow, wire_dtype="bfloat16")])
     assert found.endswith("by number of hosts.")

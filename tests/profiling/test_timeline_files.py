@@ -120,6 +120,14 @@ def test_the_command(folder, capsys):
     assert exposed[2:4] == [13_000, 20_000]
 
 
+def test_sixteen_bits_between_hosts_are_named_once(folder, capsys):
+    # Without the wait of 1.14 ms for rank 1, the step of 12 ms waits for 5.86 ms.
+    assert "49 % of a step is communication" in merge(capsys, folder)[1].out
+    path = folder / "rank-1.jsonl"
+    path.write_text(path.read_text() + json.dumps(["widen", 2, 0, 1, {}]) + "\n")
+    assert "wire_dtype" not in merge(capsys, folder)[1].out
+
+
 def test_output_elsewhere(folder, capsys, tmp_path):
     output = tmp_path / "elsewhere.json"
     status, printed = merge(capsys, folder, "--output", output)

@@ -1,5 +1,6 @@
 """The sentence of `easyddl scaling` on what limits the scaling of a script."""
 
+from easyddl.cli import timeline
 from easyddl.hosts.topology_tree import counted
 
 _GOOD = 0.9  # the efficiency from which on a script scales well
@@ -130,10 +131,7 @@ def _on_communication(last):
             "network of FILE, by number of hosts"
         )
         if last.wire_dtype == "float32":
-            advice += (
-                '. `DDLCallback(wire_dtype="bfloat16")` halves the bytes between hosts, and '
-                f"shortens a step by up to {_percent(exposed / 2)}"
-            )
+            advice += f". {timeline.gain_of_16_bits(exposed)}"
     share = _percent(exposed)
     return f"{share} of a step is communication that no computation hides: use {advice}."
 
