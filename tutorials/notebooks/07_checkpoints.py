@@ -12,22 +12,27 @@
 # # Checkpoints
 #
 # A job can be killed at any time. This notebook kills a training in the middle of an epoch,
-# starts it again, and compares its weights with those of a training that was not killed. Then it
-# continues the training with another number of ranks, ends it as a scheduler does, and damages
-# its files. You should know [the four lines](../four_lines.md). [Checkpoints](../checkpoints.md)
-# is the guide to the two callbacks that are used here, and [The data](06_the_data.ipynb) explains
-# `split_data`.
+# starts it again, and compares its weights with those of a training that was not killed. Then you
+# kill a rank of a job that starts itself again. The notebook also continues a training with
+# another number of ranks, ends it as a scheduler does, and damages its files. You should know
+# [the four lines](../four_lines.md). [Checkpoints](../checkpoints.md) is the guide to the two
+# callbacks that are used here, and [The data](06_the_data.ipynb) explains `split_data`.
 #
 # To run it, install the extras `tensorflow`, `mpich` and `tutorials`, and open it in Jupyter: see
 # [Notebooks](README.md).
 
 # %%
+import inspect
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
+import time
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -90,7 +95,7 @@ def interrupt(rank, step, number):
     return Interrupt()
 
 
-def train(backup, at=None, checkpoint=None, epochs=EPOCHS, dropout=0.0, batch=None):
+def train(backup, at=None, checkpoint=None, epochs=EPOCHS, dropout=0.0, batch=None, pause=0):
     """Trains on digits.
 
     Args:
@@ -100,6 +105,7 @@ def train(backup, at=None, checkpoint=None, epochs=EPOCHS, dropout=0.0, batch=No
         epochs: Integer, the number of epochs.
         dropout: Float, the rate of the layer `Dropout`.
         batch: Integer, the samples of a rank in a step. By default the ranks share 64 samples.
+        pause: Float, seconds to wait after each step.
 
     Returns:
         Dictionary with the numbers of the epochs that were trained, the loss of each of them, the
@@ -118,6 +124,7 @@ def train(backup, at=None, checkpoint=None, epochs=EPOCHS, dropout=0.0, batch=No
     )
     model = new_model(dropout)
     mine = [interrupt(*at)] if at else []
+    mine += [keras.callbacks.LambdaCallback(on_train_batch_end=lambda *_, **__: time.sleep(pause))]
     mine += [ddl.ModelCheckpoint(**checkpoint)] if checkpoint else []
     mine += [ddl.BackupAndRestore(**backup)]
     callbacks = [ddl.DDLCallback(), *mine, ddl.DDLGlobalVariablesCallback()]  # 4
@@ -268,6 +275,78 @@ assert one["epochs"] == [1, 2, 3]
 assert distance(one, whole[0]) < 1e-4
 
 # %% [markdown]
+# ## Kill a job that starts itself again
+#
+# In a job of `easyddl run --restarts N` nobody has to start the ranks again. If a rank is killed
+# or a host is lost, `easyddl run` starts the same command once more, at most N times. The cell
+# below writes a script that calls `train`, and starts it on two ranks. A pause of 0.2 seconds
+# after each step gives you time. Each rank prints the number of its process.
+
+# %%
+TRAINING = """
+import os
+import time
+
+import numpy as np
+
+import easyddl as ddl
+
+SAMPLES, GLOBAL_BATCH, EPOCHS = 1024, 64, 4
+"""
+MAIN = """
+print(f"rank {ddl.rank()} is process {os.getpid()}", flush=True)
+result = train({"backup_dir": "restarted", "save_freq": 5}, pause=0.2)
+if ddl.is_root():
+    print(f"trained the epochs {result['epochs']} in start {os.environ['EASYDDL_START']}")
+    np.savez("weights.npz", *result["weights"])
+"""
+functions = [inspect.getsource(each) for each in (new_model, train)]
+pathlib.Path("train.py").write_text("\n\n".join([TRAINING, *functions, MAIN]))
+
+command = [sys.executable, "-m", "easyddl", "run", "--quiet", "--restarts", "3", "-np", "2"]
+with open("job.log", "w") as log:
+    job = subprocess.Popen([*command, sys.executable, "train.py"], stdout=log, stderr=log)
+
+# %% [markdown]
+# Now kill rank 1. The cell below waits until the job has saved a backup, finds the process in the
+# log, and sends it SIGKILL. A terminal serves as well: `kill -9` and the number. Run the cell
+# again while the job goes on, and see how many kills the job survives. Each start needs a backup
+# of its own: a start that has saved none ends the job, because it would fail again.
+
+
+# %%
+def kill(rank):
+    """Kills a rank of the job, as soon as there is a backup. Returns the number of its process."""
+    while job.poll() is None and not list(pathlib.Path(".").glob("restarted/backup-*")):
+        time.sleep(0.1)
+    log = pathlib.Path("job.log").read_text()
+    process = int(re.findall(rf"rank {rank} is process (\d+)", log)[-1])
+    os.kill(process, signal.SIGKILL)
+    return process
+
+
+print("killed process", kill(rank=1))
+
+# %% [markdown]
+# The cell below waits for the end of the job, and shows the main lines of its log. `easyddl run`
+# says which rank was lost, and what the restart took. Then the weights are compared with those of
+# the training without interruption.
+
+# %%
+status = job.wait()
+log = pathlib.Path("job.log").read_text()
+print(*re.findall(r".*(?:rank \d|restart|trained).*", log), sep="\n")
+assert status == 0 and "the restart took" in log
+
+with np.load("weights.npz") as saved:
+    restarted = {"weights": [saved[name] for name in saved.files]}
+assert same_bits(restarted, whole[0])
+
+# %% [markdown]
+# The bits are the same. A lost rank has cost some seconds and the steps since the last backup.
+# [Checkpoints](../checkpoints.md#restart-after-a-lost-rank-or-host) says what happens when a
+# whole host is lost, and which ends of a job are final.
+#
 # ## When a scheduler takes the hosts back
 #
 # A scheduler sends SIGTERM first, and SIGKILL after a grace time. `BackupAndRestore` uses this
