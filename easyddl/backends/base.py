@@ -98,6 +98,14 @@ class Backend(abc.ABC):
     def threads_of_operations(self):
         """Returns how many threads an operation may use; `None` if the framework decides."""
 
+    def gains_by_overlap(self, cores):
+        """Returns whether a reduction within the host should overlap with the backward pass.
+
+        Args:
+            cores: Integer. This rank's share of the host's cores.
+        """
+        return True
+
     # Tensors.
 
     @abc.abstractmethod

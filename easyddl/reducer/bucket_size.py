@@ -6,12 +6,14 @@ import time
 
 import numpy as np
 
+from easyddl import backends
 from easyddl.collectives import arrays
-from easyddl.runtime import validators
+from easyddl.runtime import affinity, validators, world
 
 _VARIABLE = "EASYDDL_BUCKET_BYTES"
 
 _LEAST, _MOST = 1 << 20, 1 << 25
+_UNLIMITED = 1 << 62  # one bucket for all gradients of a dtype, after the backward pass
 _LATENCY_SHARE = 0.05  # latency over transfer time
 
 
@@ -60,11 +62,17 @@ def requested(bucket_bytes):
 
 
 @functools.cache
-def measured():
-    """Returns the bucket size that suits the measured speed of this job's collectives.
+def of_job():
+    """Returns the bucket size that suits this job's backend, cores and speed of collectives.
 
-    All ranks measure once, together, and use the result of the root.
+    All ranks call it together once, and use the same result.
     """
+    gains = backends.require().gains_by_overlap(affinity.compute_threads())
+    overlaps = world.num_nodes() > 1 or arrays.allreduce(np.array(gains, np.uint8), "max")
+    return _measured() if overlaps else _UNLIMITED
+
+
+def _measured():
     small, large = 16 << 10, 1 << 20
     latency = _seconds(small)
     per_byte = (_seconds(large) - latency) / (large - small)

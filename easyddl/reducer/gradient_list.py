@@ -62,7 +62,7 @@ class GradientList:
         self._sparse = np.flatnonzero(sparse > dense).tolist()
         self._shared = self._agree_on_shared_parts(grads) if self._sparse else {}
         if self._indices:
-            bucket_bytes = options.bucket_bytes or bucket_size.measured()
+            bucket_bytes = options.bucket_bytes or bucket_size.of_job()
             self._register(bucket_bytes)
             if self._late:
                 self._register_late(bucket_bytes)

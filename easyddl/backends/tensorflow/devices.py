@@ -37,6 +37,11 @@ class TensorFlowDevices(Backend):
                 getattr(settings, f"set_{kind}_op_parallelism_threads")(count)
                 self._own_threads[kind] = count
 
+    def gains_by_overlap(self, cores):
+        # On a single core the reduction and the update of its variables take their time from the
+        # backward pass, and its data from the cache: performance.md has the figures.
+        return cores > 1
+
     def threads_of_operations(self):
         set_here = tf.config.threading.get_intra_op_parallelism_threads()
         return set_here or affinity.threads_in_environment(_VARIABLES["intra"])
