@@ -255,12 +255,13 @@ def allreduce_seconds(count):
 
 # %%
 folder = tempfile.TemporaryDirectory()
+BUCKETS = {"EASYDDL_BUCKET_BYTES": str(4 << 20)}  # a later section explains it
 step_seconds = {}  # by network, number of ranks and batch of a rank
 parameters = {}  # by network
 inside_seconds = {}  # by network: an allreduce of its gradients between two ranks of one host
 
 for size in RANKS:
-    recording = {"EASYDDL_TIMELINE": folder.name} if size == 2 else {}
+    recording = {"EASYDDL_TIMELINE": folder.name, **BUCKETS} if size == 2 else {}
     with ddl.Ranks(np=size, env={**ONE_THREAD, **recording}) as ranks:
         assert len(set(ranks.run(use_one_cpu))) == min(size, CORES)
         for network in NETWORKS:
@@ -392,7 +393,9 @@ plt.show()
 # Communication includes the time that a rank waits for the other one. easyddl collects gradients
 # in *buckets*, and exchanges a bucket as soon as all of its gradients are computed. The part that
 # does so for one `fit` is a *reducer*. Reducers are numbered, so the first one belongs to the
-# first network.
+# first network. The measurement above has set the size of a bucket, to show how it overlaps. By
+# default easyddl takes one bucket on TensorFlow where a rank has one core of the only host, because
+# [it is faster there](../performance.md#training).
 
 
 # %%
