@@ -394,7 +394,8 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
         if self._starts:
             undo = self._items.take_rest(state["epoch"], self._starts)
             if undo is None:
-                return self._steps_per_epoch
+                # The steps of this rank: one more would be the first of the next epoch.
+                return max(1, self.params["steps"])
             self._end_rest = undo
             fit_context.current(self.model).at_end.callback(undo)
         return self._whole_executions(steps) if is_same else 0

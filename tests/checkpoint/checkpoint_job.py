@@ -176,7 +176,7 @@ if __name__ == "__main__":
     where = pathlib.Path(where)
     if what == "resized":
         resized(where)
-        kinds = rest_of_epoch_job.KINDS + rest_of_epoch_job.ONE_LEFT
+        kinds = (*rest_of_epoch_job.KINDS, *rest_of_epoch_job.FEW)
         rest_of_epoch_job.train_all(where, 2 if SIZE == 4 else None, kinds)
     else:
         frequency = rest[0] if rest[0] == "epoch" else int(rest[0])
