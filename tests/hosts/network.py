@@ -194,6 +194,11 @@ class Network(SetUp):
         """The ids of the processes that run on a host."""
         return [int(pid) for pid in _run("ip", "netns", "pids", self._namespace(host)).split()]
 
+    def signal(self, host, number):
+        """Sends a signal to all processes of a host."""
+        for pid in self.processes(host):
+            os.kill(pid, number)
+
     def end_processes(self, host):
         """Kills all processes of a host, as if it had lost its power."""
         limit = time.monotonic() + 10
@@ -208,6 +213,10 @@ class Network(SetUp):
     def cut_off(self, host):
         """Takes down a host's connection to the network."""
         _run("ip", "-n", self._namespace(host), "link", "set", "eth0", "down")
+
+    def connect_again(self, host):
+        """Takes up the connection of a host that was cut off."""
+        _run("ip", "-n", self._namespace(host), "link", "set", "eth0", "up")
 
     def set_names(self, host, names):
         """Replaces the names that a host knows.

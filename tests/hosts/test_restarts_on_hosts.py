@@ -4,14 +4,12 @@ import os
 import pathlib
 import re
 import signal
-import subprocess
-import sys
 import time
 
-import mpi
 import network
 import pytest
 import ssh
+from restarted_run import Run
 
 REASON = ssh.missing()
 pytestmark = [pytest.mark.mpirun, pytest.mark.skipif(REASON is not None, reason=str(REASON))]
@@ -25,55 +23,10 @@ def three_hosts():
         yield net, servers
 
 
-class Run:
-    """A job whose ranks wait in the first start, so that a test can take a host from it.
-
-    Args:
-        hosts: Pair: `network.Network` and `ssh.Servers`.
-        *arguments: Further options of `easyddl run`, then those of the job.
-    """
-
-    def __init__(self, hosts, *options, job=("wait",)):
-        net, servers = hosts
-        line = ["--quiet", "--restarts", 2, "--host-timeout", 5]
-        line = [sys.executable, "-m", "easyddl", "run", *line, "-H", "h1:1,h2:1,h3:1", *options]
-        line = [*line, "--", sys.executable, JOB, *job]
-        self._process = subprocess.Popen(
-            net.on("h1", map(str, line)),
-            env=servers.environment({"PYTHONPATH": mpi.environment()["PYTHONPATH"]}),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        self.output = ""
-
-    def wait_for(self, pattern, count=1):
-        """Reads output until it has a number of matches."""
-        while len(re.findall(pattern, self.output, re.M)) < count:
-            line = self._process.stdout.readline()
-            assert line, self.output
-            self.output += line
-
-    def finish(self):
-        """Returns the exit status."""
-        try:
-            self.output += self._process.communicate(timeout=90)[0]
-        finally:
-            mpi.stop_session(self._process)
-        return self._process.returncode
-
-
-def signal_all(net, host, number):
-    for pid in net.processes(host):
-        os.kill(pid, number)
-
-
 @pytest.mark.gate
 @pytest.mark.parametrize("lose", ["end_processes", pytest.param("cut_off", marks=pytest.mark.full)])
 def test_a_job_goes_on_without_a_lost_host(lose, three_hosts):
-    job = Run(three_hosts)
+    job = Run(three_hosts, JOB, "wait")
     job.wait_for("waits in start 1$", 3)
     getattr(three_hosts[0], lose)("h2")
     assert job.finish() == 0, job.output
@@ -84,7 +37,7 @@ def test_a_job_goes_on_without_a_lost_host(lose, three_hosts):
 
 
 def test_too_few_hosts_are_a_status_for_schedulers(three_hosts):
-    job = Run(three_hosts, "--min-np", 3, "--wait", 1)
+    job = Run(three_hosts, JOB, "wait", options=("--min-np", 3, "--wait", 1))
     job.wait_for("waits in start 1$", 3)
     three_hosts[0].end_processes("h3")
     assert job.finish() == os.EX_TEMPFAIL, job.output
@@ -94,15 +47,15 @@ def test_too_few_hosts_are_a_status_for_schedulers(three_hosts):
 def test_a_frozen_host_that_goes_on_replaces_nothing(three_hosts, tmp_path):
     """Rank 0 of the first start is frozen while it writes a file."""
     net, path = three_hosts[0], tmp_path / "file"
-    job = Run(three_hosts, "-H", "h2:1,h3:1", job=("write", path))
+    job = Run(three_hosts, JOB, "write", path, hosts="h2:1,h3:1")
     job.wait_for("writes in start 1$")
-    signal_all(net, "h2", signal.SIGSTOP)
+    net.signal("h2", signal.SIGSTOP)
     net.cut_off("h2")  # the kernel of a frozen host does not answer either
     try:
         assert job.finish() == 0, job.output
         assert path.read_text() == "start 2"
     finally:
-        signal_all(net, "h2", signal.SIGCONT)
+        net.signal("h2", signal.SIGCONT)
     limit = time.monotonic() + 30
     while any(str(JOB).encode() in line for line in command_lines(net, "h2")):
         assert time.monotonic() < limit
