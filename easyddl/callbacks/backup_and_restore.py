@@ -394,7 +394,8 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
         if self._starts:
             undo = self._items.take_rest(state["epoch"], self._starts)
             if undo is None:
-                # The steps of this rank: one more would be the first of the next epoch.
+                # The steps of this rank: one more would be the first of the next epoch. A rank
+                # without any takes part in the exchange of the first batch, as the others do.
                 return max(1, self.params["steps"])
             self._end_rest = undo
             fit_context.current(self.model).at_end.callback(undo)

@@ -51,14 +51,12 @@ def analyze(spans):
         `OverlapAnalysis`. Its attributes `steps`, `step_time`, `communication`, `exposed` and
         `hidden` are a number of steps and times in nanoseconds.
     """
-    reduced, training, collectives, in_16_bits = {}, [], [], False
+    reduced, training, collectives = {}, [], []
     for span in spans:
         if span.name == "bucket":
             reduced.setdefault((span.values["reducer"], span.values["step"]), []).append(span)
         elif span.name == "step":
             training.append((span.begin, span.end))
-        elif span.name == "widen":
-            in_16_bits = True
         elif "communicator" in span.values:
             collectives.append(span)
     counted = {
@@ -80,7 +78,7 @@ def analyze(spans):
         exposed=length(exposed),
         hidden=communication - length(exposed),
         step_time=sum(lasting) / len(lasting) if lasting else None,
-        in_16_bits=in_16_bits,
+        in_16_bits=any(buckets[0].values["in_16_bits"] for buckets in reduced.values()),
         others=length(others),
     )
 

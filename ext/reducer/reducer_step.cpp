@@ -49,13 +49,15 @@ void ReducerStep::end_bucket(bool blocks_host) {
 
 std::function<void()> ReducerStep::trace(size_t bytes, int64_t submitted_at, int64_t begun) const {
   const auto count = [](auto value) { return static_cast<int64_t>(value); };
-  return [=, step = step_, bucket = next_, buckets = plan_.num_buckets(), reducer = reducer_] {
+  return [=, step = step_, bucket = next_, buckets = plan_.num_buckets(), reducer = reducer_,
+          is_rounded = plan_.wire.has_value()] {
     Trace::on()->add("bucket", submitted_at, Trace::now(),
                      {{"reducer", reducer},
                       {"step", count(step)},
                       {"bucket", count(bucket)},
                       {"buckets", count(buckets)},
                       {"bytes", count(bytes)},
+                      {"in_16_bits", is_rounded},
                       {"begun", begun}});
   };
 }

@@ -14,6 +14,7 @@ import numpy as np
 import easyddl as ddl
 
 ddl.init()
+from counting_model import counting_model, uses_of  # noqa: E402
 from interrupted_fits import Interrupt  # noqa: E402
 
 SAMPLES, EPOCHS, BATCH = 97, 3, 4
@@ -21,10 +22,6 @@ KINDS = ("shuffled", "permuted", "in order", "epoch", "batches", "derived")
 # After 2 steps of 4 ranks one item is left, so that one of 2 ranks has none. Or none is left, where
 # 2 ranks have different numbers of batches.
 FEW = {"one left": 33, "one batch left": 33, "none left": 25}
-
-
-def used(y_true, y_pred):
-    return -y_pred[:, 0]
 
 
 class InterruptAfter(Interrupt):
@@ -74,12 +71,7 @@ def data_of(kind, samples):
 def train(kind, folder, step):
     samples = FEW.get(kind, SAMPLES)
     keras.utils.set_random_seed(3)
-    model = keras.Sequential([keras.Input((samples,)), keras.layers.Dense(1, use_bias=False)])
-    model.layers[0].kernel.assign(np.zeros((samples, 1)))
-    # A loss that is a sum: a sample counts the same in a step of any number of samples.
-    loss = keras.losses.Loss(reduction="sum")
-    loss.call = used
-    model.compile(keras.optimizers.SGD(1.0), loss)
+    model = counting_model(samples)
     backup = ddl.BackupAndRestore(folder / kind, save_freq=1, rescale="none")
     interrupt = [] if step is None else [InterruptAfter(1, step)]
     callbacks = [ddl.DDLCallback(), backup, *interrupt, ddl.DDLGlobalVariablesCallback()]
@@ -87,7 +79,7 @@ def train(kind, folder, step):
         model.fit(**data_of(kind, samples), epochs=EPOCHS, verbose=0, callbacks=callbacks)
     except KeyError:  # of `Interrupt`
         assert step is not None
-    return np.round(model.get_weights()[0].ravel(), 3).tolist()
+    return uses_of(model)
 
 
 def train_all(folder, step, kinds=KINDS):

@@ -129,15 +129,16 @@ def test_it_goes_on_with_half_of_the_ranks(backend, tmp_path):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("starts", [((3, 2), (2, 1), (2, 1), (4,)), ((2, 1), (1,))], ids=len)
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
-def test_an_epoch_goes_on_with_several_numbers_of_ranks(backend, tmp_path):
+def test_an_epoch_goes_on_with_several_numbers_of_ranks(backend, starts, tmp_path):
     mpi.require(backend)
-    for ranks, *step in ((3, 2), (2, 1), (2, 1), (4, 1), (1,)):
+    for ranks, *step in starts:
         env = {"KERAS_BACKEND": backend}
         done = mpi.run(ranks, REST_JOB, tmp_path, *step, env=env, timeout=200)
         assert done.returncode == 0, done.stdout
-    # What the 3 ranks have used is used again where it is not known, and so on.
-    assert_each_sample_once(tmp_path / "uses-1.json", used=None)
+    # What the 3 ranks have used is used again where it is not known, and then what 2 ranks have.
+    assert_each_sample_once(tmp_path / f"uses-{ranks}.json", used=None)
 
 
 def assert_each_sample_once(path, used):

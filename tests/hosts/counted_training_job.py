@@ -12,6 +12,7 @@ import time
 
 import keras
 import numpy as np
+from counting_model import counting_model, uses_of
 
 import easyddl as ddl
 
@@ -21,10 +22,6 @@ SAMPLES, EPOCHS = 241, 3
 class Pause(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         time.sleep(0.1)
-
-
-def used(y_true, y_pred):
-    return -y_pred[:, 0]
 
 
 def main(folder):
@@ -38,18 +35,12 @@ def main(folder):
     x, y = ddl.split_data(
         np.eye(SAMPLES, dtype="float32"), np.zeros(SAMPLES, "float32"), remainder="keep"
     )
-    model = keras.Sequential([keras.Input((SAMPLES,)), keras.layers.Dense(1, use_bias=False)])
-    model.layers[0].kernel.assign(np.zeros((SAMPLES, 1)))
-    # A loss that is a sum: a sample counts the same in a step of any number of samples.
-    loss = keras.losses.Loss(reduction="sum")
-    loss.call = used
-    model.compile(keras.optimizers.SGD(1.0), loss)
+    model = counting_model(SAMPLES)
     backup = ddl.BackupAndRestore(folder / "backup", save_freq=3, rescale="none")
     callbacks = [ddl.DDLCallback(), backup, Pause(), ddl.DDLGlobalVariablesCallback()]
     model.fit(x, y, batch_size=3, epochs=EPOCHS, verbose=0, callbacks=callbacks)
     if ddl.is_root():
-        uses = np.round(model.get_weights()[0].ravel(), 3).tolist()
-        (folder / "uses.json").write_text(json.dumps(uses))
+        (folder / "uses.json").write_text(json.dumps(uses_of(model)))
 
 
 if __name__ == "__main__":

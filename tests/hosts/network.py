@@ -197,7 +197,8 @@ class Network(SetUp):
     def signal(self, host, number):
         """Sends a signal to all processes of a host."""
         for pid in self.processes(host):
-            os.kill(pid, number)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def end_processes(self, host):
         """Kills all processes of a host, as if it had lost its power."""
@@ -205,9 +206,7 @@ class Network(SetUp):
         while pids := self.processes(host):
             if time.monotonic() > limit:
                 raise RuntimeError(f"processes {pids} of {host} outlive SIGKILL")
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            self.signal(host, signal.SIGKILL)
             time.sleep(0.02)
 
     def cut_off(self, host):

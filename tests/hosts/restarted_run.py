@@ -37,20 +37,16 @@ class Run:
         self.output = ""
 
     def wait_for(self, pattern, count=1):
-        """Reads output until it has a number of matches. Returns them."""
-        while len(found := re.findall(pattern, self.output, re.M)) < count:
+        """Reads output until it has a number of matches."""
+        while len(re.findall(pattern, self.output, re.M)) < count:
             line = self._process.stdout.readline()
             assert line, self.output
             self.output += line
-        return found
 
-    def finish(self):
-        """Returns the exit status."""
+    def finish(self, limit=90):
+        """Returns the exit status, if the job ends within some seconds."""
         try:
-            self.output += self._process.communicate(timeout=LIMIT)[0]
+            self.output += self._process.communicate(timeout=limit)[0]
         finally:
             mpi.stop_session(self._process)
         return self._process.returncode
-
-
-LIMIT = 180  # seconds until a job must have ended by itself

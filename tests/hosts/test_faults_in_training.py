@@ -23,7 +23,7 @@ pytestmark = [
 ]
 
 JOB = pathlib.Path(__file__).with_name("counted_training_job.py")
-RANK = r"rank \d of \d on (h\d) in start {} is process (\d+)$"
+RANK = r"rank \d of \d on (h\d) in start 1 is process (\d+)$"
 
 
 @pytest.fixture
@@ -32,15 +32,14 @@ def three_hosts():
         yield net, servers
 
 
-def signal_ranks(job, host, number, start=1):
-    """Sends a signal to the ranks of a host."""
-    for where, pid in re.findall(RANK.format(start), job.output, re.M):
+def kill_ranks(job, host):
+    for where, pid in re.findall(RANK, job.output, re.M):
         if where == host:
-            os.kill(int(pid), number)
+            os.kill(int(pid), signal.SIGKILL)
 
 
 def kill_a_rank(net, job):
-    signal_ranks(job, random.choice(("h2", "h3")), signal.SIGKILL)
+    kill_ranks(job, random.choice(("h2", "h3")))
 
 
 def lose_a_host(net, job):
@@ -74,7 +73,7 @@ def lose_two_hosts(net, job):
 
 
 def lose_a_host_during_the_restart(net, job):
-    signal_ranks(job, "h3", signal.SIGKILL)
+    kill_ranks(job, "h3")
     job.wait_for("easyddl: restart 1 of")
     time.sleep(5 * random.random())
     net.end_processes("h2")
@@ -98,7 +97,7 @@ def started(hosts, folder, where):
     (folder / "backup").mkdir(exist_ok=True)
     job = Run(hosts, JOB, folder, hosts=where, env=mpi.ANY_BACKEND)
     ranks = sum(int(slots) for slots in re.findall(r":(\d)", where))
-    job.wait_for(RANK.format(1), ranks)
+    job.wait_for(RANK, ranks)
     limit = time.monotonic() + 120
     while not list((folder / "backup").glob("backup-*")):
         assert time.monotonic() < limit
@@ -116,7 +115,7 @@ def test_a_training_uses_each_sample_once_an_epoch(fault, layout, three_hosts, t
     job = started(three_hosts, tmp_path, layout)
     try:
         FAULTS[fault](net, job)
-        status = job.finish()
+        status = job.finish(limit=180)
     finally:
         for host in net.hosts:
             net.signal(host, signal.SIGCONT)
