@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import itertools
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,11 +137,17 @@ class Graph:
 
     def check_routes(self):
         """Raises a `ValueError` that names two hosts between which there is no route."""
-        for host in self.hosts[1:]:
-            try:
-                self.route(self.hosts[0], host)
-            except ValueError:
-                raise ValueError(f"No links lead from {self.hosts[0]} to {host}.") from None
+        parts = self.components(lambda *ends: not self._switches.issuperset(ends))
+        part_of = {node: number for number, part in enumerate(parts) for node in part}
+        near = {
+            host: {part_of[node] for node in self.neighbors[host] if node in self._switches}
+            for host in self.hosts
+        }
+        if set.intersection(*near.values()):
+            return
+        for a, b in itertools.combinations(self.hosts, 2):
+            if near[a].isdisjoint(near[b]) and b not in self.neighbors[a]:
+                raise ValueError(f"No links lead from {a} to {b}. Hosts forward nothing.")
 
     def components(self, is_cut):
         """Returns the sets of nodes that remain connected when some links are cut.

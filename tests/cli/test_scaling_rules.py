@@ -187,7 +187,7 @@ H1, H2 = shared(4, 8), shared(4, 8, host="h2")
         (
             measured(8, 2.0, exposed=0.5, lag=0.1, hosts=[H1, H2]),
             "40 % of a step is communication that no computation hides: use larger batches or a "
-            "faster network. `easyddl plan --topology FILE --explain --size 80000000` computes ",
+            "faster network. `easyddl plan --topology FILE --explain --size 80000000B` computes ",
         ),
         (
             measured(8, 2.0, exposed=0.5, lag=0.4),

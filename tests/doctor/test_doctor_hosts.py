@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import threading
 
 import pytest
 
@@ -198,6 +199,22 @@ def test_the_facts_of_this_host_have_the_right_form():
     found = network.look_up(["localhost", "no-such-host.invalid"])
     assert found["localhost"]["addresses"] == ["127.0.0.1"]
     assert found["no-such-host.invalid"]["error"]
+
+
+def test_names_are_looked_up_at_the_same_time(monkeypatch):
+    """A name server that does not answer takes many seconds for each name."""
+    waiting = threading.Barrier(8)
+
+    def getaddrinfo(name, *_):
+        waiting.wait(30)
+        raise OSError(f"no answer for {name}")
+
+    monkeypatch.setattr(network.socket, "getaddrinfo", getaddrinfo)
+    names = [f"h{number}" for number in range(8)]
+    found = network.look_up(names)
+    assert {name: each["error"] for name, each in found.items()} == {
+        name: f"no answer for {name}" for name in names
+    }
 
 
 def test_memory_is_measured():

@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 import mpi
+import network
 
-WIRE = str(pathlib.Path(__file__).with_name("slow_wire.py"))
 FAULTS = ("rate", "delay", "loss")
 
 
@@ -69,16 +69,14 @@ def _detour(net, fault, number, a, b, mbit):
     if fault == "rate":
         tc(switch, "qdisc", "add", "dev", begin, "root", "tbf", "rate", f"{mbit // 2}mbit",
            "burst", "256kb", "latency", "50ms")  # fmt: skip
-        last, wire = middle, None
+        last, wire = middle, contextlib.nullcontext()
     else:
         last = f"last{number}"
         ip(switch, "link", "add", last, "up", "type", "veth", "peer", "name", end)
         ip(switch, "link", "set", middle, "up")
         ip(switch, "link", "set", end, "up")
-        line = ["ip", "netns", "exec", switch, sys.executable, WIRE, middle, end, fault]
-        wire = subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
-        wire.stdout.readline()  # it is ready
-    try:
+        wire = network.slow_wire(switch, middle, end, fault)
+    with wire:
         ip(switch, "link", "set", last, "master", "rack-one", "up")
         ip(switch, "link", "set", last, "type", "bridge_slave", "learning", "off", "flood", "off")
         tc(switch, "qdisc", "add", "dev", port, "clsact")
@@ -86,10 +84,6 @@ def _detour(net, fault, number, a, b, mbit):
         tc(switch, "filter", "add", "dev", port, "ingress", "protocol", "ip", "u32", *to,
            "action", "mirred", "egress", "redirect", "dev", begin)  # fmt: skip
         yield
-    finally:
-        if wire is not None:
-            wire.kill()
-            wire.communicate()
 
 
 def close_ports(net, host):

@@ -21,6 +21,7 @@ import time
 import mpi
 
 _LISTEN = "0A"  # the state of a socket in /proc/net/tcp
+_WIRE = str(pathlib.Path(__file__).with_name("slow_wire.py"))
 
 
 def missing():
@@ -71,14 +72,15 @@ class Network(SetUp):
         uplink: Integer, or a list of one for each level of groups, the outermost first. The speed
             of the link between a group and the others, in each direction; `None` for as fast as the
             machine is.
+        delayed: Boolean. Whether what leaves a group takes 20 ms.
     """
 
-    def __init__(self, hosts, mbit=None, racks=None, uplink=None):
+    def __init__(self, hosts, mbit=None, racks=None, uplink=None, delayed=False):
         self._prefix = f"easyddl-{os.getpid()}-{next(_numbers)}"
         self.hosts = [f"h{i + 1}" for i in range(hosts)]
         self._racks = racks.split(",") if racks else ["one"] * hosts
         self._mbit = mbit if isinstance(mbit, list) else [mbit] * hosts
-        self._uplink = uplink
+        self._uplink, self._delayed = uplink, delayed
         super().__init__()
 
     def _set_up(self):
@@ -104,7 +106,7 @@ class Network(SetUp):
             _run("ip", "-n", namespace, "link", "set", bridge, "up")
         for group in groups:
             up, down, outer = _uplink_of(group), _downlink_of(group), group.rpartition("/")[0]
-            _run("ip", "-n", namespace, "link", "add", up, "type", "veth", "peer", "name", down)
+            self._join(namespace, up, down)
             _run("ip", "-n", namespace, "link", "set", up, "master", _switch_of(group), "up")
             _run("ip", "-n", namespace, "link", "set", down, "master",
                  _switch_of(outer or "core"), "up")  # fmt: skip
@@ -114,6 +116,21 @@ class Network(SetUp):
             if limit is not None:
                 self._limit(namespace, up, limit)
                 self._limit(namespace, down, limit)
+
+    def _join(self, namespace, up, down):
+        def add(device, other):
+            _run("ip", "-n", namespace, "link", "add", device, "type", "veth",
+                 "peer", "name", other)  # fmt: skip
+
+        if not self._delayed:
+            add(up, down)
+            return
+        ends = [f"{device}-end" for device in (up, down)]
+        for device, end in zip((up, down), ends, strict=True):
+            add(device, end)
+            _run("ip", "-n", namespace, "link", "set", end, "up")
+        self._cleanup.enter_context(slow_wire(namespace, *ends, "delay"))
+        self._cleanup.enter_context(slow_wire(namespace, *reversed(ends), "none"))
 
     def _groups(self):
         """The groups of hosts, such as `aisle` and `aisle/x`, the outer ones first."""
@@ -264,6 +281,18 @@ class Network(SetUp):
         """What makes MPI take the network for what it is, instead of looking through it."""
         over_tcp = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp", "UCX_TLS": "tcp,self"}
         return mpi.environment({**over_tcp, **(extra or {})})
+
+
+@contextlib.contextmanager
+def slow_wire(namespace, source, target, fault):
+    """Within a context, passes what reaches one device to another: see `slow_wire.py`."""
+    line = ["ip", "netns", "exec", namespace, sys.executable, _WIRE, source, target, fault]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as wire:
+        wire.stdout.readline()  # it is ready
+        try:
+            yield
+        finally:
+            wire.kill()
 
 
 def bytes_sent(namespace, device):

@@ -1,6 +1,6 @@
 """Passes packets from one network device to another, and delays or loses some.
 
-    slow_wire.py FROM TO delay | loss
+    slow_wire.py FROM TO delay | loss | none
 
 It stands in for the kernel's netem, which not every kernel has.
 """

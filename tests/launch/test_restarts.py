@@ -148,6 +148,7 @@ PEER = "RuntimeError: MPI_Waitall failed: Other MPI error, Connection reset by p
         ([rank(0, status=127, problem="no such file")], Cause.SCRIPT, 0),
         ([rank(0, status=1, problem="its end", is_agent_lost=True)], Cause.LOST, 0),
         ([rank(0, status=137)], Cause.LOST, 0),
+        ([rank(0, status=255)], Cause.SCRIPT, 0),  # sys.exit(-1)
         ([rank(0, lost="it does not answer")], Cause.LOST, 0),
         ([rank(0, status=143), rank(1, status=143, lines=[STOPPED])], Cause.SIGNAL, None),
         # It had an error before it was killed.

@@ -492,6 +492,17 @@ def test_signals_end_all_ranks(name):
     leftovers.assert_gone(pids_in(seen))
 
 
+def test_a_signal_while_the_ranks_are_told_to_run_ends_them():
+    script = (
+        "import os, signal, sys; from easyddl import cli; "
+        "from easyddl.launch.output import standard_input; "
+        "standard_input.is_open = lambda: os.kill(os.getpid(), signal.SIGTERM); "
+        "sys.exit(cli.main(['run', '-np', '2', 'sleep', '1000']))"
+    )
+    done = mpi.run_command([sys.executable, "-c", script], mpi.environment(), TIMEOUT)
+    assert done.returncode == 128 + signal.SIGTERM, done.stdout
+
+
 def test_other_signals_are_passed_on():
     """As a scheduler does that signals each process of a job, before it ends the job."""
     process = start("-np", 2, *job("handle_usr1"))

@@ -105,6 +105,12 @@ def test_a_network_in_parts(tmp_path):
         )
 
 
+def test_a_host_forwards_nothing(tmp_path):
+    text = 'hosts = "h[1-3]"\nlinks = [{between = "h1", and = "h[2-3]", rate = "1 Gbit/s"}]\n'
+    with pytest.raises(ValueError, match=r"No links lead from h2 to h3\. Hosts forward nothing"):
+        network(tmp_path, text)
+
+
 def test_a_file_that_is_not_toml(tmp_path):
     with pytest.raises(ValueError, match=r"not valid TOML: .*line 1"):
         network(tmp_path, "hosts = h1")

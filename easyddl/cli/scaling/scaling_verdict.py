@@ -127,7 +127,7 @@ def _on_communication(last):
     if len(last.hosts) > 1:
         advice = (
             "larger batches or a faster network. `easyddl plan --topology FILE --explain "
-            f"--size {last.gradient_bytes}` computes the time of this model's gradients on the "
+            f"--size {last.gradient_bytes}B` computes the time of this model's gradients on the "
             "network of FILE, by number of hosts"
         )
         if last.wire_dtype == "float32":

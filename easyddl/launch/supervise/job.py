@@ -279,6 +279,8 @@ class Job:
                 }
             )
         self._begun = True
+        if self._signal is not None:  # it came before, and nothing was told to the ranks
+            self._end(self._signal, self._request.grace)
         if self._hear is not None:
             self._hear("start")
         if has_input:

@@ -167,6 +167,7 @@ class Supervisor:
                 stdin=subprocess.PIPE if order["input"] else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
+                bufsize=0,  # the selector does not see what Python's buffer holds
                 close_fds=False,  # the launcher has opened descriptors for MPI
                 preexec_fn=lambda: _prepare(parent),
             )

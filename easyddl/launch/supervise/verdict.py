@@ -156,7 +156,7 @@ def _is_gone(rank):
         return rank.lost is not None
     if rank.problem or (rank.ordered and _ended_the_job(rank)):  # its own error came before
         return rank.is_agent_lost
-    return status_of(rank) > 128
+    return 128 < status_of(rank) < 128 + signal.NSIG  # -1 is 255: an exit status of the script
 
 
 def _with_same_error(rank, ranks):
