@@ -15,7 +15,7 @@ import secrets
 import shlex
 import sys
 
-from easyddl.cli import _numbers
+from easyddl.cli import _hosts, _numbers
 
 SUMMARY = "start a script on many ranks, on one or several hosts"
 
@@ -28,15 +28,10 @@ def add_arguments(parser):
         help="number of ranks (default: the number of slots of all hosts; on this host alone, the "
         "number of GPUs, or of physical cores without GPUs)",
     )  # fmt: skip
-    named = where.add_mutually_exclusive_group()
-    named.add_argument(
-        "-H", "--hosts", metavar="h1:4,h2:4",
-        help="hosts, and the slots of each; `h[1-16]:4` names 16 hosts",
-    )  # fmt: skip
-    named.add_argument(
-        "--hostfile",
-        metavar="FILE",
-        help="file with one host on each line: `h1:4` or `h1 slots=4`",
+    _hosts.add_arguments(
+        where,
+        "hosts, and the slots of each; `h[1-16]:4` names 16 hosts",
+        "file with one host on each line: `h1:4` or `h1 slots=4`",
     )
     grouped = where.add_mutually_exclusive_group()
     grouped.add_argument(
@@ -159,7 +154,6 @@ def run(options):
 
 
 def _request(options):
-    from easyddl.hosts import host_list, hostfile
     from easyddl.launch.start import allowed_cpus, environment
     from easyddl.launch.start.request import Request
     from easyddl.machine import addresses
@@ -171,11 +165,7 @@ def _request(options):
         raise ValueError("`--min-np`, `--wait` and `--restart-on-error` need `--restarts N`.")
     if options.restarts and options.calls is not None:
         raise ValueError("`--restarts` restarts scripts, not the ranks of `easyddl.Ranks`.")
-    listed, source = None, "-H"
-    if options.hosts is not None:
-        listed = host_list.parse(options.hosts)
-    elif options.hostfile is not None:
-        listed, source = hostfile.read(options.hostfile), f"--hostfile {options.hostfile}"
+    listed, source = _hosts.listed(options)
     cpus = None
     if options.cpus is not None:
         cpus = allowed_cpus.read(options.cpus)

@@ -4,7 +4,6 @@ The kernel's documentation describes the files: ABI/stable/sysfs-devices-system-
 ABI/stable/sysfs-devices-node.
 """
 
-import dataclasses
 import math
 import os
 import pathlib
@@ -18,81 +17,20 @@ _NODES = "sys/devices/system/node"
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
-@dataclasses.dataclass(frozen=True)
-class Cache:
-    """A cache.
+def cores(root="/"):
+    """Returns the CPUs of each physical core. CPUs are the kernel's logical CPUs.
 
-    Attributes:
-        level: Integer, from 1.
-        kind: String. `"Data"`, `"Instruction"` or `"Unified"`.
-        bytes: Integer. The size; 0 if it is unknown.
-        cpus: Frozen set of the CPUs that share the cache.
-    """
-
-    level: int
-    kind: str
-    bytes: int
-    cpus: frozenset
-
-
-@dataclasses.dataclass(frozen=True)
-class Hardware:
-    """The CPUs and caches of a host. CPUs are the kernel's logical CPUs.
-
-    Attributes:
-        cores: Tuple of frozen sets: the CPUs of each physical core.
-        packages: Tuple of frozen sets: the CPUs of each package (socket).
-        numa_nodes: Tuple of frozen sets: the CPUs of each NUMA node that has CPUs.
-        caches: Tuple of `Cache`, from the first level outwards.
-        model: String. The name of the processor; empty if it is unknown.
-    """
-
-    cores: tuple
-    packages: tuple
-    numa_nodes: tuple
-    caches: tuple
-    model: str
-
-    @property
-    def cpus(self):
-        """Frozen set of all CPUs that are online."""
-        return frozenset().union(*self.cores)
-
-
-@dataclasses.dataclass(frozen=True)
-class Gpu:
-    """An NVIDIA GPU.
-
-    Attributes:
-        index: Integer. The number of the device file, such as 0 for `/dev/nvidia0`.
-        model: String. The name of the GPU; empty if it is unknown.
-    """
-
-    index: int
-    model: str
-
-
-def read(root="/"):
-    """Reads the CPUs and caches of this host.
-
-    If the kernel does not report which CPUs share a core or a package, as in some sandboxes, each
-    CPU counts as a core, and all CPUs as one package.
+    If the kernel does not report which CPUs share a core, as in some sandboxes, each CPU counts as
+    a core.
 
     Args:
         root: String. The folder that holds `proc` and `sys`.
 
     Returns:
-        `Hardware`.
+        Tuple of frozen sets.
     """
-    folder = pathlib.Path(root, _CPUS)
-    cpus = cpu_list.parse(read_text(folder / "online")) or _numbered(folder, "cpu") or _allowed()
-    return Hardware(
-        cores=_groups(folder, cpus, "core_cpus_list", "thread_siblings_list", alone=True),
-        packages=_groups(folder, cpus, "package_cpus_list", "core_siblings_list", alone=False),
-        numa_nodes=_numa_nodes(root, cpus),
-        caches=_caches(folder, cpus),
-        model=_model(root),
-    )
+    folder, cpus = _online(root)
+    return _groups(folder, cpus, "core_cpus_list", "thread_siblings_list", alone=True)
 
 
 def facts(root="/"):
@@ -102,24 +40,24 @@ def facts(root="/"):
         root: String. The folder that holds `proc`, `sys` and `dev`.
 
     Returns:
-        Dict that JSON can represent.
+        Dict that JSON can represent: the `model` of the processor, which may be empty; the CPUs of
+        the `cores`, the `packages` (sockets), and the `numa_nodes` that have CPUs; the `caches`,
+        from the first level outwards; the models of the `gpus`; and the `quota` of CPUs. All
+        CPUs are one package if the kernel does not report packages. Unknown sizes are 0.
     """
-    found, quota = read(root), cgroup.cpu_quota(root)
+    folder, cpus = _online(root)
+    packages = _groups(folder, cpus, "package_cpus_list", "core_siblings_list", alone=False)
+    quota = cgroup.cpu_quota(root)
     return {
-        "model": found.model,
-        "cores": [cpu_list.render(core) for core in found.cores],
-        "packages": [cpu_list.render(package) for package in found.packages],
-        "numa_nodes": [cpu_list.render(node) for node in found.numa_nodes],
+        "model": _model(root),
+        "cores": [cpu_list.render(core) for core in cores(root)],
+        "packages": [cpu_list.render(package) for package in packages],
+        "numa_nodes": [cpu_list.render(node) for node in _numa_nodes(root, cpus)],
         "caches": [
-            {
-                "level": cache.level,
-                "kind": cache.kind,
-                "bytes": cache.bytes,
-                "cpus": cpu_list.render(cache.cpus),
-            }
-            for cache in found.caches
+            {"level": level, "kind": kind, "bytes": size, "cpus": cpu_list.render(shared)}
+            for level, kind, size, shared in _caches(folder, cpus)
         ],
-        "gpus": [gpu.model for gpu in gpus(root)],
+        "gpus": gpus(root),
         "quota": quota and quota.cpus,
     }
 
@@ -137,11 +75,11 @@ def usable_physical_cores(root="/", allowed=None):
     inside = cgroup.cpuset(root)
     if inside is not None and allowed & inside:
         allowed &= inside
-    cores = sum(1 for core in read(root).cores if core & allowed) or len(allowed)
+    count = sum(1 for core in cores(root) if core & allowed) or len(allowed)
     quota = cgroup.cpu_quota(root)
     if quota is not None:
-        cores = min(cores, math.floor(quota.cpus))
-    return max(1, cores)
+        count = min(count, math.floor(quota.cpus))
+    return max(1, count)
 
 
 def gpus(root="/"):
@@ -151,7 +89,7 @@ def gpus(root="/"):
         root: String. The folder that holds `proc` and `dev`.
 
     Returns:
-        List of `Gpu`, in the order of their device files.
+        List of the names of their models, empty if unknown, in the order of their device files.
     """
     indices = _numbered(pathlib.Path(root, "dev"), "nvidia")
     models = {}
@@ -159,7 +97,7 @@ def gpus(root="/"):
         facts = dict(re.findall(r"^([^:\n]+):[ \t]*(.*?)[ \t]*$", read_text(path), re.MULTILINE))
         if facts.get("Device Minor", "").isdigit():
             models[int(facts["Device Minor"])] = facts.get("Model", "")
-    return [Gpu(index, models.get(index, "")) for index in sorted(indices)]
+    return [models.get(index, "") for index in sorted(indices)]
 
 
 def gpu_count(root="/", visible=None):
@@ -182,6 +120,13 @@ def gpu_count(root="/", visible=None):
             break
         used += 1
     return used
+
+
+def _online(root):
+    """Returns the folder of all CPUs, and the frozen set of those that are online."""
+    folder = pathlib.Path(root, _CPUS)
+    cpus = cpu_list.parse(read_text(folder / "online")) or _numbered(folder, "cpu") or _allowed()
+    return folder, cpus
 
 
 def _groups(folder, cpus, name, older_name, alone):
@@ -218,6 +163,7 @@ def _numa_nodes(root, cpus):
 
 
 def _caches(folder, cpus):
+    """Returns the level, the kind, the bytes and the CPUs of each cache, by level."""
     caches = set()
     for cpu in cpus:
         for path in (folder / f"cpu{cpu}" / "cache").glob("index*"):
@@ -225,8 +171,8 @@ def _caches(folder, cpus):
             level = read_text(path / "level")
             if shared and level.isdigit():
                 kind = read_text(path / "type")
-                caches.add(Cache(int(level), kind, _bytes(read_text(path / "size")), shared))
-    return tuple(sorted(caches, key=lambda cache: (cache.level, cache.kind, min(cache.cpus))))
+                caches.add((int(level), kind, _bytes(read_text(path / "size")), shared))
+    return sorted(caches, key=lambda cache: (*cache[:2], min(cache[3])))
 
 
 def _bytes(text):

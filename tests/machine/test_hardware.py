@@ -44,25 +44,25 @@ def two_packages(siblings="core_cpus_list", together="package_cpus_list"):
     [("core_cpus_list", "package_cpus_list"), ("thread_siblings_list", "core_siblings_list")],
 )
 def test_two_packages_with_two_threads_a_core(tree, names):
-    found = hardware.read(tree(two_packages(*names)))
-    assert found.cpus == set(range(16))
-    assert found.cores == tuple(frozenset({core, core + 8}) for core in range(8))
-    packages = ({0, 1, 2, 3, 8, 9, 10, 11}, {4, 5, 6, 7, 12, 13, 14, 15})
-    assert found.packages == packages and found.numa_nodes == packages
-    assert found.model == "A Processor"
-    sizes = [(cache.level, cache.kind, cache.bytes) for cache in found.caches]
+    found = hardware.facts(tree(two_packages(*names)))
+    assert found["cores"] == [f"{core},{core + 8}" for core in range(8)]
+    packages = ["0-3,8-11", "4-7,12-15"]
+    assert found["packages"] == packages and found["numa_nodes"] == packages
+    assert found["model"] == "A Processor"
+    sizes = [(cache["level"], cache["kind"], cache["bytes"]) for cache in found["caches"]]
     assert sizes.count((1, "Data", 48 * 1024)) == 8
     assert sizes.count((2, "Unified", 2 * 2**20)) == 8
     assert sizes.count((3, "Unified", 36 * 2**20)) == 2
-    assert found.caches[-1].cpus == packages[1]
+    assert found["caches"][-1]["cpus"] == packages[1]
 
 
 def test_cpus_that_are_offline_do_not_count(tree):
     files = two_packages()
     files[f"{CPUS}/online"] = "0-3,8-9\n"
-    found = hardware.read(tree(files))
-    assert found.cores == ({0, 8}, {1, 9}, {2}, {3})
-    assert found.packages == found.numa_nodes == ({0, 1, 2, 3, 8, 9},)
+    root = tree(files)
+    assert hardware.cores(root) == ({0, 8}, {1, 9}, {2}, {3})
+    found = hardware.facts(root)
+    assert found["packages"] == found["numa_nodes"] == ["0-3,8-9"]
 
 
 @pytest.mark.parametrize(
@@ -107,23 +107,24 @@ def test_the_cpus_of_a_cgroup_limit_the_cores(tree):
 
 def test_a_sandbox_that_hides_the_cpus(tmp_path):
     allowed = os.sched_getaffinity(0)
-    found = hardware.read(tmp_path)
-    assert found.cpus == allowed
-    assert found.cores == tuple(frozenset({cpu}) for cpu in sorted(allowed))
-    assert found.packages == found.numa_nodes == (allowed,)
-    assert found.caches == () and found.model == ""
+    assert hardware.cores(tmp_path) == tuple(frozenset({cpu}) for cpu in sorted(allowed))
+    found = hardware.facts(tmp_path)
+    assert found["packages"] == found["numa_nodes"] == [cpu_list.render(allowed)]
+    assert found["caches"] == [] and found["model"] == ""
     assert hardware.usable_physical_cores(tmp_path) == len(allowed)
 
 
 def test_cpus_without_a_topology(tree):
-    found = hardware.read(tree({f"{CPUS}/online": "0-3\n"}))
-    assert found.cores == ({0}, {1}, {2}, {3}) and found.packages == ({0, 1, 2, 3},)
+    root = tree({f"{CPUS}/online": "0-3\n"})
+    assert hardware.cores(root) == ({0}, {1}, {2}, {3})
+    assert hardware.facts(root)["packages"] == ["0-3"]
 
 
 def test_this_host():
-    found = hardware.read()
-    assert os.sched_getaffinity(0) <= found.cpus
-    assert frozenset().union(*found.packages) == found.cpus
+    cpus = frozenset().union(*hardware.cores())
+    assert os.sched_getaffinity(0) <= cpus
+    packages = map(cpu_list.parse, hardware.facts()["packages"])
+    assert frozenset().union(*packages) == cpus
     assert 1 <= hardware.usable_physical_cores() <= len(os.sched_getaffinity(0))
 
 
@@ -139,15 +140,14 @@ def gpu_files():
 
 def test_gpus(tree):
     root = tree(gpu_files())
-    want = [hardware.Gpu(index, "NVIDIA H100 80GB HBM3") for index in range(4)]
-    assert hardware.gpus(root) == want
+    assert hardware.gpus(root) == ["NVIDIA H100 80GB HBM3"] * 4
 
 
 def test_a_container_with_one_gpu_of_several(tree):
     files = gpu_files()
     for index in (0, 1, 3):
         del files[f"dev/nvidia{index}"]
-    assert hardware.gpus(tree(files)) == [hardware.Gpu(2, "NVIDIA H100 80GB HBM3")]
+    assert hardware.gpus(tree(files)) == ["NVIDIA H100 80GB HBM3"]
 
 
 @pytest.mark.parametrize(

@@ -359,7 +359,10 @@ def _own_address(hosts):
                 probe.connect((name, 9))  # chooses the interface, and sends nothing
             except OSError:
                 continue
-            return probe.getsockname()[0]
+            address = probe.getsockname()[0]
+        # The full name of this host, which Debian gives a loopback address, is among the names.
+        if not address.startswith("127."):
+            return address
     return "127.0.0.1"
 
 

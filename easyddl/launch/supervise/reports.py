@@ -67,7 +67,7 @@ def facts():
         "pid": os.getpid(),
         "shared_memory": mpi_files.free_memory(),
         "cpus": sorted(os.sched_getaffinity(0)),
-        "cores": [sorted(core) for core in hardware.read().cores],
+        "cores": [sorted(core) for core in hardware.cores()],
         "gpus": hardware.gpu_count(),
     }
 
