@@ -28,8 +28,8 @@ from easyddl.runtime import console, world
 from easyddl.training.fit import fit_context, resumed_epoch
 from easyddl.training.fit.callback_order import FitEvents
 from easyddl.training.metrics import metric_starts, metrics
-from easyddl.training.state import layer_state, moving_statistics
-from easyddl.training.state.model_state import is_built, untracked_variables
+from easyddl.training.state import layer_state
+from easyddl.training.state.model_state import is_built, optimizers, untracked_variables
 
 _VARIABLES, _STATE = "variables.npz", "state.json"
 _UNREADABLE = (OSError, json.JSONDecodeError, zipfile.BadZipFile, KeyError)
@@ -152,8 +152,8 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
         self._end_rest = lambda: None
         self._restored = []  # the values of the variables after these steps
         self._steps_per_epoch = None  # the largest number of any rank, if all ranks know theirs
-        self._is_even = False  # whether all ranks have the same number of steps, as far as is known
         self._steps = 0  # steps of this rank in this epoch
+        self._common_steps = 0  # the steps of this epoch that all ranks are known to have taken
         self._steps_since_backup = 0
         self._has_trained = False
 
@@ -188,7 +188,6 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
         gathered = objects.allgather_object((self.params.get("steps"), found))
         steps, by_rank = zip(*gathered, strict=True)
         self._steps_per_epoch = None if None in steps else max(steps)
-        self._is_even = steps.count(self._steps_per_epoch) == world.size()
         self._items = mine if all(each == by_rank[0] for each in by_rank) else None
 
     def _tell(self, event):
@@ -197,6 +196,7 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._epoch, self._steps = epoch, 0
+        self._common_steps = 0 if self._resumed is None else self._skipped
         if self._resumed is not None and self._skipped == 0:
             # Restore them here, because DDLGlobalVariablesCallback sets new seeds before.
             self._restore_random_state()
@@ -214,21 +214,14 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
         if not self._has_trained:
             self._has_trained = True
             self._tell("first step")
-        fit = fit_context.current(self.model)
-        if not fit_context.all_ranks_have_batches(self.model) or self._ends_in_execution(fit):
+        if not fit_context.all_ranks_have_batches(self.model):
             return
-        self._steps_since_backup += self.model.steps_per_execution
+        # Ranks with more batches than others must not count those.
+        self._steps_since_backup += self._steps - self._common_steps
+        self._common_steps = self._steps
         if self.save_freq != "epoch" and self._steps_since_backup >= self.save_freq:
             self._save_here()
         self._preemption.after_step(self.model)
-
-    def _ends_in_execution(self, fit):
-        """Returns whether this rank's data ended in an execution that others may continue."""
-        several = self.model.steps_per_execution
-        is_even = self._is_even and not self._starts  # what is left of an epoch may be uneven
-        if several == 1 or is_even or fit is None or fit.join is None:
-            return False
-        return world.size() > 1 and fit.batches % several > 0
 
     def after_steps(self, fit: Any) -> None:
         self._end_rest()
@@ -254,12 +247,15 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
     def _save(self, epoch, batch):
         # This is the only collective of this callback during training.
         self._steps_since_backup = 0
-        moving_statistics.average_moving_statistics(self.model)
+        fit_context.average_state(self.model)
         # A resumed training begins with equal state on all ranks and without earlier weights of
         # batches, so this training continues so.
         layer_state.sync_from_root(self.model, self._root_of_layer_state())
         self._forget_weights()
         mine = saved_random_states.capture(self.model)
+        mine["batch_states"] = [
+            np.asarray(v.numpy()).tolist() for v in layer_state.batch_states(self.model)
+        ]
         if batch:
             mine["metrics"] = [np.asarray(v.numpy()).tolist() for v in _metrics_of(self.model)]
             mine["metric_starts"] = [
@@ -277,6 +273,7 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
             "data": self._items and (self._items.layout, self._items.items_per_step),
             "starts": self._starts_with(batch),
             "variables": self._layout(),
+            "optimizers": self._trained_weights(),
             "order": self._order() and self._order().seed,
             "ranks": ranks,
         }
@@ -320,7 +317,7 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
 
     def _load(self, path):
         state = json.loads((path / _STATE).read_text())
-        self._build_optimizer()
+        self._build_optimizers(state)
         if state["variables"] != self._layout():
             raise ValueError(
                 f"The backup {path} belongs to another model or optimizer: its variables have "
@@ -339,8 +336,26 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
         return [[list(v.shape), str(v.dtype)] for v in self._variables()]
 
     def _variables(self):
-        tracked = [*self.model.weights, *self.model.optimizer.variables]
-        return [*tracked, *untracked_variables(self.model)]
+        of_optimizers = [v for each in self._optimizers() for v in each.variables]
+        return [*self.model.weights, *of_optimizers, *untracked_variables(self.model)]
+
+    def _optimizers(self):
+        """Returns the optimizer of `compile`, and those in the attributes of the model."""
+        known = {id(each) for each in (self.model.optimizer, *vars(self.model).values())}
+        return [each for each in optimizers(self.model) if id(each) in known]
+
+    def _trained_weights(self):
+        """Returns the numbers of the weights that each optimizer is built for, to build it again.
+
+        The items are `None` for an optimizer that is not built, or also updates other variables.
+        """
+        numbers = {id(weight): number for number, weight in enumerate(self.model.weights)}
+        found = []
+        for each in self._optimizers():
+            own = keras_optimizer.trainable_variables_of(each) if each.built else [None]
+            theirs = [numbers.get(id(variable)) for variable in own]
+            found.append(None if None in theirs else theirs)
+        return found
 
     def _forget_weights(self):
         fit = fit_context.current(self.model)
@@ -352,18 +367,30 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
         fit = fit_context.current(self.model)
         return (fit and fit.step and fit.step.root_rank) or 0
 
-    def _build_optimizer(self):
+    def _build_optimizers(self, state):
+        """Builds the optimizers for the weights that they were built for in the backup's training.
+
+        A `train_step` of the script's own builds its optimizers only in the first step.
+        """
+        for each, numbers in zip(self._optimizers(), state.get("optimizers", ()), strict=False):
+            if not each.built and numbers is not None:
+                each.build([self.model.weights[number] for number in numbers])
         if not self.model.optimizer.built:
             self.model.optimizer.build(self.model.trainable_variables)
 
     def _restore_variables(self):
         """Broadcasts the variables that the root has loaded, rescaled to the number of ranks."""
-        self._build_optimizer()
+        self._build_optimizers(self._resumed)
         variables.broadcast_variables(self._variables())
         before, now = self._resumed["size"], world.size()
-        if before != now:
+        if before == now:
+            states = self._resumed["ranks"][world.rank()].get("batch_states", ())
+            for variable, state in zip(layer_state.batch_states(self.model), states, strict=False):
+                variable.assign(state)
+        else:
             factor = factor_of(self.rescale, now) / factor_of(self.rescale, before)
-            rescaling.rescale(self.model.optimizer, factor, self._growth_of_steps())
+            for each in self._optimizers():
+                rescaling.rescale(each, factor, self._growth_of_steps())
 
     def _growth_of_steps(self):
         """Returns the ratio of the steps of an epoch to those of the backup's epoch."""

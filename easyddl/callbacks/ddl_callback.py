@@ -151,6 +151,7 @@ class DDLCallback(FreshCopy, callback_order.First, keras.callbacks.Callback):
         self.check_replicas = check_replicas
         self._validation = contextlib.ExitStack()
         self._has_validated = False
+        self._checked = 0  # the step of this epoch after which the ranks were compared
         if self.check_replicas:
             self.async_safe = False
 
@@ -195,7 +196,7 @@ class DDLCallback(FreshCopy, callback_order.First, keras.callbacks.Callback):
             shared_fit.end(fit)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self._has_validated = False
+        self._has_validated, self._checked = False, 0
         fit = fit_context.current(self.model)
         if fit is not None:
             fit.begin_epoch(epoch)
@@ -205,7 +206,9 @@ class DDLCallback(FreshCopy, callback_order.First, keras.callbacks.Callback):
             return
         model = self.model  # this access makes Keras copy JAX's state into the variables
         fit = fit_context.current(model)
-        if fit.steps % self.check_replicas == 0 and fit_context.all_ranks_have_batches(model):
+        is_due = fit.steps - self._checked >= self.check_replicas
+        if is_due and fit_context.all_ranks_have_batches(model):
+            self._checked = fit.steps
             replicas.check(model, f"after step {fit.steps} of epoch {fit.epoch + 1} of fit()")
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:

@@ -10,10 +10,11 @@ from typing import Any, Literal
 import keras
 
 from easyddl.callbacks.fresh_copy import FreshCopy
-from easyddl.compat import keras_optimizer
+from easyddl.compat import keras_callback, keras_optimizer
 from easyddl.optimizers import momentum_correction
 from easyddl.optimizers.scale_lr import factor_of, ramp, require_unscaled
 from easyddl.runtime import notices, validators, world
+from easyddl.training.fit import fit_context
 
 _warmups: weakref.WeakSet[LearningRateWarmupCallback] = weakref.WeakSet()  # those in use
 
@@ -143,7 +144,10 @@ class LearningRateScheduleCallback(FreshCopy, keras.callbacks.Callback):
         return float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
 
     def _steps(self):
-        steps = self.steps_per_epoch or self.params.get("steps")
+        fit = fit_context.current(keras_callback.model_of(self))
+        # Ranks may have different numbers of batches, and must use the same rate.
+        of_all_ranks = fit and fit.steps_per_epoch
+        steps = self.steps_per_epoch or of_all_ranks or self.params.get("steps")
         if not steps:
             raise ValueError(
                 f"{type(self).__name__} needs the number of steps in an epoch, which Keras does "

@@ -12,7 +12,6 @@ from easyddl.collectives import objects
 from easyddl.compat import keras_callback
 from easyddl.runtime import validators, world
 from easyddl.training.fit import fit_context
-from easyddl.training.state import moving_statistics
 
 
 class ModelCheckpoint(FreshCopy, keras_callback.SavingCheckpoint):
@@ -101,13 +100,13 @@ class ModelCheckpoint(FreshCopy, keras_callback.SavingCheckpoint):
         atomic_files.remove_leftovers(self.filepath)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        if fit_context.all_ranks_have_batches(self.model):
+        if self.save_freq != "epoch" and fit_context.all_ranks_have_batches(self.model):
             super().on_train_batch_end(batch, logs)
 
     def save_model(self, epoch: int, batch: int | None, logs: dict[str, Any] | None) -> None:
         # Keras calls this after a batch or an epoch, and decides here whether to save. This is
         # the only collective of this callback during training.
-        moving_statistics.average_moving_statistics(self.model)
+        fit_context.average_state(self.model)
         self.best = objects.from_root(
             lambda: self._save_on_root(epoch, batch, logs), f"ModelCheckpoint in epoch {epoch + 1}"
         )

@@ -36,6 +36,16 @@ def model_replaced(callback, model):
     return patches.replaced(callback, "_model", model)
 
 
+def waits_for_steps(callback):
+    """Returns whether Keras waits for each training step because of a callback.
+
+    This is Keras's rule for backends on which it may start the next step before the callbacks run.
+    """
+    hooks = (callback.on_batch_end, callback.on_train_batch_end)
+    is_used = not all(getattr(hook, "_is_default", False) for hook in hooks)
+    return is_used and not getattr(callback, "async_safe", False)
+
+
 class SavingCheckpoint(keras.callbacks.ModelCheckpoint):
     """A `ModelCheckpoint` whose subclasses may override how the model is saved.
 

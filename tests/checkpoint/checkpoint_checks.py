@@ -11,11 +11,12 @@ import warnings
 
 import keras
 import numpy as np
-from fits import COMM, RANK, SIZE, fails, in_shared_folder
+from fits import COMM, RANK, SIZE, both, fails, in_shared_folder, said
 from interrupted_fits import (
     STEPS,
     Interrupt,
     assert_interrupted_alike,
+    assert_same_bits,
     assert_same_on_all,
     data,
     fit,
@@ -66,10 +67,11 @@ def check_a_step_of_ones_own_goes_on_in_the_middle_of_an_epoch(folder):
     import tensorflow as tf
 
     class Halves(keras.Model):
-        """A model that cannot take the batches as they come."""
+        """A model that cannot take the batches as they come, and has two optimizers."""
 
         def __init__(self):
             super().__init__()
+            self.of_bias = keras.optimizers.Adam(0.01)
             self.dense = keras.layers.Dense(1)
             self.compile("adam", "mse", metrics=["mae"])
             self((np.zeros((1, 3)), np.zeros((1, 3))))
@@ -83,11 +85,13 @@ def check_a_step_of_ones_own_goes_on_in_the_middle_of_an_epoch(folder):
             with tf.GradientTape() as tape:
                 y_pred = self((x[:, :3], x[:, 3:]))
                 loss = self.compute_loss(y=y, y_pred=y_pred)
-            gradients = tape.gradient(loss, self.trainable_variables)
-            self.optimizer.apply(gradients, self.trainable_variables)
+            kernel, bias = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply([kernel], [self.dense.kernel])
+            self.of_bias.apply([bias], [self.dense.bias])
             return self.compute_metrics(x, y, y_pred)
 
     assert_interrupted_alike(folder, Halves, (2, 4), [2, 3], save_freq=3)
+    assert_interrupted_alike(folder, Halves, (2, 1), [2, 3])
 
 
 class Remembers(keras.layers.Layer):
@@ -121,6 +125,42 @@ def check_state_of_layers_goes_on_in_the_middle_of_an_epoch(folder):
     assert_interrupted_alike(folder, make, (2, 4), [2, 3], save_freq=3)
     whole, _, again = ([np.array(each) for each in layer.sums] for layer in made)
     np.testing.assert_array_equal(again, whole)
+
+
+@in_shared_folder
+def check_ranks_with_different_numbers_of_batches_go_on(folder):
+    # Saved after 4 of the 5 batches that all ranks have, and after 3 in the next epoch.
+    steps = STEPS + (RANK == 0)
+    assert_interrupted_alike(folder, deep_model, (1, 4), [1, 2, 3], steps=steps, save_freq=4)
+
+
+@in_shared_folder
+def check_the_states_of_a_stateful_layer_are_those_of_each_rank(folder):
+    if keras.backend.backend() != "tensorflow":
+        return  # Keras's stateful layers do not train on PyTorch, and keep no states on JAX
+
+    def train(name, *callbacks):
+        keras.utils.set_random_seed(3)
+        layers = [keras.layers.GRU(3, stateful=True), keras.layers.Dense(1)]
+        model = keras.Sequential([keras.Input((2, 3), batch_size=4), *layers])
+        model.compile(sgd(), "mse")
+        x = np.random.default_rng(RANK).standard_normal((4 * STEPS, 2, 3)).astype("float32")
+        callbacks = [ddl.BackupAndRestore(folder / name, save_freq=3), *callbacks]
+        return model, lambda: model.fit(
+            x, x[:, 0, :1], batch_size=4, epochs=2, shuffle=False, verbose=0,
+            callbacks=both(*callbacks),
+        )  # fmt: skip
+
+    whole, begin = train("whole")
+    begin()
+    assert isinstance(fails(train("parts", Interrupt(1, 4))[1]), KeyError)
+    again, begin = train("parts")
+    assert "does not track" not in said(begin)
+    assert_same_bits(again, whole)
+    states = [[each.numpy() for each in model.layers[0].states] for model in (again, whole)]
+    np.testing.assert_array_equal(*states)
+    everyone = COMM.allgather(states[0][0].tolist())
+    assert SIZE == 1 or everyone[0] != everyone[1]
 
 
 @in_shared_folder

@@ -6,12 +6,13 @@ import warnings
 import keras
 import numpy as np
 import tensorflow as tf
-from fits import COMM, RANK, SIZE, assert_replicas_are_equal, both, fails
+from fits import COMM, RANK, SIZE, assert_replicas_are_equal, both, fails, in_shared_folder
 from mpi import run_checks
 from steps import BACKEND, KERAS, TAKES_SEVERAL_STEPS, fit_by_the_root, gradients_of, stateful
 from uneven_batches import N, batches_of, dataset, fit, new_model
 
 import easyddl as ddl
+from easyddl.compat import keras_optimizer
 from easyddl.training.fit import fit_context
 from easyddl.training.step import optimizer_hook
 
@@ -38,7 +39,7 @@ def assert_equal_to_one_process(model, alone, rtol=1e-5):
         np.testing.assert_allclose(weight, want, rtol=rtol, atol=1e-6)
     everyone = COMM.allgather([np.asarray(v.numpy()).tobytes() for v in model.optimizer.variables])
     assert all(theirs == everyone[0] for theirs in everyone)
-    taken = [int(each.optimizer.iterations.numpy()) for each in (model, alone)]
+    taken = [int(keras_optimizer.steps_of(each.optimizer).numpy()) for each in (model, alone)]
     assert taken[0] == taken[1], taken
 
 
@@ -128,7 +129,79 @@ def check_several_steps_at_once_of_a_model_that_is_not_built():
     assert_equal_to_one_process(*models)
 
 
+@in_shared_folder
+def check_a_collective_after_a_step_in_which_no_rank_tells_the_others_of_its_end(folder):
+    """It only accumulates gradients, or the shorter data end within an execution."""
+    lengths = [11] * (SIZE - 1) + [10]
+    everyones = itertools.chain(*batches_of(sum(lengths)))
+    parts = [list(itertools.islice(everyones, length)) for length in lengths]
+    accumulating = keras.optimizers.SGD(0.1, gradient_accumulation_steps=4)
+    several = {"steps_per_execution": 4} if TAKES_SEVERAL_STEPS else {}
+    for model in (new_model(accumulating), new_model(**several)):
+        backup = ddl.BackupAndRestore(folder / "backup", save_freq=1)
+        saving = ddl.ModelCheckpoint(folder / "x.weights.h5", save_weights_only=True, save_freq=1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Keras is surprised that data end
+            model.fit(
+                dataset(parts[RANK]), epochs=2, verbose=0,
+                callbacks=both(backup, saving, check_replicas=1),
+            )  # fmt: skip
+        assert_replicas_are_equal(model)
+
+
+def check_gradients_that_an_epoch_and_a_fit_leave_over():
+    """The next update applies those of all ranks."""
+    parts = batches_of(5 * SIZE)
+    model, alone = (
+        new_model(keras.optimizers.SGD(0.1, gradient_accumulation_steps=3)) for _ in range(2)
+    )
+    for _ in range(2):
+        fit(model, parts[RANK], epochs=2)
+        fit_alone(alone, parts, epochs=2)
+    assert_equal_to_one_process(model, alone)
+
+
+class Limit(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 2:
+            self.model.stop_training = True
+
+
+def check_a_callback_of_one_rank_stops_all_after_the_same_step():
+    model = new_model()
+    fit(model, batches_of(8 * SIZE)[RANK], *[Limit()] * (RANK == 0), uneven="error")
+    taken = COMM.allgather(int(model.optimizer.iterations.numpy()))
+    assert taken == [4] * SIZE, taken
+
+
+class Rates(keras.callbacks.Callback):
+    """Notes the learning rate of each step."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.found.append(float(self.model.optimizer.learning_rate.numpy()))
+
+
+def check_the_rate_within_an_epoch_is_the_same_on_all_ranks():
+    length = 4 + (RANK == 0)
+    rates, x = Rates(), np.ones((length * N, 5), "float32")
+    warmup = ddl.LearningRateWarmupCallback(0.1, warmup_epochs=2)
+    model = new_model(keras.optimizers.SGD(0.1))
+    model.fit(x, x[:, :1], batch_size=N, epochs=2, verbose=0, callbacks=both(warmup, rates))
+    rate = [0.1 * (1 + (SIZE - 1) * step / 10) for step in range(10)]
+    want = [*rate[:length], *rate[5 : 5 + length]]
+    np.testing.assert_allclose(rates.found, want, rtol=1e-5)
+
+
 def check_arrays_of_different_lengths():
+    for optimizer in (None, ddl.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.9))):
+        train_on_arrays_of_different_lengths(optimizer)
+
+
+def train_on_arrays_of_different_lengths(optimizer):
     sizes = [4 + 3 * rank for rank in range(SIZE)]
     random = np.random.default_rng(3)
     x = [random.standard_normal((n, 5)).astype("float32") for n in sizes]
@@ -136,7 +209,7 @@ def check_arrays_of_different_lengths():
         [(each[i : i + N], each[i : i + N].sum(1, keepdims=True)) for i in range(0, len(each), N)]
         for each in x
     ]
-    model, alone = new_model(), new_model()
+    model, alone = new_model(optimizer), new_model()
     model.fit(
         x[RANK], x[RANK].sum(1, keepdims=True), batch_size=N, epochs=2, shuffle=False, verbose=0,
         callbacks=both(),

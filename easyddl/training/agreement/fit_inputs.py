@@ -4,6 +4,7 @@ import keras
 
 from easyddl.collectives import differences
 from easyddl.collectives.differences import SAME_ON_ALL_RANKS, Subject
+from easyddl.compat import keras_callback
 from easyddl.data import dataset_files, global_random, kinds, lookup_tables, split_calls, summary
 from easyddl.runtime import console, notices, settled_errors, world
 from easyddl.training.agreement import configuration
@@ -78,7 +79,8 @@ def compare(fit, seed):
 
     Returns:
         Dict of lists of the ranks' values: `"seed"`; `"validation_freq"`, `None` for ranks without
-        validation data; and `"numbers may differ"`, see `global_random.may_differ`.
+        validation data; `"numbers may differ"`, see `global_random.may_differ`; and `"waits for
+        steps"`, see `keras_callback.waits_for_steps`.
 
     Raises:
         ValueError: On all ranks, if their data or configurations differ so that no broadcast makes
@@ -92,6 +94,7 @@ def compare(fit, seed):
             "seed": seed,
             "lost variables": fit.has_lost_variables,
             "numbers may differ": global_random.may_differ(fit.arguments.get("x")),
+            "waits for steps": any(map(keras_callback.waits_for_steps, fit.callbacks)),
             **_values_of(fit),
             **{("split", *key): call for key, call in calls.items()},
             **{("configuration", name): section for name, section in sections.items()},

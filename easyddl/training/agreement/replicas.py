@@ -131,6 +131,7 @@ def compare_after_fit(model, arrays_before, used_variables):
 def _untracked(model, used_variables):
     """Returns those variables that the model does not track and that must be equal, by name."""
     tracked = [*model.variables, *model.metrics_variables, *model_state.all_variables(model)]
+    tracked += layer_state.batch_states(model)  # of each rank's own batches
     known = {id(each) for v in tracked for each in (v, getattr(v, "value", None))}
     # Counters and the states of random generators are each rank's own.
     untracked = [

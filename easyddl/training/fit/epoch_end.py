@@ -5,7 +5,7 @@ from easyddl.collectives import objects
 from easyddl.runtime import console, settled_errors, world
 from easyddl.training.agreement import epoch_logs
 from easyddl.training.metrics import evaluation
-from easyddl.training.state import layer_state, model_state, moving_statistics
+from easyddl.training.state import layer_state, model_state
 
 _ADVICE = (
     'Give all ranks the same number of batches, or pass DDLCallback(uneven="join") to train on all '
@@ -37,7 +37,7 @@ def end_steps(fit, uneven):
     if state.uneven or accumulated is not None:
         mine = -state.missed if accumulated is None else accumulated
         _sync_unequal_ranks(model, objects.allgather_object(mine), uneven, fit.epoch)
-    moving_statistics.average_moving_statistics(model, weight=fit.batches)
+    fit.average_state()
     layer_state.sync_from_root(model, fit.step.root_rank or 0)
     model.stop_training = state.stop
 

@@ -19,7 +19,7 @@ from easyddl.runtime import notices, world
 from easyddl.steps import context
 from easyddl.training.agreement import fit_inputs
 from easyddl.training.fit import array_order, callback_order, epoch_data, step_ends, structures
-from easyddl.training.state import lost_variables, preserved_state
+from easyddl.training.state import lost_variables, model_state, preserved_state
 
 _TRAINED_ALONE = (
     "easyddl: warning: model.fit() took steps without reducing gradients: {ranks} trained "
@@ -47,6 +47,8 @@ class FitContext(context.Context):
         last: The `DDLGlobalVariablesCallback` among them; `None` if there is none.
         listeners: List of the `FitEvents` that the fit calls: first those callbacks among its own.
         epoch: Integer. The current epoch, from 0.
+        steps_per_epoch: Integer. The largest number of steps in an epoch that a rank knows of its
+            data before it trains; `None` if no rank knows it.
         root_callbacks: List of those that act on the root only, each with its plain attributes
             before the fit, as a dict.
         random_states: The `PerRankStates` of this fit, if each rank draws its own random numbers
@@ -73,6 +75,7 @@ class FitContext(context.Context):
         self.last = callback_order.last_of(self.callbacks)
         self.listeners = [c for c in self.callbacks if isinstance(c, callback_order.FitEvents)]
         self.epoch = 0
+        self.steps_per_epoch = None
         self.root_callbacks = []
         self.random_states = None
         self.arrays_before = {}
@@ -80,7 +83,7 @@ class FitContext(context.Context):
         self._equal_states = None  # the number of the latest epoch whose states were equal
         self.steps = 0
         self._batches_before_fit = None  # those that the meter counted
-        self._batches_before_epoch = 0
+        self._batches_before_epoch = self._batches_before_average = 0
         self.has_restored_metrics = False
         self.has_batches = False
         self._thread = threading.get_ident()
@@ -112,8 +115,17 @@ class FitContext(context.Context):
         frequencies = [each for each in found["validation_freq"] if each is not None]
         self._validation_freq = next(iter(frequencies), None)
         self.array_order = array_order.create_order(self, found["seed"])
+        if any(found["waits for steps"]):
+            self._wait_for_steps()
         if all(found["numbers may differ"]):
             self._share_random_numbers()
+
+    def _wait_for_steps(self):
+        """Makes Keras wait for each step on all ranks, as a callback of one makes it wait there.
+
+        Otherwise a rank that does not wait learns one step later that the epoch must end.
+        """
+        self.at_end.callback(patches.replace(self.first, "async_safe", False))
 
     def _share_random_numbers(self):
         if global_random.shared_states() is None:  # otherwise a fit around this one does
@@ -185,6 +197,15 @@ class FitContext(context.Context):
         end of the data, so that `steps` does not count this execution.
         """
         return self.meter.steps - self._batches_before_epoch
+
+    def average_state(self):
+        """Replaces the state that each rank collects from its own batches by the mean. Collective.
+
+        A rank's weight is its number of batches since the last average.
+        """
+        weight = self.meter.steps - self._batches_before_average
+        self._batches_before_average = self.meter.steps
+        model_state.average_own_state(self.model, weight)
 
     @property
     def has_steps(self):
@@ -273,7 +294,7 @@ class FitContext(context.Context):
         if self.array_order is not None:
             self.array_order.change(epoch=epoch)
         self.steps = 0
-        self._batches_before_epoch = self.meter.steps
+        self._batches_before_epoch = self._batches_before_average = self.meter.steps
         if self._batches_before_fit is None:
             self._batches_before_fit = self.meter.steps
             if world.size() > 1 and not self._exchanges_first_batch:
@@ -379,13 +400,27 @@ def current(model):
     return context.of(model, FitContext)
 
 
+def average_state(model):
+    """Averages what the ranks collect from their own batches, also without a `DDLCallback`."""
+    fit = current(model)
+    if fit is not None and fit.step is not None:
+        fit.average_state()
+    else:
+        model_state.average_own_state(model)
+
+
 def all_ranks_have_batches(model):
-    """Returns whether all ranks had a batch in the last step of a fit.
+    """Returns whether all ranks are known to have had a batch in the last step of a fit.
 
     A rank without batches does not run callbacks, so it does not call this function. But Keras on
     JAX gets empty logs, as if of a step, where a rank has no batch in the first epoch.
+
+    It is not known after a step that only accumulates gradients, which has no control word, nor
+    where this rank's data ended in an execution of several steps: other ranks may continue it.
     """
     fit = current(model)
     if fit is None or fit.join is None or world.size() == 1:
         return True
-    return fit.steps > 0 and not fit.join.state.uneven
+    if fit.steps == 0 or fit.batches % model.steps_per_execution or fit.join.state.uneven:
+        return False
+    return not model_state.has_unapplied_gradients(model)

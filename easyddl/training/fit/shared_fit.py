@@ -53,8 +53,10 @@ def begin_steps(fit, steps):
     fit.step_ends.begin_fit(fit.model)
     if world.size() == 1:
         return
+    by_rank = objects.allgather_object(steps)
     if fit.first.uneven == "error":
-        epoch_end.require_equal_steps(objects.allgather_object(steps))
+        epoch_end.require_equal_steps(by_rank)
+    fit.steps_per_epoch = max((each for each in by_rank if each is not None), default=None)
     fit.watch_steps()
     if fit.last is None:
         notices.tell(

@@ -6,7 +6,10 @@ from easyddl import backends
 from easyddl.collectives import arguments, objects, variables
 from easyddl.compat import keras_layer, keras_optimizer
 from easyddl.training.state.layer_state import batch_states
-from easyddl.training.state.moving_statistics import moving_statistics
+from easyddl.training.state.moving_statistics import (
+    average_moving_statistics,
+    moving_statistics,
+)
 from easyddl.training.step import compiled_step, optimizer_hook
 from easyddl.training.step.inner_optimizers import inner_optimizers
 
@@ -31,25 +34,49 @@ def accumulated_steps(model):
     Returns:
         Integer; `None` if no optimizer accumulates gradients.
     """
-    flat = [each for outer in optimizers(model) for each in (outer, *inner_optimizers(outer))]
-    accumulating = [each for each in flat if keras_optimizer.accumulators_of(each)]
-    counts = [int(keras_optimizer.steps_of(each).numpy()) for each in accumulating]
+    counts = [int(keras_optimizer.steps_of(each).numpy()) for each in _accumulating(model)]
     return max(counts) if counts else None
+
+
+def has_unapplied_gradients(model):
+    """Returns whether an optimizer of a model has gradients that it will apply in a later step."""
+    return any(
+        int(keras_optimizer.steps_of(each).numpy()) % each.gradient_accumulation_steps
+        for each in _accumulating(model)
+    )
+
+
+def _accumulating(model):
+    flat = [each for outer in optimizers(model) for each in (outer, *inner_optimizers(outer))]
+    return [each for each in flat if keras_optimizer.accumulators_of(each)]
 
 
 def sync_from_rank(model, root_rank):
     """Broadcasts the variables of a rank that has run all steps. Collective.
 
-    The moving statistics of each rank are left unchanged, because they come from its own batches.
-    Accumulated gradients become the mean of the ranks' accumulated gradients, so that none is lost.
+    What `average_own_state` averages is left unchanged.
 
     Args:
         model: A built Keras model in training.
         root_rank: Integer. The rank whose variables all ranks receive.
     """
     variables.broadcast_variables(shared_variables(model), root_rank)
-    accumulated = [a for each in optimizers(model) for a in _accumulators(each)]
-    variables.average_variables(accumulated, "accumulated gradients")
+
+
+def average_own_state(model, weight=1.0):
+    """Averages what each rank collects from its own batches over the ranks. Collective.
+
+    These are the moving statistics, and the gradients that an optimizer has accumulated and not
+    yet applied: the mean keeps those of all ranks, where a broadcast or a file keeps one rank's.
+
+    Args:
+        model: A built Keras model in training.
+        weight: Float. The weight of this rank's moving statistics: see `average_moving_statistics`.
+    """
+    average_moving_statistics(model, weight)
+    if has_unapplied_gradients(model):
+        accumulated = [a for each in optimizers(model) for a in _accumulators(each)]
+        variables.average_variables(accumulated, "accumulated gradients")
 
 
 def shared_variables(model):

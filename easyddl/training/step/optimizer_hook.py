@@ -28,8 +28,9 @@ def create_reducer(optimizer, options, batch_weight=None, at_first_update=None):
     Args:
         optimizer: A Keras optimizer.
         options: `ReductionOptions`.
-        batch_weight: The `BatchWeight` of the trained model. With `None`, all ranks that have a
-            batch have the same weight.
+        batch_weight: The `BatchWeight` of the trained model. With `None`, it is that of the fit in
+            whose step the optimizer is used. In a loop of the script, all ranks that have a batch
+            have the same weight.
         at_first_update: Function of a list of variables, or `None`: see `GradientReducer`. The list
             contains the optimizer's variables, too.
     """
@@ -187,12 +188,21 @@ def has_own_apply(optimizer):
 
 
 def _weight_of(batch_weight, by_update):
-    if batch_weight is None:
-        return None
-    if not by_update:
-        return batch_weight.current
-    # An update uses several batches. The weights of the earlier ones are no longer known.
-    return lambda: UNWEIGHTED if batch_weight.is_unweighted else None
+    def weight():
+        found = batch_weight or _batch_weight_of_step()
+        if found is None:
+            return None
+        if not by_update:
+            return found.current()
+        # An update uses several batches. The weights of the earlier ones are no longer known.
+        return UNWEIGHTED if found.is_unweighted else None
+
+    return weight
+
+
+def _batch_weight_of_step():
+    step = context.step()
+    return step.weight if step is not None and step.join.is_in_step else None
 
 
 def is_hooked(optimizer):
