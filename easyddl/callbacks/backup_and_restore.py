@@ -83,6 +83,7 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
             rank 0 sees.
         save_freq: `"epoch"`, or an integer: the number of a rank's batches after which to save.
             Steps in which some ranks have no batch are not counted, and nothing is saved in them.
+            Nor is it saved after a step that only accumulates gradients: the next update saves.
             Defaults to `"epoch"`.
         double_checkpoint: Boolean. Whether to keep the previous backup too, and to use it if the
             last one cannot be read. Defaults to `False`.

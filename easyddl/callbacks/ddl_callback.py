@@ -62,9 +62,10 @@ class DDLCallback(FreshCopy, callback_order.First, keras.callbacks.Callback):
             their weights and optimizer variables. A difference raises an error that names the
             variable and the ranks. A comparison takes some milliseconds for each million
             parameters. From the first step of an epoch in which a rank has no batch, comparisons
-            are skipped until the next epoch. With `None`, the default, the ranks compare once, at
-            the end of `fit`, and rank 0 prints a warning. Before an evaluation a difference always
-            raises an error. `False` disables the comparisons.
+            are skipped until the next epoch. After a step that only accumulates gradients, the
+            comparison waits for the next update. With `None`, the default, the ranks compare once,
+            at the end of `fit`, and rank 0 prints a warning. Before an evaluation a difference
+            always raises an error. `False` disables the comparisons.
         scalar_losses: `"mean"` or `"sum"`. The kind of losses that are a single number: losses
             that your own layer adds with `add_loss`, losses that a loss function has already
             reduced, and those of your model's own `compute_loss`. Means are averaged over the

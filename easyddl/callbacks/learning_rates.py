@@ -114,7 +114,7 @@ class LearningRateScheduleCallback(FreshCopy, keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if not self.staircase:
-            self._set_at(self._epoch + batch / self._steps())
+            self._set_at(self._epoch + self._part_of_epoch(batch))
         elif batch == 0:
             # Once more, because a warmup before this callback sets its last rate at this step.
             self._set_at(self._epoch)
@@ -143,18 +143,18 @@ class LearningRateScheduleCallback(FreshCopy, keras.callbacks.Callback):
     def _rate(self):
         return float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
 
-    def _steps(self):
+    def _part_of_epoch(self, batch):
+        """Returns the part of the epoch before a batch, which is the same on all ranks."""
         fit = fit_context.current(keras_callback.model_of(self))
-        # Ranks may have different numbers of batches, and must use the same rate.
-        of_all_ranks = fit and fit.steps_per_epoch
-        steps = self.steps_per_epoch or of_all_ranks or self.params.get("steps")
+        before, of_ranks = (fit.part_before, fit.steps_per_epoch) if fit else (0.0, None)
+        steps = self.steps_per_epoch or of_ranks or self.params.get("steps")
         if not steps:
             raise ValueError(
                 f"{type(self).__name__} needs the number of steps in an epoch, which Keras does "
                 "not know for these data. Pass `steps_per_epoch` to it. Received: steps_per_epoch="
                 f"{self.steps_per_epoch!r}"
             )
-        return steps
+        return before + batch / steps
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):

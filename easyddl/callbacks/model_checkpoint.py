@@ -43,7 +43,8 @@ class ModelCheckpoint(FreshCopy, keras_callback.SavingCheckpoint):
             Defaults to `False`.
         mode: `"auto"`, `"min"` or `"max"`. Whether lower or higher values are better. Defaults to
             `"auto"`.
-        save_freq: `"epoch"`, or an integer: the number of a rank's batches after which to save.
+        save_freq: `"epoch"`, or an integer: the number of a rank's batches after which to save, at
+            the next step in which all ranks are known to have a batch: see `BackupAndRestore`.
             Defaults to `"epoch"`.
         initial_value_threshold: Float. The value that the first saved model must improve on.
             Defaults to `None`.

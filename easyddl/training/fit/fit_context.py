@@ -49,6 +49,8 @@ class FitContext(context.Context):
         epoch: Integer. The current epoch, from 0.
         steps_per_epoch: Integer. The largest number of steps in an epoch that a rank knows of its
             data before it trains; `None` if no rank knows it.
+        part_before: Float. The part of this epoch that starts with other numbers of ranks have
+            taken, if this fit takes the rest: see `EpochItems.take_rest`.
         root_callbacks: List of those that act on the root only, each with its plain attributes
             before the fit, as a dict.
         random_states: The `PerRankStates` of this fit, if each rank draws its own random numbers
@@ -76,6 +78,7 @@ class FitContext(context.Context):
         self.listeners = [c for c in self.callbacks if isinstance(c, callback_order.FitEvents)]
         self.epoch = 0
         self.steps_per_epoch = None
+        self.part_before = 0.0
         self.root_callbacks = []
         self.random_states = None
         self.arrays_before = {}

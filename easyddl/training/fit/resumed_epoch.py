@@ -59,10 +59,13 @@ class EpochItems:
             has an item left.
         """
         used = self._used(starts)
-        if used[: self._shard.kept(self._items)].all():
+        kept = used[: self._shard.kept(self._items)]
+        if kept.all():
             return None
         iterator = self._fit.data.iterator
         with contextlib.ExitStack() as undo:
+            self._fit.part_before = float(kept.mean())
+            undo.callback(setattr, self._fit, "part_before", 0.0)
             if self._sharded is None:
                 shard = self._shard
                 mine = self._in_order(shard.rank, shard.size)
