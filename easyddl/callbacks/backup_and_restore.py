@@ -215,13 +215,12 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
         if not self._has_trained:
             self._has_trained = True
             self._tell("first step")
-        if not fit_context.all_ranks_have_batches(self.model):
-            return
-        # Ranks with more batches than others must not count those.
-        self._steps_since_backup += self._steps - self._common_steps
-        self._common_steps = self._steps
-        if self.save_freq != "epoch" and self._steps_since_backup >= self.save_freq:
-            self._save_here()
+        if self.save_freq != "epoch" and fit_context.all_ranks_have_batches(self.model):
+            # Ranks with more batches than others must not count those.
+            self._steps_since_backup += self._steps - self._common_steps
+            self._common_steps = self._steps
+            if self._steps_since_backup >= self.save_freq:
+                self._save_here()
         self._preemption.after_step(self.model)
 
     def after_steps(self, fit: Any) -> None:
@@ -337,7 +336,9 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
         return [[list(v.shape), str(v.dtype)] for v in self._variables()]
 
     def _variables(self):
-        of_optimizers = [v for each in self._optimizers() for v in each.variables]
+        pairs = zip(self._optimizers(), self._trained_weights(), strict=True)
+        saved = [each for each, numbers in pairs if numbers or each is self.model.optimizer]
+        of_optimizers = [v for each in saved for v in each.variables]
         return [*self.model.weights, *of_optimizers, *untracked_variables(self.model)]
 
     def _optimizers(self):
@@ -376,7 +377,7 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
         for each, numbers in zip(self._optimizers(), state.get("optimizers", ()), strict=False):
             if not each.built and numbers is not None:
                 each.build([self.model.weights[number] for number in numbers])
-        if not self.model.optimizer.built:
+        if "optimizers" not in state and not self.model.optimizer.built:
             self.model.optimizer.build(self.model.trainable_variables)
 
     def _restore_variables(self):
@@ -391,7 +392,8 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
         else:
             factor = factor_of(self.rescale, now) / factor_of(self.rescale, before)
             for each in self._optimizers():
-                rescaling.rescale(each, factor, self._growth_of_steps())
+                if each.built:
+                    rescaling.rescale(each, factor, self._growth_of_steps())
 
     def _growth_of_steps(self):
         """Returns the ratio of the steps of an epoch to those of the backup's epoch."""

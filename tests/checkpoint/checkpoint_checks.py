@@ -67,10 +67,11 @@ def check_a_step_of_ones_own_goes_on_in_the_middle_of_an_epoch(folder):
     import tensorflow as tf
 
     class Halves(keras.Model):
-        """A model that cannot take the batches as they come, and has two optimizers."""
+        """A model that cannot take the batches as they come, and has two optimizers or three."""
 
-        def __init__(self):
+        def __init__(self, uses_compiled):
             super().__init__()
+            self.uses_compiled, self.of_kernel = uses_compiled, keras.optimizers.Adam(0.01)
             self.of_bias = keras.optimizers.Adam(0.01)
             self.dense = keras.layers.Dense(1)
             self.compile("adam", "mse", metrics=["mae"])
@@ -86,12 +87,14 @@ def check_a_step_of_ones_own_goes_on_in_the_middle_of_an_epoch(folder):
                 y_pred = self((x[:, :3], x[:, 3:]))
                 loss = self.compute_loss(y=y, y_pred=y_pred)
             kernel, bias = tape.gradient(loss, self.trainable_variables)
-            self.optimizer.apply([kernel], [self.dense.kernel])
+            of_kernel = self.optimizer if self.uses_compiled else self.of_kernel
+            of_kernel.apply([kernel], [self.dense.kernel])
             self.of_bias.apply([bias], [self.dense.bias])
             return self.compute_metrics(x, y, y_pred)
 
-    assert_interrupted_alike(folder, Halves, (2, 4), [2, 3], save_freq=3)
-    assert_interrupted_alike(folder, Halves, (2, 1), [2, 3])
+    make = functools.partial(Halves, uses_compiled=True)
+    assert_interrupted_alike(folder, make, (2, 4), [2, 3], save_freq=3)
+    assert_interrupted_alike(folder, functools.partial(Halves, uses_compiled=False), (2, 1), [2, 3])
 
 
 class Remembers(keras.layers.Layer):

@@ -147,6 +147,8 @@ def check_a_collective_after_a_step_in_which_no_rank_tells_the_others_of_its_end
                 callbacks=both(backup, saving, check_replicas=1),
             )  # fmt: skip
         assert_replicas_are_equal(model)
+        state = [np.asarray(each.numpy()).tobytes() for each in model.optimizer.variables]
+        assert COMM.allgather(state) == [state] * SIZE  # accumulated gradients, too
 
 
 def check_gradients_that_an_epoch_and_a_fit_leave_over():

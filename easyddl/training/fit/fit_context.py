@@ -78,6 +78,7 @@ class FitContext(context.Context):
         self.listeners = [c for c in self.callbacks if isinstance(c, callback_order.FitEvents)]
         self.epoch = 0
         self.steps_per_epoch = None
+        self._is_even = False  # whether all ranks know that they have the same number of steps
         self.part_before = 0.0
         self.root_callbacks = []
         self.random_states = None
@@ -167,6 +168,21 @@ class FitContext(context.Context):
         """Tells the listeners that Keras's `fit` has returned."""
         for each in self.listeners:
             each.after_fit(self)
+
+    def set_steps(self, by_rank):
+        """Sets what the ranks know of their numbers of steps in an epoch.
+
+        Args:
+            by_rank: List of integers; `None` where a rank does not know it.
+        """
+        self.steps_per_epoch = max((each for each in by_rank if each is not None), default=None)
+        self._is_even = None not in by_rank and len(set(by_rank)) == 1
+
+    def is_in_execution(self):
+        """Returns whether this rank's data ended in an execution that others may continue."""
+        several = self.model.steps_per_execution
+        is_even = self._is_even and not self.part_before  # the rest of an epoch may be uneven
+        return several > 1 and not is_even and self.batches % several > 0
 
     def end_steps(self):
         """Tells the listeners that the last step of an epoch has ended."""
@@ -424,6 +440,6 @@ def all_ranks_have_batches(model):
     fit = current(model)
     if fit is None or fit.join is None or world.size() == 1:
         return True
-    if fit.steps == 0 or fit.batches % model.steps_per_execution or fit.join.state.uneven:
+    if fit.steps == 0 or fit.join.state.uneven or fit.is_in_execution():
         return False
-    return not model_state.has_unapplied_gradients(model)
+    return fit.step.reduced_in_last_step()

@@ -56,7 +56,7 @@ def begin_steps(fit, steps):
     by_rank = objects.allgather_object(steps)
     if fit.first.uneven == "error":
         epoch_end.require_equal_steps(by_rank)
-    fit.steps_per_epoch = max((each for each in by_rank if each is not None), default=None)
+    fit.set_steps(by_rank)
     fit.watch_steps()
     if fit.last is None:
         notices.tell(

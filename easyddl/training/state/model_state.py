@@ -34,21 +34,10 @@ def accumulated_steps(model):
     Returns:
         Integer; `None` if no optimizer accumulates gradients.
     """
-    counts = [int(keras_optimizer.steps_of(each).numpy()) for each in _accumulating(model)]
-    return max(counts) if counts else None
-
-
-def has_unapplied_gradients(model):
-    """Returns whether an optimizer of a model has gradients that it will apply in a later step."""
-    return any(
-        int(keras_optimizer.steps_of(each).numpy()) % each.gradient_accumulation_steps
-        for each in _accumulating(model)
-    )
-
-
-def _accumulating(model):
     flat = [each for outer in optimizers(model) for each in (outer, *inner_optimizers(outer))]
-    return [each for each in flat if keras_optimizer.accumulators_of(each)]
+    accumulating = [each for each in flat if keras_optimizer.accumulators_of(each)]
+    counts = [int(keras_optimizer.steps_of(each).numpy()) for each in accumulating]
+    return max(counts) if counts else None
 
 
 def sync_from_rank(model, root_rank):
@@ -74,9 +63,8 @@ def average_own_state(model, weight=1.0):
         weight: Float. The weight of this rank's moving statistics: see `average_moving_statistics`.
     """
     average_moving_statistics(model, weight)
-    if has_unapplied_gradients(model):
-        accumulated = [a for each in optimizers(model) for a in _accumulators(each)]
-        variables.average_variables(accumulated, "accumulated gradients")
+    accumulated = [a for each in optimizers(model) for a in _accumulators(each)]
+    variables.average_variables(accumulated, "accumulated gradients")
 
 
 def shared_variables(model):
@@ -145,7 +133,7 @@ def _accumulators(optimizer):
 
     Those that contain averaged gradients already are left out.
     """
-    if optimizer_hook.has_own_apply(optimizer):
+    if not optimizer_hook.reduces_by_update(optimizer):
         return []
     all_optimizers = (optimizer, *inner_optimizers(optimizer))
     found = [each for one in all_optimizers for each in keras_optimizer.accumulators_of(one)]

@@ -3,11 +3,12 @@
 import contextlib
 import dataclasses
 
+import keras
 import numpy as np
 
 from easyddl import backends
 from easyddl.collectives import arrays, variables
-from easyddl.compat import keras_trainer, patches
+from easyddl.compat import keras_optimizer, keras_trainer, patches
 from easyddl.reducer.reduction_options import ReductionOptions
 from easyddl.runtime import world
 from easyddl.steps import context
@@ -112,8 +113,25 @@ class CompiledStep:
 
         All ranks call it together, after a step whose results are computed.
         """
-        for _, reducer in self._reducers.values():
-            reducer.forget_weights()
+        for optimizer, reducer in self._reducers.values():
+            # A `DistributedOptimizer` keeps the reducer that it had before the fit.
+            optimizer_hook.reducer_of(optimizer, reducer).forget_weights()
+
+    def reduced_in_last_step(self):
+        """Returns whether gradients are known to be averaged in the last step, which is done.
+
+        An optimizer that accumulates gradients averages them only in a step that updates.
+        """
+        accumulating = [each for each in self.optimizers if optimizer_hook.reduces_by_update(each)]
+        counts = [
+            (int(keras_optimizer.steps_of(each).numpy()), each.gradient_accumulation_steps)
+            for each in accumulating
+        ]
+        return (
+            not counts
+            or any(count > 0 and count % window == 0 for count, window in counts)
+            or any(_is_used(each) for each in self.optimizers if each not in accumulating)
+        )
 
     def save_train_function(self):
         """Stores the train function for later fits.
@@ -156,6 +174,10 @@ class CompiledStep:
         for _, reducer in self._reducers.values():
             reducer.close()
         self._reducers.clear()
+
+
+def _is_used(optimizer):
+    return int(keras.ops.convert_to_numpy(optimizer.iterations)) > 0
 
 
 def current():

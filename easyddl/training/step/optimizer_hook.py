@@ -34,7 +34,7 @@ def create_reducer(optimizer, options, batch_weight=None, at_first_update=None):
         at_first_update: Function of a list of variables, or `None`: see `GradientReducer`. The list
             contains the optimizer's variables, too.
     """
-    by_update = _reduces_by_update(optimizer)
+    by_update = reduces_by_update(optimizer)
     if getattr(optimizer, "gradient_accumulation_steps", None):
         # Keras accumulates dense gradients.
         options = dataclasses.replace(options, sparse_as_dense=True)
@@ -68,8 +68,8 @@ def hook(optimizer, reducer):
     """
     move_outwards(optimizer)
     if is_hooked(optimizer):
-        return _interrupt_submission(getattr(optimizer, _HOOK))
-    by_update = _reduces_by_update(optimizer)
+        return _interrupt_submission(reducer_of(optimizer))
+    by_update = reduces_by_update(optimizer)
     replacements_for = _update_replacements if by_update else _apply_replacements
     replacements = replacements_for(optimizer, reducer)
     uncompiled = backends.require().uncompiled
@@ -171,7 +171,7 @@ def _ending_reductions(reducer, function):
     return settled_errors.giving_up(function, give_up)
 
 
-def _reduces_by_update(optimizer):
+def reduces_by_update(optimizer):
     """Returns whether one reduction is enough for all steps whose gradients are accumulated."""
     accumulates = bool(getattr(optimizer, "gradient_accumulation_steps", None))
     return accumulates and not has_own_apply(optimizer)
@@ -203,6 +203,11 @@ def _weight_of(batch_weight, by_update):
 def _batch_weight_of_step():
     step = context.step()
     return step.weight if step is not None and step.join.is_in_step else None
+
+
+def reducer_of(optimizer, otherwise=None):
+    """Returns the `GradientReducer` of a hooked optimizer."""
+    return getattr(optimizer, _HOOK, otherwise)
 
 
 def is_hooked(optimizer):
