@@ -41,8 +41,11 @@ def waits_for_steps(callback):
 
     This is Keras's rule for backends on which it may start the next step before the callbacks run.
     """
-    hooks = (callback.on_batch_end, callback.on_train_batch_end)
-    is_used = not all(getattr(hook, "_is_default", False) for hook in hooks)
+    is_used = any(
+        getattr(getattr(callback, name), "__func__", None)
+        is not getattr(keras.callbacks.Callback, name)
+        for name in ("on_batch_end", "on_train_batch_end")
+    )
     return is_used and not getattr(callback, "async_safe", False)
 
 
