@@ -29,7 +29,11 @@ from easyddl.training.fit import fit_context, resumed_epoch
 from easyddl.training.fit.callback_order import FitEvents
 from easyddl.training.metrics import metric_starts, metrics
 from easyddl.training.state import layer_state
-from easyddl.training.state.model_state import is_built, optimizers, untracked_variables
+from easyddl.training.state.model_state import (
+    attached_optimizers,
+    is_built,
+    untracked_variables,
+)
 
 _VARIABLES, _STATE = "variables.npz", "state.json"
 _UNREADABLE = (OSError, json.JSONDecodeError, zipfile.BadZipFile, KeyError)
@@ -336,15 +340,10 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
         return [[list(v.shape), str(v.dtype)] for v in self._variables()]
 
     def _variables(self):
-        pairs = zip(self._optimizers(), self._trained_weights(), strict=True)
+        pairs = zip(attached_optimizers(self.model), self._trained_weights(), strict=True)
         saved = [each for each, numbers in pairs if numbers or each is self.model.optimizer]
         of_optimizers = [v for each in saved for v in each.variables]
         return [*self.model.weights, *of_optimizers, *untracked_variables(self.model)]
-
-    def _optimizers(self):
-        """Returns the optimizer of `compile`, and those in the attributes of the model."""
-        known = {id(each) for each in (self.model.optimizer, *vars(self.model).values())}
-        return [each for each in optimizers(self.model) if id(each) in known]
 
     def _trained_weights(self):
         """Returns the numbers of the weights that each optimizer is built for, to build it again.
@@ -353,7 +352,7 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
         """
         numbers = {id(weight): number for number, weight in enumerate(self.model.weights)}
         found = []
-        for each in self._optimizers():
+        for each in attached_optimizers(self.model):
             own = keras_optimizer.trainable_variables_of(each) if each.built else [None]
             theirs = [numbers.get(id(variable)) for variable in own]
             found.append(None if None in theirs else theirs)
@@ -374,7 +373,8 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
 
         A `train_step` of the script's own builds its optimizers only in the first step.
         """
-        for each, numbers in zip(self._optimizers(), state.get("optimizers", ()), strict=False):
+        known = zip(attached_optimizers(self.model), state.get("optimizers", ()), strict=False)
+        for each, numbers in known:
             if not each.built and numbers is not None:
                 each.build([self.model.weights[number] for number in numbers])
         if "optimizers" not in state and not self.model.optimizer.built:
@@ -391,7 +391,7 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
                 variable.assign(state)
         else:
             factor = factor_of(self.rescale, now) / factor_of(self.rescale, before)
-            for each in self._optimizers():
+            for each in attached_optimizers(self.model):
                 if each.built:
                     rescaling.rescale(each, factor, self._growth_of_steps())
 

@@ -1,5 +1,7 @@
 """Optimizers."""
 
+import keras
+
 from easyddl.compat.names import Name, several
 
 _OPTIMIZER = "keras.optimizers.Optimizer"
@@ -60,6 +62,12 @@ def steps_of(optimizer):
     accumulation.
     """
     return optimizer._iterations
+
+
+def updates_of(optimizer):
+    """Returns the number of updates, as an integer."""
+    # With gradient accumulation `iterations` is a computed tensor, not a variable.
+    return int(keras.ops.convert_to_numpy(optimizer.iterations))
 
 
 def accumulators_of(optimizer):

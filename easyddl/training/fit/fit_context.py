@@ -5,13 +5,12 @@ import functools
 import threading
 import time
 
-import keras
 import numpy as np
 
 from easyddl import backends
 from easyddl.collectives import objects
 from easyddl.collectives.variables import checksum, value_of
-from easyddl.compat import keras_trainer, patches, user_code
+from easyddl.compat import keras_optimizer, keras_trainer, patches, user_code
 from easyddl.data import global_random, set_epoch
 from easyddl.hosts import launched_process
 from easyddl.reducer import gradient_reducer
@@ -393,8 +392,7 @@ def _iterations_of(model):
     optimizer = getattr(model, "optimizer", None)
     if not getattr(optimizer, "built", False):
         return 0
-    # With gradient accumulation `iterations` is a computed tensor, not a variable.
-    return int(keras.ops.convert_to_numpy(optimizer.iterations))
+    return keras_optimizer.updates_of(optimizer)
 
 
 def _sampled_weights(model):

@@ -21,8 +21,16 @@ def optimizers(model):
     have used. An optimizer inside another one is left out.
     """
     step = compiled_step.of(model)
-    found = [getattr(model, "optimizer", None), *vars(model).values()]
-    found += step.optimizers if step is not None else []
+    found = attached_optimizers(model) + (step.optimizers if step is not None else [])
+    return _outermost(found)
+
+
+def attached_optimizers(model):
+    """Returns those of `optimizers` that are known before any step."""
+    return _outermost([getattr(model, "optimizer", None), *vars(model).values()])
+
+
+def _outermost(found):
     unique = {id(each): each for each in found if isinstance(each, keras.optimizers.Optimizer)}
     inner = {id(each) for optimizer in unique.values() for each in inner_optimizers(optimizer)}
     return [optimizer for key, optimizer in unique.items() if key not in inner]

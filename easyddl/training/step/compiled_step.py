@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 
-import keras
 import numpy as np
 
 from easyddl import backends
@@ -123,6 +122,7 @@ class CompiledStep:
         An optimizer that accumulates gradients averages them only in a step that updates.
         """
         accumulating = [each for each in self.optimizers if optimizer_hook.reduces_by_update(each)]
+        others = [each for each in self.optimizers if each not in accumulating]
         counts = [
             (int(keras_optimizer.steps_of(each).numpy()), each.gradient_accumulation_steps)
             for each in accumulating
@@ -130,7 +130,7 @@ class CompiledStep:
         return (
             not counts
             or any(count > 0 and count % window == 0 for count, window in counts)
-            or any(_is_used(each) for each in self.optimizers if each not in accumulating)
+            or any(keras_optimizer.updates_of(each) > 0 for each in others)
         )
 
     def save_train_function(self):
@@ -174,10 +174,6 @@ class CompiledStep:
         for _, reducer in self._reducers.values():
             reducer.close()
         self._reducers.clear()
-
-
-def _is_used(optimizer):
-    return int(keras.ops.convert_to_numpy(optimizer.iterations)) > 0
 
 
 def current():

@@ -174,10 +174,10 @@ def _ending_reductions(reducer, function):
 def reduces_by_update(optimizer):
     """Returns whether one reduction is enough for all steps whose gradients are accumulated."""
     accumulates = bool(getattr(optimizer, "gradient_accumulation_steps", None))
-    return accumulates and not has_own_apply(optimizer)
+    return accumulates and not _has_own_apply(optimizer)
 
 
-def has_own_apply(optimizer):
+def _has_own_apply(optimizer):
     """Returns whether the script's class of an optimizer overrides `apply` or what calls it.
 
     It may transform the gradients there, for example to a norm. Then each step needs the gradients
