@@ -45,7 +45,6 @@ NAMES = (
             "_compile_loss": "the losses of several outputs are not weighted by samples",
             "_compile_config": "ranks that compile a model with other losses are not found",
             "_loss_tracker": "a model that is compiled again trains with its earlier step",
-            "_compute_loss_has_training_arg": "a model's own compute_loss cannot be called",
             "train_function": "the steps of a fit are not counted",
             "test_function": "tests keep the step of a fit",
         },
@@ -179,11 +178,6 @@ def tracks_loss_of_output(model, metric):
     """Returns whether a metric is the loss of one of a model's outputs."""
     compiled = getattr(model, "_compile_loss", None)
     return any(metric is each for each in getattr(compiled, "metrics", []))
-
-
-def takes_training(model):
-    """Returns whether a model's `compute_loss` has the argument `training`."""
-    return model._compute_loss_has_training_arg
 
 
 def strategy_of(model):

@@ -9,10 +9,10 @@ from keras import ops
 
 from easyddl import backends
 from easyddl.collectives.arguments import comparable_name
-from easyddl.compat import patches
+from easyddl.compat import keras_layer, patches
 from easyddl.compat.keras_layer import MomentsBatchNormalization
 from easyddl.reducer.in_step_sum import InStepRows
-from easyddl.runtime import world
+from easyddl.runtime import notices, world
 from easyddl.steps import context
 
 
@@ -120,7 +120,8 @@ def sync_batch_norm(model: keras.Model) -> keras.Model:
         model: A Sequential or functional Keras model. It may contain models of these kinds.
 
     Returns:
-        A new model with the same weights, which is not compiled.
+        A new model with the same weights, which is not compiled. The root warns of layers inside of
+        other layers and of subclassed models, which stay as they are.
 
     Raises:
         TypeError: If `model` is of another kind. Use the layer itself in a subclassed model.
@@ -140,6 +141,18 @@ def sync_batch_norm(model: keras.Model) -> keras.Model:
             f"Received: model of type {type(model).__name__} ({problem})"
         ) from problem
     copy.set_weights(model.get_weights())
+    left = [
+        each.path
+        for each in keras_layer.layers_of(copy)
+        if isinstance(each, keras.layers.BatchNormalization)
+        and not isinstance(each, SyncBatchNormalization)
+    ]
+    if left and world.size() > 1:
+        notices.tell(
+            "warning: sync_batch_norm() leaves layers as they are that are inside of other layers "
+            f"or subclassed models, or of a subclass: {', '.join(left)}. Each rank normalizes its "
+            "own batch there. Use ddl.SyncBatchNormalization in them."
+        )
     return copy
 
 

@@ -66,7 +66,7 @@ def predict(
     text = f"predict(batch_size={batch_size!r}, steps={steps!r})"
     context.require_all_ranks("predict()")
     with world.failing_alike(text):
-        count = _count_batches(x, batch_size, steps)
+        count, batch_size = _count_batches(x, batch_size, steps)
     world.agree(f"{text} of {count} batches")
     with context.Call("predict()"):
         replicas.check_predictions(model, "before predict()")
@@ -78,18 +78,17 @@ def predict(
 
 
 def _count_batches(x, batch_size, steps):
-    """Returns the number of batches that all ranks predict together."""
+    """Returns the number of batches that all ranks predict together, and the size of a batch."""
     for name, value in (("batch_size", batch_size), ("steps", steps)):
         if value is not None:
             validators.positive_integer(name, value)
-    count = batch_range.count_batches(x, _size(batch_size))
+    count = batch_range.count_batches(x, batch_size or 1)
     if count == 0:
         raise ValueError("`predict` needs at least one sample. Received: no samples")
-    return count if steps is None else min(count, steps)
-
-
-def _size(batch_size):
-    return 32 if batch_size is None else batch_size  # Keras's default
+    if batch_size is None:  # as Keras does
+        batch_size = 32 if steps is None else -(-count // steps)
+        count = batch_range.count_batches(x, batch_size)
+    return count if steps is None else min(count, steps), batch_size
 
 
 def _predict_range(model, x, batch_size, count, verbose):
@@ -100,7 +99,7 @@ def _predict_range(model, x, batch_size, count, verbose):
     stop = start + least + (rank < more)
     if start == stop:
         return None
-    mine = batch_range.take_batches(x, start, stop, _size(batch_size))
+    mine = batch_range.take_batches(x, start, stop, batch_size)
     outputs = model.predict(mine, batch_size=batch_size, verbose=verbose if rank == 0 else 0)
     for leaf in keras.tree.flatten(outputs):
         if not isinstance(leaf, np.ndarray):

@@ -7,7 +7,7 @@ import time
 
 import keras
 import numpy as np
-from fits import COMM, RANK, SIZE, assert_replicas_are_equal, both, fails, in_shared_folder
+from fits import COMM, RANK, SIZE, assert_replicas_are_equal, both, fails, in_shared_folder, said
 from mpi import by_the_root, run_checks
 
 import easyddl as ddl
@@ -257,6 +257,10 @@ def check_conversion():
     assert not found["frozen"].trainable and found["inside"].trainable
     x = np.random.default_rng(4).standard_normal((7, 5)).astype("float32")
     np.testing.assert_allclose(copy.predict(x, verbose=0), model.predict(x, verbose=0), rtol=1e-6)
+
+    inside = keras.layers.TimeDistributed(keras.layers.BatchNormalization(name="kept"))
+    text = said(lambda: ddl.sync_batch_norm(keras.Sequential([keras.Input((3, 4)), inside])))
+    assert ("kept" in text) == (RANK == 0 and SIZE > 1), text
 
     class Own(keras.Model):
         pass

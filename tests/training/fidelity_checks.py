@@ -687,6 +687,69 @@ def clone(arguments):
 
 
 @in_float64
+def check_losses_that_call_losses():
+    x, y = data()
+    inner, total = keras.losses.MeanSquaredError(), keras.losses.MeanSquaredError(reduction="sum")
+
+    def with_a_mean(y, predicted):
+        return inner(y, predicted) + ops.mean(ops.abs(y - predicted), axis=-1)
+
+    class WithAMean(keras.losses.Loss):
+        def call(self, y, predicted):
+            return with_a_mean(y, predicted)
+
+    for loss in (with_a_mean, WithAMean()):
+        assert_trains_alike(functools.partial(dense, loss=loss), x, y)
+
+    def with_a_sum():
+        optimizer = keras.optimizers.SGD(0.001)
+        return dense(loss=lambda y, predicted: total(y, predicted), optimizer=optimizer)
+
+    for kind in (None, "sum"):
+        text = said(lambda k=kind: assert_trains_alike(with_a_sum, x, y, scalar_losses=k))
+        assert "scalar_losses" not in text, text
+    if BACKEND == "tensorflow":
+
+        def needs_values(y, predicted):
+            weights = np.where(y.numpy() > 0, 2.0, 1.0)
+            return ops.mean(weights * ops.square(y - predicted), axis=-1)
+
+        eager = functools.partial(dense, loss=needs_values, run_eagerly=True)
+        assert_trains_alike(eager, x, y)
+
+
+class Pairs(keras.Sequential):
+    """Its `compute_loss` has arguments of its own, and `train_step` calls it."""
+
+    def compute_loss(self, left, right):
+        return ops.mean(ops.square(left - right))
+
+    @stateful
+    def train_step(self, data):
+        x, y = data
+        loss, gradients = gradients_of(
+            lambda: self.compute_loss(self(x, training=True), right=y), self.trainable_variables
+        )
+        self.optimizer.apply(gradients, self.trainable_variables)
+        return {"loss": loss}
+
+
+@in_float64
+def check_a_compute_loss_with_other_arguments():
+    def make():
+        keras.utils.set_random_seed(2)
+        model = Pairs([keras.Input((5,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.01))
+        return model
+
+    x, y = data()
+    model, expected = make(), make()
+    together(model, x, y, scalar_losses="mean")
+    alone_on_the_root(expected, x, y)
+    assert_alike(model, expected)
+
+
+@in_float64
 def check_losses_of_unknown_kind_are_told():
     x, y = data()
     models = {

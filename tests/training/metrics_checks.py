@@ -489,6 +489,20 @@ def check_evaluate_returns_what_keras_does():
         model.predict(x, verbose=0)
 
 
+def check_evaluate_where_a_rank_has_no_batch():
+    make, label = kinds()["sparse"]
+    model = make()
+    evaluated(model, *ddl.split_data(*samples(4 * SIZE, 4, label)))  # Keras builds the metrics
+    x, y = samples(3, 4, label)
+    batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(3)
+    part = ddl.split_data(batches, remainder="keep")
+    found = quietly(lambda: evaluated(model, part, None))  # Keras is surprised that data end
+    want = model.evaluate(x, y, verbose=0, return_dict=True)
+    for name, value in want.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5)
+    assert_same_on_all(found)
+
+
 def check_evaluate_inside_of_a_fit_is_ones_own():
     class OnTheRoot(keras.callbacks.Callback):
         def __init__(self, when):

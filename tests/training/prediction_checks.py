@@ -52,7 +52,9 @@ def check_arrays():
 
 def check_the_default_batch_size():
     model, x = new_model(), numbers(32 * SIZE + 5)
-    np.testing.assert_array_equal(ddl.predict(model, x, verbose=0), model.predict(x, verbose=0))
+    for arguments in ({}, {"steps": 3}):
+        found = ddl.predict(model, x, verbose=0, **arguments)
+        np.testing.assert_array_equal(found, model.predict(x, verbose=0, **arguments))
 
 
 def check_batches_are_those_of_one_process():

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from easyddl.backends.base import Backend
 from easyddl.backends.tensorflow import private
+from easyddl.compat import user_code
 from easyddl.steps import context
 
 _ANY_SIZE = 24  # of a dimension whose size is unknown; a loss may divide the batch into pairs
@@ -30,7 +31,7 @@ class TensorFlowStep(Backend):
         specs = tf.nest.map_structure(spec_of, arguments)
         try:
             traced = tf.function(function, autograph=False).get_concrete_function(*specs)
-        except (TypeError, ValueError, tf.errors.OpError):  # it accepts other sizes only
+        except (*user_code.ERRORS, tf.errors.OpError):  # it needs values, or other sizes
             return False
         return traced.outputs[0].shape.is_fully_defined()
 

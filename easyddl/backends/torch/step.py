@@ -5,6 +5,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from easyddl.backends.base import Backend
+from easyddl.compat import user_code
 
 
 class TorchStep(Backend):
@@ -27,7 +28,7 @@ class TorchStep(Backend):
         try:
             with torch.no_grad(), keras.device("meta"):
                 function(*shapes)
-        except (RuntimeError, TypeError, ValueError):  # it needs values
+        except user_code.ERRORS:  # it needs values
             return False
         return True
 

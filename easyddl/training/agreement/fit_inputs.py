@@ -225,8 +225,10 @@ def _warn_of_steps(arguments, samples):
         return
     if samples is None:
         batches = _batches_of(arguments.get("x"))
+    elif arguments.get("batch_size") is None:  # Keras makes that many batches of the arrays
+        batches = None
     else:
-        batches = -(-samples // (arguments.get("batch_size") or 32))
+        batches = -(-samples // arguments["batch_size"])
     if batches is not None and batches < steps <= size * (batches + 1):
         notices.tell(
             "warning: `steps_per_epoch` of model.fit() counts the steps of one rank, whose data "

@@ -104,6 +104,7 @@ def _evaluate(original):
                     _refuse_distribution(self, "evaluate")
                     if world.size() > 1:
                         active.exchange = fit_exchange.open_communicators(active.called)
+                        active.at_end.callback(backends.require().allow_fit_without_batch(self))
                 _attach(callbacks, self)
             return original(*bound.args, **bound.kwargs)
 

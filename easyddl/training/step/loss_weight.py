@@ -6,6 +6,8 @@ ranks' gradients, weighted by these denominators.
 """
 
 import contextlib
+import dataclasses
+import inspect
 import weakref
 
 import keras
@@ -41,19 +43,23 @@ def hook(model, weight, kind_of_scalars):
         Function that removes the hook.
     """
     original = model.compute_loss
+    signature = inspect.signature(original)  # a model's own may have other arguments
 
-    def compute_loss(x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        if not training:
-            with _output_losses_weighted(model, x):
-                return _call(model, original, x, y, y_pred, sample_weight, False)
+    def compute_loss(*args, **kwargs):
+        given = signature.bind(*args, **kwargs).arguments
+        x = given.get("x")
+        samples = _samples(list(given.values()) if x is None else x)
+        if not given.get("training", True):
+            with _output_losses_weighted(model, samples):
+                return original(*args, **kwargs)
         kind = kind_of_scalars
         if kind is None and (world.size() == 1 or scalar_losses.warn_of_batch_losses(model)):
             kind = "mean"  # without a further warning
         with contextlib.ExitStack() as stack:
-            stack.enter_context(_output_losses_weighted(model, x))
+            stack.enter_context(_output_losses_weighted(model, samples))
             stack.enter_context(scalar_losses.added_losses_scaled(model, kind))
-            denominators = stack.enter_context(_denominators_recorded(kind, _samples(x)))
-            loss = _call(model, original, x, y, y_pred, sample_weight, True)
+            denominators = stack.enter_context(_denominators_recorded(kind, samples))
+            loss = original(*args, **kwargs)
         if loss is not None and len(loss.shape) > 0:
             weight.set(UNWEIGHTED)
             return _with_gradient_of_sum(loss)
@@ -63,7 +69,7 @@ def hook(model, weight, kind_of_scalars):
             if kind == "sum":
                 weight.set(UNWEIGHTED)
                 return loss * world.size()
-        weight.set(_total(denominators, _samples(x)))
+        weight.set(_total(denominators, samples))
         return loss
 
     return patches.replace(model, "compute_loss", backends.require().uncompiled(compute_loss))
@@ -79,12 +85,6 @@ def _with_gradient_of_sum(loss):
         ops.convert_to_tensor, lambda upstream: upstream * world.size()
     )
     return scaled(loss)
-
-
-def _call(model, compute_loss, x, y, y_pred, sample_weight, training):
-    if keras_trainer.takes_training(model):
-        return compute_loss(x, y, y_pred, sample_weight, training=training)
-    return compute_loss(x, y, y_pred, sample_weight)
 
 
 def _total(denominators, samples):
@@ -104,7 +104,8 @@ def _total(denominators, samples):
 
 
 def _samples(x):
-    arrays = [each for each in keras.tree.flatten(x) if each is not None]
+    """Returns the number of samples of the first array; `None` without arrays."""
+    arrays = [each for each in keras.tree.flatten(x) if len(getattr(each, "shape", ())) > 0]
     return ops.cast(ops.shape(arrays[0])[0], "float32") if arrays else None
 
 
@@ -120,7 +121,7 @@ def changes_test_function(model):
     return not is_sequential and len(getattr(model, "outputs", None) or []) > 1
 
 
-def _output_losses_weighted(model, x):
+def _output_losses_weighted(model, samples):
     """Returns a context in which the tracked loss of each output is weighted by its samples.
 
     Keras weights the total loss by the samples, but the loss of each output only if the batch size
@@ -131,7 +132,7 @@ def _output_losses_weighted(model, x):
 
     def update_state(self, values, sample_weight=None):
         if sample_weight is None and keras_trainer.tracks_loss_of_output(model, self):
-            sample_weight = _samples(x)
+            sample_weight = samples
         return original(self, values, sample_weight=sample_weight)
 
     return patches.replaced(keras.metrics.Mean, "update_state", update_state)
@@ -154,27 +155,38 @@ def _denominators_recorded(kind_of_scalars, samples):
     """
     original, original_call = keras_loss.reduction(), keras.losses.Loss.__call__
     denominators = []
-    selects = False
+    calls = [_Call(0, False)]  # a loss may call others; the innermost last
 
     def call(loss, y_true, y_pred, sample_weight=None):
-        nonlocal selects
-        selects = world.size() > 1 and _selects_values(loss, y_true, y_pred)
-        return original_call(loss, y_true, y_pred, sample_weight)
+        calls.append(_Call(len(denominators), None))
+        try:
+            selects = world.size() > 1 and _selects_values(loss, y_true, y_pred)
+            calls[-1] = _Call(len(denominators), selects)
+            return original_call(loss, y_true, y_pred, sample_weight)
+        finally:
+            calls.pop()
 
     def reduce(values, sample_weight=None, mask=None, reduction="sum_over_batch_size", dtype=None):
         loss = original(values, sample_weight, mask, reduction, dtype)
+        if any(each.selects is None for each in calls):
+            return loss  # of a trace, whose values are not those of the step
         if len(values.shape) == 0:  # already reduced by the loss function
-            if kind_of_scalars is None:
+            # A sum of Keras's that the function has called is scaled already.
+            has_sum = UNWEIGHTED in denominators[calls[-1].begun :]
+            if kind_of_scalars is None and not has_sum:
                 scalar_losses.warn_of_unknown_kind("a loss function returns one number")
             reduction = "sum" if kind_of_scalars == "sum" else None
         if reduction == "sum":
             denominators.append(UNWEIGHTED)
-            return loss * world.size()
+            # The function that calls this loss returns a number, which is scaled as a whole.
+            is_part = kind_of_scalars == "sum" and len(calls) > 2
+            return loss if is_part else loss * world.size()
         if len(values.shape) == 0:
             return loss
         denominator = _denominator(values, sample_weight, mask, reduction)
         has_weights = reduction == "mean_with_sample_weight" and sample_weight is not None
-        is_uneven = selects or mask is not None or has_weights
+        is_reduced = reduction not in (None, "none")
+        is_uneven = is_reduced and (calls[-1].selects or mask is not None or has_weights)
         if is_uneven and samples is not None and _is_in_step():
             denominators.append(_BY_SAMPLES)
             return _weighted_by_samples(loss, denominator, samples)
@@ -186,6 +198,19 @@ def _denominators_recorded(kind_of_scalars, samples):
         patches.replaced(keras.losses.Loss, "__call__", call),
     ):
         yield denominators
+
+
+@dataclasses.dataclass(frozen=True)
+class _Call:
+    """A call of a loss.
+
+    Attributes:
+        begun: Integer. How many denominators were recorded before it.
+        selects: Boolean: see `_selects_values`; `None` while that is found out.
+    """
+
+    begun: int
+    selects: bool | None
 
 
 def _selects_values(loss, y_true, y_pred):
