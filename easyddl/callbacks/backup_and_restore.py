@@ -36,7 +36,11 @@ from easyddl.training.state.model_state import (
 )
 
 _VARIABLES, _STATE = "variables.npz", "state.json"
-_UNREADABLE = (OSError, json.JSONDecodeError, zipfile.BadZipFile, KeyError)
+_UNREADABLE = (OSError, EOFError, ValueError, zipfile.BadZipFile, KeyError)
+
+
+class _OtherModel(ValueError):
+    """A backup of another model."""
 
 
 class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
@@ -309,6 +313,8 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
         for path in found:
             try:
                 return self._load(path)
+            except _OtherModel as error:
+                raise ValueError(str(error)) from None
             except _UNREADABLE as problem:
                 if path == found[-1]:
                     raise OSError(
@@ -323,7 +329,7 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
         state = json.loads((path / _STATE).read_text())
         self._build_optimizers(state)
         if state["variables"] != self._layout():
-            raise ValueError(
+            raise _OtherModel(
                 f"The backup {path} belongs to another model or optimizer: its variables have "
                 f"other shapes or types. Remove {self.backup_dir} to start from the beginning. "
                 f"Received: model {self.model.name!r} with {self._layout()}; in the backup: "

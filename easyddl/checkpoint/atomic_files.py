@@ -21,6 +21,7 @@ import glob
 import os
 import pathlib
 import re
+import secrets
 import shutil
 import string
 import struct
@@ -337,12 +338,13 @@ def remove_leftovers(template):
         template: String. The path of the files. It may contain fields, as in
             `"model-{epoch:02d}.keras"`.
     """
-    fields = string.Formatter().parse(template)
-    pattern = "".join(
-        glob.escape(text) + ("*" if field is not None else "") for text, field, _, _ in fields
+    folder, name = os.path.split(template)
+    folder = "".join(
+        glob.escape(text) + ("*" if field is not None else "")
+        for text, field, _, _ in string.Formatter().parse(folder)
     )
-    folder, name = os.path.split(pattern)
-    for path in glob.glob(os.path.join(folder, _LOCK + name)):
+    begin = glob.escape(name.partition("{")[0][:_SHOWN])
+    for path in glob.glob(os.path.join(folder, f"{_LOCK}{begin}*")):
         with _writing(os.path.dirname(path), os.path.basename(path).removeprefix(_LOCK)):
             pass  # the last one that leaves it removes them
 
@@ -384,8 +386,8 @@ class Generations:
             self.folder.mkdir(parents=True, exist_ok=True)
             _sync(self.folder.parent)
         number = 1 + max((_number(path.name) for path in self.find()), default=0)
-        new = self.folder / f"{_NEW}{number}"
-        _remove(new)
+        # An earlier start of the job, which its launcher has lost, may still write one.
+        new = self.folder / f"{_NEW}{number}-{secrets.token_hex(4)}"
         try:
             new.mkdir()
             write(new)

@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import os
 import time
+import zlib
 
 # The variables of a job with restarts: the number of the start, from 1 on, and the job's random id.
 NUMBER, JOB = "EASYDDL_START", "_EASYDDL_JOB"
@@ -28,8 +29,8 @@ class StartClaim:
     """
 
     def __init__(self, path):
-        folder, name = os.path.split(os.path.abspath(os.fspath(path).partition("{")[0]))
-        self._path = os.path.join(folder, f".start-{name[:_SHOWN]}")
+        self._written = os.fspath(path)
+        self._path = _path_beside(self._written)
 
     def take(self):
         """Makes this start the one that writes the file. Call it before the file is read.
@@ -37,6 +38,7 @@ class StartClaim:
         Raises:
             RuntimeError: If a later start of this job has taken it.
         """
+        self._path = _path_beside(self._written)  # the script may have changed its directory
         with self.held(takes=True):
             pass
 
@@ -74,8 +76,8 @@ class StartClaim:
             with contextlib.suppress(OSError):
                 os.makedirs(os.path.dirname(self._path), exist_ok=True)
                 file = stack.enter_context(open(self._path, "a+"))
-                self._lock(file)
                 file.seek(0)
+                self._lock(file)  # some file systems have no locks
             yield file
 
     def _lock(self, file):
@@ -91,3 +93,14 @@ class StartClaim:
                         "seconds. Its rank may be stopped: end it on its host."
                     ) from None
             time.sleep(0.05)
+
+
+def _path_beside(written):
+    """Returns the path of the claim beside a file, whose name may contain fields."""
+    whole = os.path.abspath(written)
+    folder, name = os.path.split(os.path.abspath(written.partition("{")[0]))
+    shown = name[:_SHOWN]
+    rest = whole[len(os.path.join(folder, shown)) :]
+    # Another job may write other files whose names begin alike.
+    digest = f"-{zlib.crc32(rest.encode()):08x}" if rest else ""
+    return os.path.join(folder, f".start-{shown}{digest}")

@@ -110,6 +110,13 @@ def test_leftovers_of_files_with_fields(tmp_path):
     assert names == [".lock-other.keras", ".new-other.keras-abcd_123", "model-07.keras"]
 
 
+def test_leftovers_of_files_with_long_names(tmp_path):
+    name, end = "x" * 40, "y" * 40
+    scratch = leave(tmp_path, f"{name}-7-{end}"[:60])
+    atomic_files.remove_leftovers(str(tmp_path / (name + "-{epoch}-" + end)))
+    assert not scratch.exists()
+
+
 def write_directory(path, number):
     """Writes a directory of two files that hold a number, one of them in a directory in it."""
 

@@ -54,6 +54,26 @@ def test_an_earlier_start_replaces_nothing(later, start_as, tmp_path):
     assert [path.name for path in folder.iterdir()] == ["backup-1"]
 
 
+@pytest.mark.parametrize(
+    "names", [("m-{epoch}-a.keras", "m-{epoch}-b.keras"), ("x" * 60, "x" * 61)]
+)
+def test_jobs_whose_files_begin_alike_take_nothing_from_each_other(names, start_as, tmp_path):
+    claims = [StartClaim(tmp_path / name) for name in names]
+    for job, claim in zip("ab", claims, strict=True):
+        start_as(job, 1)
+        claim.take()
+    start_as("a", 1)
+    save(claims[0], tmp_path / "m-1-a.keras", "mine")
+
+
+def test_the_claim_lies_where_the_file_is_written(start_as, tmp_path, monkeypatch):
+    claim = StartClaim("m.keras")
+    monkeypatch.chdir(tmp_path)
+    start_as("a", 1)
+    claim.take()
+    assert (tmp_path / ".start-m.keras").exists()
+
+
 def test_a_start_that_was_late_takes_nothing(start_as, tmp_path):
     start_as("a", 2)
     StartClaim(tmp_path / "backup").take()
