@@ -15,12 +15,9 @@ Comments in the first lines, `# key: value`, tell what is particular about a scr
 
 - `backend`: the backends that it is for, if not for all;
 - `compare`: `replicas` where ranks differ from one process by design;
-- `rtol`: the relative tolerance, if not that of float64;
 - `ddl_callback`: the arguments of `DDLCallback`;
 - `before_fit`: a statement that a user of easyddl would add before `fit`, or before the loop;
-- `refused`: what the error says that all ranks get without the statement of `before_fit`;
-- `optimizer`: `distributed` has `ddl.DistributedOptimizer` around each optimizer of a loop;
-- `batch_norm`: `sync` has `ddl.SyncBatchNormalization` stand for Keras's layer.
+- `optimizer`: `distributed` has `ddl.DistributedOptimizer` around each optimizer of a loop.
 """
 
 import ast
@@ -41,19 +38,14 @@ def headers(source):
     return found
 
 
-def with_four_lines(source, with_advice=True):
-    """The source of a script that trains on many ranks, of that of one which does on one.
-
-    Args:
-        source: String.
-        with_advice: Boolean. Whether the statement of `before_fit` is added.
-    """
+def with_four_lines(source):
+    """The source of a script that trains on many ranks, of that of one which does on one."""
     told = headers(source)
     tree = ast.parse(source)
     names = _assigned(tree)
     tree = _Rewriter(told).visit(tree)
     lines, split = [], set()
-    before_fit = ast.parse(told.get("before_fit", "") if with_advice else "").body
+    before_fit = ast.parse(told.get("before_fit", "")).body
     for statement in tree.body:
         calls = [node for node in ast.walk(statement) if _trains(node)]
         data = [name for call in calls for name in _data_of(call) if name in names - split]
@@ -104,7 +96,6 @@ def _data_of(call):
 class _Rewriter(ast.NodeTransformer):
     def __init__(self, told):
         self.arguments = told.get("ddl_callback", "")
-        self.sync = told.get("batch_norm") == "sync"
         self.distributed = told.get("optimizer") == "distributed"
 
     def visit_Assign(self, node):
@@ -117,8 +108,6 @@ class _Rewriter(ast.NodeTransformer):
         self.generic_visit(node)
         if _is_fit(node):
             self._add_callbacks(node)
-        if self.sync and ast.unparse(node.func) == "keras.layers.BatchNormalization":
-            node.func = _expression("ddl.SyncBatchNormalization")
         if self.distributed and re.fullmatch(r"keras\.optimizers\.\w+", ast.unparse(node.func)):
             return ast.Call(_expression("ddl.DistributedOptimizer"), [node], [])
         return node

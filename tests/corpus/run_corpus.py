@@ -3,9 +3,8 @@
 Usage: run_corpus.py alone|ranks FOLDER SCRIPT...
 
 For each script SCRIPT the process of rank R leaves in the folder SCRIPT.R.json, with its histories
-or its error, and SCRIPT.R.npz, with the variables of its models and optimizers. A script may have a
-list `disjoint`, of numbers that no two ranks may have: it is left, too. Importing Keras takes
-seconds, hence many scripts in a process.
+or its error, and SCRIPT.R.npz, with the variables of its models and optimizers. Importing Keras
+takes seconds, hence many scripts in a process.
 """
 
 import importlib.util
@@ -81,7 +80,7 @@ def run(script, rank):
         ]
     finally:
         del sys.modules[spec.name]
-    return {"histories": logs, "disjoint": list(getattr(module, "disjoint", []))}, state
+    return {"histories": logs}, state
 
 
 def leave(folder, script, rank):
