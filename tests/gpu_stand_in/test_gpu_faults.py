@@ -1,11 +1,12 @@
 """What goes wrong on GPUs ends the job, on all ranks, soon, and says what it was."""
 
 import pathlib
+import sys
 import time
 
 import mpi
 import pytest
-from gpu_stand_in import environment
+from gpu_stand_in import environment, folder
 
 pytestmark = pytest.mark.mpirun
 
@@ -222,4 +223,28 @@ def test_ranks_on_hosts_and_on_gpus():
 def test_ranks_on_cpus_open_none_of_it():
     # Though they could.
     done = mpi.run(2, ON_CPUS, env=environment("a,a", "nccl"), timeout=90)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.gate
+def test_the_folder_of_nccl_is_none_of_the_drivers(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import ctypes, pathlib\n"
+        "import engine_only\n"
+        "from easyddl.runtime import world\n"
+        "core = world.engine().core\n"
+        "try:\n"
+        "    ctypes.CDLL('libcuda.so.1')\n"
+        "except OSError:\n"
+        "    try:\n"
+        "        core.gpu_versions()\n"
+        "    except core.Error as error:\n"
+        "        assert 'the CUDA driver (libcuda.so.1) cannot be opened' in str(error), error\n"
+        "    else:\n"
+        "        raise AssertionError('a driver was found')\n"
+    )
+    env = mpi.environment({"EASYDDL_NCCL_PATH": str(folder())})
+    env.pop("EASYDDL_CUDA_PATH", None)
+    done = mpi.run_command([sys.executable, script], env, timeout=60)
     assert done.returncode == 0, done.stdout

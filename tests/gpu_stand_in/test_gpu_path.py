@@ -94,12 +94,3 @@ def test_each_rank_takes_a_gpu_of_its_own_though_only_mpi_tells_its_place():
     env = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "4,5"}
     done = mpi.run(2, SCRIPT.with_name("local_rank_job.py"), env=env, timeout=120)
     assert done.returncode == 0, done.stdout
-
-
-def test_the_driver_that_counts():
-    """By which tests on a real GPU learn what is copied to the host."""
-    check = "check_how_much_is_copied_to_the_host"
-    env = gpu_stand_in.environment("a,a", "host")
-    env["EASYDDL_CUDA_PATH"] += f"/{gpu_stand_in.COUNTING}"
-    env["LD_LIBRARY_PATH"] = str(gpu_stand_in.folder())
-    mpi.assert_check(2, SCRIPT, check, only=(check,), **env)
