@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 
+import leftovers
 import mpi
 import numpy as np
 import pytest
@@ -63,25 +64,6 @@ def ranks(shared):
     before = shared.run(os.getpid, timeout=LIMIT)
     yield shared
     assert shared.run(os.getpid, timeout=LIMIT) == before
-
-
-def are_alive(pids):
-    return [pid for pid in pids if pathlib.Path(f"/proc/{pid}").exists() and not is_zombie(pid)]
-
-
-def is_zombie(pid):
-    try:
-        text = pathlib.Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return True
-    return text.rpartition(") ")[2].startswith("Z")
-
-
-def assert_ended(pids):
-    limit = time.monotonic() + 20
-    while are_alive(pids) and time.monotonic() < limit:
-        time.sleep(0.05)
-    assert are_alive(pids) == []
 
 
 # What each rank contributes is another number, and what comes back is computed here.
@@ -433,7 +415,7 @@ def test_an_exception_does_not_leave_ranks_waiting(tmp_path):
     with pytest.raises(ddl.RankError, match=r"(?s)Rank 1 .*boom.*Rank 0 still ran") as found:
         ranks.run(wait_alone, (tmp_path,), timeout=LIMIT)
     assert isinstance(found.value.__cause__, ValueError)
-    assert_ended([int(path.name) for path in tmp_path.iterdir()])
+    leftovers.assert_gone([int(path.name) for path in tmp_path.iterdir()])
     with pytest.raises(RuntimeError, match=r"have ended: RankError: Rank 1 .*boom"):
         ranks.run(os.getpid)
     assert "ended: RankError" in repr(ranks)
@@ -467,7 +449,7 @@ def test_an_interrupt_ends_the_ranks(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         ddl.run(sleep, (tmp_path,), env=environment())
     assert len(pids) == 2
-    assert_ended(pids)
+    leftovers.assert_gone(pids)
 
 
 @pytest.mark.gate
@@ -481,7 +463,7 @@ def test_a_killed_rank_is_named(tmp_path):
         with pytest.raises(ddl.RankError, match=r"Rank 1 .*has ended") as found:
             ranks.run(sleep, (tmp_path,))
         assert found.value.rank == 1
-        assert_ended(by_rank)
+        leftovers.assert_gone(by_rank)
 
 
 def leave():
@@ -525,25 +507,25 @@ def start_caller(seconds):
 def test_the_ranks_end_with_a_killed_caller():
     caller, pids = start_caller("60")
     with caller:
-        assert are_alive(pids) == pids
+        assert all(map(leftovers.is_running, pids))
         caller.kill()
-    assert_ended(pids)
+    leftovers.assert_gone(pids)
 
 
 def test_ranks_that_are_not_closed_end_with_the_script():
     caller, pids = start_caller("0")
     with caller:
         assert caller.wait(LIMIT) == 0
-    assert_ended(pids)
+    leftovers.assert_gone(pids)
 
 
 def test_ranks_that_are_not_used_any_more_end():
     ranks = new_ranks()
     pids = [worker.pid for worker in ranks._group.ranks]
-    assert are_alive(pids) == pids
+    assert all(map(leftovers.is_running, pids))
     del ranks
     gc.collect()
-    assert_ended(pids)
+    leftovers.assert_gone(pids)
 
 
 def test_a_timeout_ends_the_ranks(tmp_path):
