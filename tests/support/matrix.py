@@ -95,8 +95,6 @@ SOME = {
     "keras": (
         "check_every_callback",
         "check_frozen_layers_and_unused_weights",
-        "check_mixed_precision_skips_on_all_ranks",
-        "check_terminate_on_nan_and_the_bar",
     ),
     "comparison": (
         "check_what_is_right_prints_nothing",
@@ -227,9 +225,8 @@ GATE = (
             "metrics:check_several_outputs",
             "metrics:check_evaluate_returns_what_keras_does",
             COMPILED_WRAPPER,
+            "fit:check_mixed_precision_skips_on_all_ranks",
             "keras:check_frozen_layers_and_unused_weights",
-            "keras:check_mixed_precision_skips_on_all_ranks",
-            "keras:check_terminate_on_nan_and_the_bar",
             "prediction:check_arrays",
             "prediction:check_one_rank_fails",
             "comparison:check_layers_that_were_adapted_after_the_split",

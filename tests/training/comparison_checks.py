@@ -92,18 +92,10 @@ def check_other_integers_and_texts_are_an_error():
     if RANK == LAST:
         names.reverse()
     ddl.split_data(names)
-    assert "different contents" in refused(*ddl.split_data(x, y))
+    text = refused(*ddl.split_data(x, y))
+    assert "different contents" in text and "sort what the file system lists" in text, text
     ddl.split_data(names, compare=False)
     assert not fit(*ddl.split_data(x, y))
-
-
-def check_another_order_is_an_error():
-    """As that of a `train_test_split` without `random_state`."""
-    if SIZE == 1:
-        return
-    x, y = data()
-    order = np.random.default_rng(RANK).permutation(SAMPLES)
-    refused(*ddl.split_data(x[order], y[order]))
 
 
 class Batches(keras.utils.PyDataset):
@@ -221,8 +213,9 @@ def check_data_that_are_split_twice():
     x, y = data(SAMPLES * SIZE)
     with contextlib.redirect_stderr(printed):
         x, y = ddl.split_data(*ddl.split_data(x, y))
-    twice = "split_data() received data that it has already split" in COMM.bcast(printed.getvalue())
-    assert twice == (SIZE > 1)
+    text = COMM.bcast(printed.getvalue())
+    assert ("split_data() received data that it has already split" in text) == (SIZE > 1), text
+    assert ("Split the data once" in text) == (SIZE > 1), text
     assert not fit(x, y)
 
 
@@ -233,6 +226,7 @@ def check_one_of_two_arrays_is_split():
     text = refused(ddl.split_data(x), y)
     assert "`y` of model.fit() has the samples of all ranks, and `x` those of this" in text, text
     assert f"x with 8 samples, y with {SAMPLES} samples" in text, text
+    assert "Split them together, as in `x, y = ddl.split_data(x, y)`" in text, text
     inputs = [keras.Input((4,)), keras.Input((4,))]
     model = keras.Model(inputs, keras.layers.Add()(inputs))
     model.compile(keras.optimizers.SGD(0.1), "mse")
@@ -245,17 +239,8 @@ def check_one_of_two_arrays_is_split():
     assert "`y` of model.fit()" in text and (RANK == LAST or f"(on rank {LAST})" in text), text
 
 
-def check_steps_that_count_all_ranks_data():
-    x, y = ddl.split_data(*data())
-    if SIZE > 1:
-        with contextlib.suppress(UserWarning):  # Keras's own: it runs out of data
-            text = fit(x, y, steps_per_epoch=2 * SIZE)
-            assert "have 2 batches. Divide it by ddl.size()" in text, text
-    assert not fit(x, y, steps_per_epoch=2)
-
-
-def check_steps_that_count_the_batches_of_all_ranks_loaders():
-    """Every kind of data whose length is known."""
+def check_steps_that_count_the_batches_of_all_ranks():
+    """Of arrays, and of any other data whose length is known."""
 
     class Batches(keras.utils.PyDataset):
         num_batches = 2
@@ -263,11 +248,12 @@ def check_steps_that_count_the_batches_of_all_ranks_loaders():
         def __getitem__(self, i):
             return data(4, seed=10 * RANK + i)
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Keras's own: it runs out of data
-        text = fit(Batches(), batch_size=None, steps_per_epoch=2 * SIZE)
+    for mine, arguments in ((ddl.split_data(*data()), {}), ([Batches()], {"batch_size": None})):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Keras's own: it runs out of data
+            text = fit(*mine, steps_per_epoch=2 * SIZE, **arguments)
         assert ("have 2 batches. Divide it by ddl.size()" in text) == (SIZE > 1), text
-    assert not fit(Batches(), batch_size=None, steps_per_epoch=2)
+        assert not fit(*mine, steps_per_epoch=2, **arguments)
 
 
 def check_validation_data_of_other_lengths():
@@ -346,7 +332,7 @@ def check_epochs_that_differ_are_an_error():
         others = arguments[name]
         arguments = {**arguments, name: of_last} if RANK == LAST else arguments
         text = refused(*mine, **arguments)
-        assert f"same `{name}` to model.fit()" in text, text
+        assert f"All ranks must pass the same `{name}` to model.fit()" in text, text
         assert f"{others} on rank" in text and f"; {of_last} on rank {LAST}" in text, text
     # A rank that does not validate follows the others.
     arguments = {"epochs": 2}
@@ -409,6 +395,7 @@ def check_optimizers_that_differ_are_an_error():
     }.items():
         text = refused(*mine, new_model(optimizer))
         assert f"{name} is " in text and f"on rank {LAST}" in text, text
+        assert "All ranks must configure the model in the same way" in text, text
     for name, arguments in {
         "loss": {"loss": "mse" if RANK == LAST else "mae"},
         "loss_weights": {"loss_weights": [1.0 + RANK]},
@@ -464,6 +451,7 @@ def check_learning_rates_that_differ_are_a_warning():
 def check_layers_that_differ_are_a_warning():
     layers = keras.layers.Dropout(0.1 + 0.1 * RANK, name=f"mine_{RANK}", seed=RANK)
     text = fit(*ddl.split_data(*data()), new_model(None, layers))
+    assert ("the ranks' layers are configured differently" in text) == (SIZE > 1), text
     assert ("Dropout: rate is 0.1 on rank 0; 0.2 on rank 1" in text) == (SIZE > 1), text
     assert "seed is" not in text and "mine_" not in text, text
 

@@ -1,6 +1,5 @@
 """k ranks that take n samples a step end with the weights of one process that takes k * n."""
 
-import contextlib
 import functools
 
 import keras
@@ -10,7 +9,6 @@ from mpi4py import MPI
 from steps import BACKEND, gradients_of
 
 import easyddl as ddl
-from easyddl.reducer.gradient_reducer import GradientReducer
 
 N = 4  # samples a rank takes in a step
 STEPS = 20
@@ -125,40 +123,12 @@ def check_dense_sgd():
     assert_equal_to_one_process(dense, sgd())
 
 
-def check_dense_sgd_clipnorm():
-    assert_equal_to_one_process(dense, sgd(clipnorm=0.1))
-
-
 def check_dense_sgd_global_clipnorm():
     assert_equal_to_one_process(dense, sgd(global_clipnorm=0.2))
 
 
-def check_dense_adam():
-    assert_equal_to_one_process(dense, adam())
-
-
-def check_dense_adam_clipnorm():
-    assert_equal_to_one_process(dense, adam(clipnorm=0.1))
-
-
-def check_dense_adam_global_clipnorm():
-    assert_equal_to_one_process(dense, adam(global_clipnorm=0.2))
-
-
-def check_convnet_sgd_clipnorm():
-    assert_equal_to_one_process(convnet, sgd(clipnorm=0.1))
-
-
-def check_convnet_sgd_global_clipnorm():
-    assert_equal_to_one_process(convnet, sgd(global_clipnorm=0.2))
-
-
 def check_convnet_adam_clipnorm():
     assert_equal_to_one_process(convnet, adam(clipnorm=0.1))
-
-
-def check_convnet_adam_global_clipnorm():
-    assert_equal_to_one_process(convnet, adam(global_clipnorm=0.2))
 
 
 def check_dense_adam_accumulating():
@@ -194,25 +164,6 @@ def check_momenta_become_subnormal():
     # TensorFlow and XLA take subnormal numbers as zero. PyTorch keeps them.
     expected = by_the_root(momenta_after_a_step, alone, x, y)
     assert COMM.allgather(momenta) == [expected] * COMM.size, (momenta, expected)
-
-
-@contextlib.contextmanager
-def reduction_switched_off():
-    mean = GradientReducer.mean
-    GradientReducer.mean = lambda self, grads, variables: grads
-    try:
-        yield
-    finally:
-        GradientReducer.mean = mean
-
-
-def check_without_reduction_it_fails():
-    with reduction_switched_off():
-        weights, first, _ = train_on_all_ranks(dense, sgd())
-    expected, _ = train_on_one(dense, sgd(), first)
-    if COMM.size > 1:
-        assert difference(weights, expected) > 1e-3
-    keras.backend.clear_session()
 
 
 def check_custom_loop_in_eager_mode():

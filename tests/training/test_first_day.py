@@ -69,86 +69,17 @@ MISTAKES = {
         "Pass ddl.DDLGlobalVariablesCallback() as the last callback",
         True,
     ),
-    "x_alone_is_split": (
-        SPLIT,
-        "x = ddl.split_data(x)\n",
-        "Split them together, as in `x, y = ddl.split_data(x, y)`",
-        False,
-    ),
-    "the_data_are_split_twice": (SPLIT, SPLIT * 2, "Split the data once", True),
     "random_data_without_a_seed": (
         "default_rng(0)",
         "default_rng()",
         "set seeds before random choices",
         False,
     ),
-    "another_order_on_each_rank": (
-        SPLIT,
-        "order = np.random.default_rng().permutation(64)\n"
-        "x, y = ddl.split_data(x[order], y[order])\n",
-        "set seeds before random choices",
-        False,
-    ),
-    "other_lengths_on_each_rank": (
-        SPLIT,
-        "n = 64 - 8 * ddl.rank()\nx, y = ddl.split_data(x[:n], y[:n])\n",
-        "with different shapes to split_data()",
-        False,
-    ),
-    "file_names_in_another_order": (
-        SPLIT,
-        "names = [f'{i}.png' for i in range(64)]\n"
-        "names = ddl.split_data(names[:: 1 - 2 * (ddl.rank() % 2)])\n" + SPLIT,
-        "sort what the file system lists",
-        False,
-    ),
-    "other_validation_data_on_each_rank": (
-        FIT,
-        "n = 8 + 16 * ddl.rank()\n"
-        "validation_data = np.ones((n, 4), 'float32'), np.zeros(n, 'int64')\n"
-        + FIT.replace("verbose=0", "verbose=0, validation_data=validation_data"),
-        "the ranks pass different `validation_data` to model.fit()",
-        True,
-    ),
     "the_rate_is_scaled_twice": (
         "ddl.scale_lr(0.1)",
         "ddl.scale_lr(ddl.scale_lr(0.1))",
         "Pass the rate that suits one rank",
         False,
-    ),
-    "steps_of_all_ranks": (
-        "epochs=2",
-        "epochs=2, batch_size=4, steps_per_epoch=16",
-        "Divide it by ddl.size()",
-        True,
-    ),
-    "a_search_on_each_rank": (
-        "SGD(ddl.scale_lr(0.1)",
-        "SGD(ddl.scale_lr(0.1), momentum=np.random.default_rng().random()",
-        "All ranks must configure the model in the same way",
-        False,
-    ),
-    "another_dropout_on_each_rank": (
-        LAYERS,
-        "layers = [keras.layers.Dropout(0.1 + 0.2 * ddl.rank()), ",
-        "the ranks' layers are configured differently",
-        True,
-    ),
-    "other_epochs_on_each_rank": (
-        "epochs=2",
-        "epochs=2 + ddl.rank()",
-        "All ranks must pass the same `epochs` to model.fit()",
-        False,
-    ),
-    "logs_of_each_rank": (
-        "callbacks = [ddl.DDLCallback(), ",
-        "class Own(keras.callbacks.Callback):\n"
-        "    def on_epoch_end(self, epoch, logs=None):\n"
-        "        logs['own'] = float(ddl.rank())\n"
-        "stop = keras.callbacks.EarlyStopping('own', mode='min')\n"
-        "callbacks = [ddl.DDLCallback(), Own(), stop, ",
-        "'own' of the logs of epoch 1 differs between the ranks",
-        True,
     ),
     "the_backend_is_set_below_the_import": (
         IMPORTS,
