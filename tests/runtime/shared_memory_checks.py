@@ -1,19 +1,16 @@
 """The memory that ranks share has no name and no way in from outside."""
 
-import ctypes
 import os
 import pathlib
-import platform
 
 import mpi
 import numpy as np
 from line_errors import renew_communicator
+from protected_memory import drop_capability_to_trace, set_reachable
 
 import easyddl as ddl
 
 RANK, SIZE = ddl.rank(), ddl.size()
-PR_SET_DUMPABLE = 4
-CAPGET, CAPSET = {"x86_64": (125, 126), "aarch64": (90, 91)}[platform.machine()]
 
 
 def mappings():
@@ -51,27 +48,15 @@ def check_nothing_is_left_in_shared_memory():
     assert shared or SIZE == 1 or mpi.is_open_mpi() or ddl.num_nodes() > 1
 
 
-def drop_capability_to_trace():
-    """Takes from this process, if it is root's, the right to reach into any process's memory."""
-    library = ctypes.CDLL(None, use_errno=True)
-    header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # version 3, this process
-    data = (ctypes.c_uint32 * 6)()
-    assert library.syscall(CAPGET, header, data) == 0
-    for word in (0, 1):  # effective, permitted
-        data[word] &= ~(1 << 19)  # CAP_SYS_PTRACE
-    assert library.syscall(CAPSET, header, data) == 0
-
-
 def check_a_rank_that_others_may_not_reach_any_more():
     """All ranks go by the shared memory then, until it may be reached again."""
     if SIZE == 1 or ddl.num_nodes() > 1:  # there MPI itself may reach into other ranks' memory
         return
     drop_capability_to_trace()
     renew_communicator()
-    library = ctypes.CDLL(None)
-    for is_dumpable in (1, 0, 1):
+    for is_reachable in (True, False, True):
         if RANK == SIZE - 1:
-            assert library.prctl(PR_SET_DUMPABLE, is_dumpable, 0, 0, 0) == 0
+            set_reachable(is_reachable)
         for count in (37, 300_007):
             mine = np.arange(count, dtype="float32") % 101 + RANK
             expected = SIZE * (np.arange(count, dtype="float32") % 101) + sum(range(SIZE))

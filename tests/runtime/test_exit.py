@@ -12,8 +12,6 @@ import run_job
 
 pytestmark = pytest.mark.mpirun
 
-pytestmark = pytest.mark.mpirun
-
 SCRIPT = pathlib.Path(__file__).with_name("exit_job.py")
 
 
