@@ -25,6 +25,19 @@ REQUEUE = 5  # seconds after which a preempted job may start again
 
 _CONTROLLER_PORT, _NODE_PORT = 6817, 6818
 
+# What `salloc -N1 -n2 -c2 : -N2 -n3` of Slurm 22.05 sets. A batch script has the first group's
+# nodes in SLURM_JOB_NODELIST besides.
+HETEROGENEOUS = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_HET_SIZE": "2",
+    "SLURM_NTASKS": "5",
+    "SLURM_JOB_NODELIST_HET_GROUP_0": "n1",
+    "SLURM_JOB_NODELIST_HET_GROUP_1": "n[2-3]",
+    "SLURM_TASKS_PER_NODE_HET_GROUP_0": "2",
+    "SLURM_TASKS_PER_NODE_HET_GROUP_1": "2,1",
+    "SLURM_CPUS_PER_TASK_HET_GROUP_0": "2",
+}
+
 _CONFIGURATION = """
 ClusterName=easyddl
 SlurmctldHost={controller}

@@ -1,6 +1,7 @@
 """The table of launchers and schedulers, with the environments that they make."""
 
 import pytest
+from slurm import HETEROGENEOUS
 
 from easyddl.hosts import host_list, hostfile, launchers
 from easyddl.launch.start import placement
@@ -71,20 +72,6 @@ def test_what_a_rank_is_told(name):
     assert tuple(launchers.first_integer(field, environment) for field in fields) == expected
     found = launchers.of_rank(environment)
     assert found is None if launcher is None else launcher in found.name
-
-
-# What `salloc -N1 -n2 -c2 : -N2 -n3` of Slurm 22.05 sets. A batch script has the first group's
-# nodes in SLURM_JOB_NODELIST besides.
-HETEROGENEOUS = {
-    "SLURM_JOB_ID": "7",
-    "SLURM_HET_SIZE": "2",
-    "SLURM_NTASKS": "5",
-    "SLURM_JOB_NODELIST_HET_GROUP_0": "n1",
-    "SLURM_JOB_NODELIST_HET_GROUP_1": "n[2-3]",
-    "SLURM_TASKS_PER_NODE_HET_GROUP_0": "2",
-    "SLURM_TASKS_PER_NODE_HET_GROUP_1": "2,1",
-    "SLURM_CPUS_PER_TASK_HET_GROUP_0": "2",
-}
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import signal
 import socket
 
 import pytest
+from slurm import HETEROGENEOUS
 
 from easyddl import cli
 from easyddl.doctor import agent_start as doctor_start
@@ -159,17 +160,6 @@ def test_placement_in_an_allocation():
         placement.place(Request(["x"], 8), slurm)
     named = placement.place(Request(["x"], 2, host_list.parse("h9:2")), slurm)
     assert named.scheduler is None
-
-
-HETEROGENEOUS = {
-    "SLURM_JOB_ID": "7",
-    "SLURM_HET_SIZE": "2",
-    "SLURM_JOB_NODELIST_HET_GROUP_0": "n1",
-    "SLURM_JOB_NODELIST_HET_GROUP_1": "n[2-3]",
-    "SLURM_TASKS_PER_NODE_HET_GROUP_0": "2",
-    "SLURM_TASKS_PER_NODE_HET_GROUP_1": "2,1",
-    "SLURM_CPUS_PER_TASK_HET_GROUP_0": "2",
-}
 
 
 def line_in_a_heterogeneous_job(
