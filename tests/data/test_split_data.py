@@ -420,30 +420,22 @@ def test_unknown_remainder(at, remainder):
     assert repr(remainder) in message
 
 
-@pytest.mark.parametrize("seed", [None, 1.0, "1", True])
-def test_seed_that_is_no_integer(at, seed):
+@pytest.mark.parametrize(
+    ("name", "wrong", "error", "others"),
+    [
+        *(("seed", each, TypeError, {"shuffle": True}) for each in (None, 1.0, "1", True)),
+        ("seed", -1, ValueError, {"shuffle": True}),
+        *(("shuffle", each, TypeError, {}) for each in (None, 1, "yes")),
+        *(
+            ("batch_size", each, ValueError, {"shuffle": "epoch"})
+            for each in (0, -1, 2.0, "8", True)
+        ),
+    ],
+)
+def test_wrong_options(at, name, wrong, error, others):
     at(0, 2)
-    message = refused(TypeError, np.arange(4), shuffle=True, seed=seed)
-    assert message.endswith(f"Received: seed={seed!r}")
-
-
-def test_negative_seed(at):
-    at(0, 2)
-    assert "seed=-1" in refused(ValueError, np.arange(4), shuffle=True, seed=-1)
-
-
-@pytest.mark.parametrize("shuffle", [None, 1, "yes"])
-def test_shuffle_that_is_no_boolean(at, shuffle):
-    at(0, 2)
-    message = refused(TypeError, np.arange(4), shuffle=shuffle)
-    assert message.endswith(f"Received: shuffle={shuffle!r}")
-
-
-@pytest.mark.parametrize("batch_size", [0, -1, 2.0, "8", True])
-def test_batch_size_that_is_none(at, batch_size):
-    at(0, 2)
-    message = refused(ValueError, np.arange(4), shuffle="epoch", batch_size=batch_size)
-    assert message.endswith(f"Received: batch_size={batch_size!r}")
+    message = refused(error, np.arange(4), **{name: wrong}, **others)
+    assert message.endswith(f"Received: {name}={wrong!r}")
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
