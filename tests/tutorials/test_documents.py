@@ -70,17 +70,6 @@ def each_document_with_blocks(mark=""):
 
 
 @pytest.mark.gate
-def test_a_block_that_fails_is_named(tmp_path, capsys):
-    for language, code in [("python", "x = 1\nassert x == 2\n"), ("sh", "false | cat\n")]:
-        block = documents.Block(documents.ROOT / "README.md", 9, language, code, {})
-        folder = tmp_path / language
-        folder.mkdir()
-        with pytest.raises(AssertionError):
-            run_blocks([block], folder, lean=True)
-        assert re.search(r"README.md.{1,9}(11|9)\b", capsys.readouterr().out)
-
-
-@pytest.mark.gate
 @each_document()
 def test_every_block_is_a_fence_with_a_language(path):
     blocks = [block for block in documents.blocks(path) if not block.is_directive]
