@@ -77,13 +77,12 @@ class Submitter(abc.ABC):
         return None
 
     def forget(self):
-        """Discards the record of an aborted step: which buckets were submitted in it."""
+        """Discards the record of a step that was aborted: which buckets were submitted in it.
+
+        Called also when the reducer is closed and no longer uses the buffers of these buckets.
+        """
         return None
 
     def stop(self):
         """Waits for the results of submitted buckets. Called before the reducer is closed."""
-        return None
-
-    def close(self):
-        """Frees buffers. Called after the reducer is closed and no longer uses them."""
         return None

@@ -69,4 +69,4 @@ class Registration:
             return
         self.submitter.stop()
         self.engine.close()
-        self.submitter.close()
+        self.submitter.forget()

@@ -31,9 +31,8 @@ class GpuQueue(SubmitQueue):
         self._stream = None  # the separate stream for early buckets
         self._last_stream = None  # the stream on which the last bucket was submitted
         self._meets_others = False  # whether another queue is used during the backward pass
-        self._start_step()
 
-    def _start_step(self):
+    def forget(self):
         _in_backward.discard(self)
         self._computing = []  # streams on which gradients were computed
         self._ready = {}  # gradients, by bucket that has not been submitted
@@ -45,7 +44,7 @@ class GpuQueue(SubmitQueue):
         """Returns the weight as a number, or as a tensor on the GPU, which needs no waiting."""
         if isinstance(weight, torch.Tensor) and weight.is_cuda:
             return weight
-        return 1.0 if weight is None else float(weight)
+        return SubmitQueue.weigh(weight)
 
     def mark_ready(self):
         _in_backward.add(self)
@@ -90,7 +89,7 @@ class GpuQueue(SubmitQueue):
         if self._ahead > 0:
             torch.cuda.current_stream(self.device).wait_stream(self._stream)
         results = {i: buffer.result() for i, buffer in self._buffers.items()}
-        self._start_step()
+        self.forget()
         return results
 
     def _submit_buckets(self, first, buffers, weight):
@@ -109,9 +108,6 @@ class GpuQueue(SubmitQueue):
         )
         self._buffers.update(buffers)
 
-    def forget(self):
-        self._start_step()
-
     def stop(self):
         # All ranks have submitted the same buckets. Closing the reducer would make unfinished ones
         # fail. An error of the GPU is raised where a result is used.
@@ -119,9 +115,6 @@ class GpuQueue(SubmitQueue):
             if self._last_stream is not None:
                 self._last_stream.synchronize()
         self._last_stream = None
-
-    def close(self):
-        self._start_step()
 
 
 def _stop_early_buckets(queues):

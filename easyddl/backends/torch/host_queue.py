@@ -13,15 +13,10 @@ class HostQueue(SubmitQueue):
 
     def __init__(self, engine, buckets):
         super().__init__(engine, buckets, torch.device("cpu"))
-        self._start_step()
 
-    def _start_step(self):
+    def forget(self):
         self._pending = {}  # by bucket: its work handle and its buffers, which the engine uses
         self._ahead = 0  # how many of the first buckets were submitted before `reduce`
-
-    @staticmethod
-    def weigh(weight):
-        return 1.0 if weight is None else float(weight)
 
     def submit(self, bucket, gradients, weight):
         buffers = {i: TensorBuffer(each, True, self.device) for i, each in gradients.items()}
@@ -39,7 +34,7 @@ class HostQueue(SubmitQueue):
         for work, _ in self._pending.values():
             work.wait()
         done = [each for _, buffers in self._pending.values() for each in buffers.items()]
-        self._start_step()
+        self.forget()
         return {i: buffer.result() for i, buffer in done}
 
     def _submit_buckets(self, numbers, buffers, weight):
@@ -49,15 +44,9 @@ class HostQueue(SubmitQueue):
         for number in numbers:
             self._pending[number] = work, {i: buffers[i] for i in self._buckets[number]}
 
-    def forget(self):
-        self._start_step()
-
     def stop(self):
         # After a step that failed on all ranks, each rank has submitted the same first buckets.
         # Some ranks may have begun to reduce them, so all ranks must finish them.
         with contextlib.suppress(RuntimeError):
             for number in range(self._ahead):
                 self._pending[number][0].wait()
-
-    def close(self):
-        self._start_step()

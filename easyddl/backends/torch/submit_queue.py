@@ -18,11 +18,12 @@ class SubmitQueue(abc.ABC):
         self.device = device
         self._engine = engine
         self._buckets = buckets
+        self.forget()
 
     @staticmethod
-    @abc.abstractmethod
     def weigh(weight):
         """Returns the weight of a batch as the engine takes it."""
+        return 1.0 if weight is None else float(weight)
 
     def mark_ready(self):
         """Notes that the backward pass has computed another gradient."""
@@ -56,9 +57,10 @@ class SubmitQueue(abc.ABC):
 
     @abc.abstractmethod
     def forget(self):
-        """Discards the record of an aborted step: which buckets were submitted in it.
+        """Discards the record of a step: which buckets were submitted in it, and their buffers.
 
-        Otherwise, if the script catches the error, a later step would take them for its own.
+        Otherwise a later step would take them for its own, also if the script catches the error of
+        an aborted step.
         """
 
     def give_up(self, error):
@@ -73,7 +75,3 @@ class SubmitQueue(abc.ABC):
     @abc.abstractmethod
     def stop(self):
         """Waits for the buckets that all ranks submitted. Called before the reducer closes."""
-
-    @abc.abstractmethod
-    def close(self):
-        """Frees the buffers. Called after the reducer has closed."""

@@ -86,10 +86,6 @@ class TorchSubmitter(Submitter):
         if self._queue is not None:
             self._queue.stop()
 
-    def close(self):
-        if self._queue is not None:
-            self._queue.close()
-
 
 def _is_same(tensor, other):
     """Returns whether two tensors are the same view of the same memory."""
