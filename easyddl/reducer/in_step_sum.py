@@ -98,10 +98,10 @@ def _close(registrations):
         each.close()
 
 
-class InStepRows:
+class InStepRows(InStepSum):
     """Gathers one vector from each rank into the rows of a matrix, at one place of a step.
 
-    The rows of ranks that have no batch are zeros.
+    The matrix is a sum, in which the rows of ranks that have no batch are zeros.
 
     Args:
         what: String. The name of the vectors, for error messages.
@@ -109,18 +109,10 @@ class InStepRows:
     """
 
     def __init__(self, what, length):
-        self._sum = InStepSum(what, (world.size(), length))
-
-    def give_up(self, error):
-        """Ends the sums on all ranks after an error of this rank: see `Registration`."""
-        self._sum.give_up(error)
-
-    def close(self):
-        """Ends the registrations and frees the engine's memory."""
-        self._sum.close()
+        super().__init__(what, (world.size(), length))
 
     def __call__(self, vector):
         """Returns the matrix of shape `(size, length)`, from this rank's float32 vector."""
         # Pad with zeros the rows of the other ranks, so that the sum is the matrix.
         padding = [[world.rank(), world.size() - 1 - world.rank()], [0, 0]]
-        return self._sum(ops.pad(vector[None], padding))
+        return super().__call__(ops.pad(vector[None], padding))
