@@ -121,10 +121,6 @@ class Backend(abc.ABC):
         return False
 
     @abc.abstractmethod
-    def is_float(self, x):
-        """Returns whether a tensor or variable holds floating-point numbers."""
-
-    @abc.abstractmethod
     def to_numpy(self, x):
         """Returns the values of a tensor or variable, as a NumPy array.
 

@@ -33,9 +33,6 @@ class JaxTensors(Backend):
         # Keras traces a function to infer the shapes of its results.
         return is_symbolic(x) and keras_scope.infers_shapes()
 
-    def is_float(self, x):
-        return jnp.issubdtype(x.dtype, jnp.floating)
-
     def to_numpy(self, x):
         x = x.value if isinstance(x, keras.Variable) else x
         if is_symbolic(x):

@@ -26,9 +26,6 @@ class TensorFlowTensors(Backend):
     def is_tensor(self, x):
         return isinstance(x, tf.Tensor | tf.Variable | tf.IndexedSlices | keras.Variable)
 
-    def is_float(self, x):
-        return tf.as_dtype(x.dtype).is_floating
-
     def to_numpy(self, x):
         x = tf.convert_to_tensor(x)
         if not hasattr(x, "numpy"):

@@ -27,9 +27,6 @@ class TorchTensors(Backend):
     def infers_shapes(self, x):
         return self.is_symbolic(x)  # only Keras's shape inference uses meta tensors
 
-    def is_float(self, x):
-        return _tensor(x).is_floating_point()
-
     def to_numpy(self, x):
         if self.is_symbolic(_tensor(x)):
             raise TypeError(
