@@ -132,12 +132,12 @@ class Backend(abc.ABC):
     def from_numpy(self, array, like):
         """Returns a tensor with an array's values and dtype, on the device of the tensor `like`."""
 
-    def is_variable(self, x):
-        """Returns whether `x` is a variable of the framework, not of Keras."""
+    def is_plain_variable(self, x):
+        """Returns whether `x` serves as a variable although it has no method `assign`."""
         return False
 
     def assign(self, variable, value):
-        """Assigns the values of a NumPy array to a variable of the framework."""
+        """Assigns the values of a NumPy array to a variable that is plain."""
         raise NotImplementedError(f"Received: {variable!r}")
 
     def is_lost(self, variable):

@@ -94,9 +94,10 @@ def value_of(variable):
     It may share the variable's memory, where `variable.numpy()` of a Keras variable copies.
     """
     backend = backends.backend_of(variable)
-    if backend is not None and (backend.is_variable(variable) or hasattr(variable, "assign")):
+    has_assign = hasattr(variable, "assign")
+    if backend is not None and (has_assign or backend.is_plain_variable(variable)):
         return backend.to_numpy(variable)
-    if not hasattr(variable, "assign") or not hasattr(variable, "numpy"):
+    if not has_assign or not hasattr(variable, "numpy"):
         raise TypeError(
             "`variables` must be a list of variables, such as `model.weights`. "
             f"Received an item of type {type(variable).__name__}"
@@ -106,8 +107,7 @@ def value_of(variable):
 
 def _assign(variable, value):
     """Assigns a NumPy array to a Keras or backend variable."""
-    backend = backends.backend_of(variable)
-    if backend is not None and backend.is_variable(variable):
-        backend.assign(variable, value)
-    else:
+    if hasattr(variable, "assign"):
         variable.assign(value)
+    else:
+        backends.require().assign(variable, value)

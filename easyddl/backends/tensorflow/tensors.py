@@ -39,12 +39,6 @@ class TensorFlowTensors(Backend):
     def from_numpy(self, array, like):
         return tf.convert_to_tensor(array)
 
-    def is_variable(self, x):
-        return isinstance(x, tf.Variable)
-
-    def assign(self, variable, value):
-        variable.assign(value)
-
     def checkpoint_writers(self):
         return [(private.checkpoint_writer(), "save")]
 

@@ -45,7 +45,7 @@ class TorchTensors(Backend):
             tensor = torch.from_numpy(array)
         return tensor.to(_tensor(like).device)
 
-    def is_variable(self, x):
+    def is_plain_variable(self, x):
         return isinstance(x, torch.Tensor)
 
     def assign(self, variable, value):
