@@ -1,5 +1,6 @@
 """The iterator over the data of a fit, and the adapter from which it draws batches."""
 
+import contextlib
 import copy
 import itertools
 import queue
@@ -221,13 +222,7 @@ def end_epoch(iterator):
     adapter.on_epoch_end()
     # With `steps_per_epoch`, the next epoch continues where this one stopped.
     if adapter.enqueuer is not None and iterator.steps_per_epoch is None:
-        _drop(adapter.enqueuer.ready_queue)
-
-
-def _drop(batches):
-    """Drops prefetched batches, with which Keras would otherwise begin the next epoch."""
-    while True:
-        try:
-            batches.get_nowait()
-        except queue.Empty:
-            return
+        # Otherwise Keras would begin the next epoch with the batches that are prefetched.
+        with contextlib.suppress(queue.Empty):
+            while True:
+                adapter.enqueuer.ready_queue.get_nowait()

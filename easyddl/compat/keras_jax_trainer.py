@@ -40,6 +40,7 @@ NAMES = (
 
 _PARTS = ("trainable_variables", "non_trainable_variables", "optimizer_variables",
           "metrics_variables")  # fmt: skip
+_ALL_PARTS = dict.fromkeys(_PARTS, True)
 _PARTS_OF_TEST = ("trainable_variables", "non_trainable_variables", "metrics_variables")
 
 
@@ -63,18 +64,14 @@ def sync(model):
 
 def take_state(model):
     """Moves the state out of the variables, which then have no values, and returns it."""
-    state = _state(model, purge_model_variables=True)
+    state = model._get_jax_state(**_ALL_PARTS, purge_model_variables=True)
     model._jax_state_synced = False
     return state
 
 
 def copy_state(model):
     """Returns the state of the variables."""
-    return _state(model)
-
-
-def _state(model, **options):
-    return model._get_jax_state(**dict.fromkeys(_PARTS, True), **options)
+    return model._get_jax_state(**_ALL_PARTS)
 
 
 def arrays_of(model):

@@ -108,8 +108,3 @@ def trainable_variables_of(optimizer):
 def momentums_of_rmsprop(optimizer):
     """Returns the momentum variables of a built `RMSprop` with momentum."""
     return optimizer._momentums
-
-
-def clip_of(optimizer):
-    """Returns the function of a list of gradients that clips them before the update."""
-    return getattr(optimizer, CLIP)

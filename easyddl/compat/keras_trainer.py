@@ -70,7 +70,9 @@ NAMES = (
 # TensorFlow, and on JAX since Keras 3.16. It calls the second one with a batch.
 _BUILDERS = ("_maybe_symbolic_build", "_symbolic_build")
 
-_RESULTS = "_get_metrics_result_or_logs"
+# A method of the logs of the last step. It makes the logs of an epoch, and the results of an
+# evaluation.
+RESULTS = "_get_metrics_result_or_logs"
 
 
 def build(model, batch):
@@ -124,24 +126,6 @@ def defer_without_batch(model):
         return build
 
     return wrap_builder(model, deferred)
-
-
-def results_of(model):
-    """Returns the method that makes the logs of an epoch, and the results of an evaluation.
-
-    Returns:
-        Function of the logs of the last step.
-    """
-    return getattr(model, _RESULTS)
-
-
-def replace_results(model, function):
-    """Replaces the function that makes the logs of an epoch and the results of an evaluation.
-
-    Returns:
-        Function without arguments that undoes the replacement.
-    """
-    return patches.replace(model, _RESULTS, function)
 
 
 def validates_after(model, epoch, frequency):

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import importlib
+import inspect
 
 import keras
 
@@ -158,7 +159,4 @@ def _parameters(function):
 
 
 def _unwrapped(function):
-    function = getattr(function, "fget", None) or function  # the getter of a property
-    while hasattr(function, "__wrapped__"):
-        function = function.__wrapped__
-    return function
+    return inspect.unwrap(getattr(function, "fget", None) or function)  # the getter of a property

@@ -26,7 +26,7 @@ def hook(model, fit=None):
     Returns:
         Function that removes the hook.
     """
-    original = keras_trainer.results_of(model)
+    original = getattr(model, keras_trainer.RESULTS)
 
     def results(logs):
         active = evaluation.current(model)
@@ -48,6 +48,6 @@ def hook(model, fit=None):
         metric_starts.note(metrics.leaves(model.metrics))
 
     undo = contextlib.ExitStack()
-    undo.callback(keras_trainer.replace_results(model, results))
+    undo.callback(patches.replace(model, keras_trainer.RESULTS, results))
     undo.callback(patches.replace(model, "reset_metrics", reset_and_note))
     return undo.close

@@ -311,7 +311,7 @@ def _update_replacements(optimizer, reducer):
         Dict of functions, by the names of the methods that they replace.
     """
     original_apply = _ending_reductions(reducer, optimizer.apply)
-    original_clip = keras_optimizer.clip_of(optimizer)
+    original_clip = getattr(optimizer, keras_optimizer.CLIP)
     uncompiled = functools.partial(backends.require().uncompiled, wholly=True)
     mean = uncompiled(lambda *args: reducer.mean(*args))
     register = uncompiled(reducer.register)
