@@ -2,25 +2,13 @@
 
 import contextlib
 import threading
-from typing import Any, Protocol
+from typing import Any
 
 from easyddl.runtime import settled_errors, world
-from easyddl.steps.batch_weight import UNWEIGHTED, BatchWeight
+from easyddl.steps.batch_weight import UNWEIGHTED
 from easyddl.steps.join import Join
 
 _active: list["Scope"] = []  # the innermost last
-
-
-class Step(Protocol):
-    """The part of a compiled training step that its collectives use: see `CompiledStep`.
-
-    Attributes:
-        join: The `Join` of the step's reducers.
-        weight: The `BatchWeight` of the step's batches.
-    """
-
-    join: Join
-    weight: BatchWeight
 
 
 class Scope:
@@ -42,7 +30,8 @@ class Scope:
         return self
 
     def __exit__(self, *error):
-        _active.remove(self)
+        if self in _active:  # not a `Call` after `forget_calls`
+            _active.remove(self)
 
     def note(self):
         """Records what the end of the job should warn of."""
@@ -58,10 +47,6 @@ class Call(Scope):
     def __init__(self, called):
         self.called = called
 
-    def __exit__(self, *error):
-        if self in _active:  # not after `forget_calls`
-            super().__exit__(*error)
-
 
 def forget_calls():
     """Ends all `Call`s, after an error that may have interrupted the end of one."""
@@ -73,7 +58,8 @@ class Context(Scope):
 
     Attributes:
         model: The Keras model.
-        step: The `Step` of the training; `None` if it averages no gradients.
+        step: The `CompiledStep` of the training, with the `join` of its reducers and the `weight`
+            of its batches; `None` if it averages no gradients.
         exchange: The `FitExchange` of the call; `None` if it uses that of an outer call, or
             exchanges nothing.
         at_end: `contextlib.ExitStack`. It is closed when the call ends, with or without an error.
@@ -81,7 +67,7 @@ class Context(Scope):
 
     def __init__(self, model):
         self.model = model
-        self.step: Step | None = None
+        self.step: Any = None
         self.exchange: Any = None
         self.at_end = contextlib.ExitStack()
 
@@ -143,7 +129,7 @@ def of(model, kind=Context):
     return next((each for each in active(kind) if each.model is model), None)
 
 
-def step() -> Step | None:
+def step():
     """Returns the step of the innermost context that has one, or `None`."""
     return next((each.step for each in active() if each.step is not None), None)
 
