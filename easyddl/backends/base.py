@@ -41,11 +41,14 @@ class Backend(abc.ABC):
         framework: String. The name of the framework, for messages.
         submitter: The class of its submitters.
         step_meter: The class of its counters of training steps.
+        outlives_references: Boolean. Whether a compiled function may still run when nothing refers
+            to it anymore.
     """
 
     framework: str
     submitter: type[Submitter]
     step_meter: type[StepMeter]
+    outlives_references = False
 
     # Devices.
 
@@ -204,10 +207,6 @@ class Backend(abc.ABC):
     def scope_of(self, x):
         """Returns the graph of a tensor, usable as a weak key; `None` if it has no graph."""
         return None
-
-    def outlives_its_function(self):
-        """Returns whether a compiled function may still run when nothing refers to it anymore."""
-        return False
 
     def is_current(self, x):
         """Returns whether a tensor from an earlier point of the step can be used at this point."""

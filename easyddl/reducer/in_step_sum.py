@@ -76,7 +76,7 @@ def _release(registrations):
 
     A function that runs unreferenced submits to its sums within the time that a rank may be late.
     """
-    if not backends.require().outlives_its_function():
+    if not backends.require().outlives_references:
         _close(registrations)
         return
     (_, abort), _ = deadlines.warn_and_abort()

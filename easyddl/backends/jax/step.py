@@ -14,6 +14,8 @@ from easyddl.compat import keras_scope
 class JaxStep(Backend):
     """The training step of a `JaxBackend`."""
 
+    outlives_references = True  # a call returns before XLA has run it; XLA keeps no Python object
+
     def differentiable(self, forward, backward):
         # Not `jax.custom_gradient`, which would trace `backward` before the loss is known.
         function = jax.custom_vjp(forward)
@@ -25,9 +27,6 @@ class JaxStep(Backend):
 
     def scope_of(self, x):
         return private.trace_of(x) if is_symbolic(x) else None
-
-    def outlives_its_function(self):
-        return True  # a call returns before XLA has run it, and XLA keeps no Python object
 
     def is_current(self, x):
         return not is_symbolic(x) or private.trace_of(x) is private.current_trace()
