@@ -65,7 +65,6 @@ class Overlap:
         self._weight = weight
         self._flags = flags
         self._is_on = False
-        self._is_stopped = False
         self._step = None  # of the fit, when the optimizer was called last
         self._start_step()
         self._hooks = [
@@ -168,7 +167,7 @@ class Overlap:
                 f"other ranks. {ADVICE} Received: weight {self._first_weight} when the backward "
                 f"pass began, and {weight} when the optimizer was called"
             )
-        self._is_on = is_safe and not self._is_stopped
+        self._is_on = is_safe and bool(self._hooks)  # `stop` has removed them
         self._start_step()
 
     def _is_once_a_step(self):
@@ -192,7 +191,7 @@ class Overlap:
 
     def stop(self):
         """Stops submitting gradients, and removes the hooks from the parameters."""
-        self._is_on, self._is_stopped = False, True
+        self._is_on = False
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
