@@ -24,10 +24,7 @@ def advise(tables, steps, counts):
         count * (_INDEX_BYTES + row_bytes)
         for count, (_, _, _, row_bytes) in zip(counts, tables, strict=True)
     )
-    if gathered > steps * allreduced_bytes(tables):
+    # An allreduce of dense gradients would send each byte twice.
+    reduced = steps * sum(2 * rows * row_bytes for _, _, rows, row_bytes in tables)
+    if gathered > reduced:
         notices.tell_once(advise, _HINT)
-
-
-def allreduced_bytes(tables):
-    """Returns the bytes that an allreduce of dense gradients would send: each byte twice."""
-    return sum(2 * rows * row_bytes for _, _, rows, row_bytes in tables)
