@@ -50,18 +50,15 @@ class GradientReducer:
         """
         if world.size() == 1 or len(grads) != len(variables):
             return grads  # the optimizer raises an error for lists of different lengths
-        if any(map(is_overwritten, variables)):
-            averaged = [i for i, v in enumerate(variables) if not is_overwritten(v)]
-            means = self.mean(
-                [grads[i] for i in averaged],
-                [variables[i] for i in averaged],
-                is_present and [is_present[i] for i in averaged],
-            )
-            result = self.overwriting(grads, variables)
-            for i, mean in zip(averaged, means, strict=True):
-                result[i] = mean
-            return result
-        return self._list_of(grads, variables).mean(grads, self._weight(), is_present)
+        averaged = [i for i, variable in enumerate(variables) if not is_overwritten(variable)]
+        mine = [grads[i] for i in averaged]
+        gradients = self._list_of(mine, [variables[i] for i in averaged])
+        is_present = is_present and [is_present[i] for i in averaged]
+        means = gradients.mean(mine, self._weight(), is_present)
+        result = self.overwriting(grads, variables)
+        for i, mean in zip(averaged, means, strict=True):
+            result[i] = mean
+        return result
 
     def _list_of(self, grads, variables):
         key = (world.communicator().id, backends.require().is_eager(), *map(id, variables))
@@ -106,7 +103,7 @@ class GradientReducer:
         """
         result = list(grads)
         for i, (grad, variable) in enumerate(zip(grads, variables, strict=True)):
-            if world.size() == 1 or not is_overwritten(variable):
+            if not is_overwritten(variable) or world.size() == 1:
                 continue
             count = math.prod(variable.shape)
             key = world.communicator().id, id(variable)
