@@ -2,8 +2,6 @@
 
 import abc
 
-import keras
-
 
 class Submitter(abc.ABC):
     """Submits the tensors of one registration to the engine at every step, and returns the results.
@@ -37,10 +35,6 @@ class Submitter(abc.ABC):
         Returns:
             List of tensors of the same length. In a step that is being traced, these are symbolic.
         """
-
-    def zeros(self, dtype, shape):
-        """Returns the tensor that a rank submits for a gradient that it does not have."""
-        return keras.ops.zeros(shape, dtype)
 
     def gather_rows_of(self, sparse):
         """Registers the sparse tensors. They are in no bucket; their rows are gathered.

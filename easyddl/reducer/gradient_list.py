@@ -95,21 +95,10 @@ class GradientList:
 
     def _register(self, bucket_bytes):
         specs = [self._specs[i] for i in self._indices]
-        dtypes, shapes = zip(*specs, strict=True)
-        sizes = [_bytes(spec) for spec in specs]
+        dtypes = [dtype for dtype, _ in specs]
         sparse = {self._indices.index(i): self._shared[i] for i in self._sparse}
-        dense = [i for i in range(len(sizes)) if i not in sparse]
-        plan = buckets.plan([sizes[i] for i in dense], [dtypes[i] for i in dense], bucket_bytes)
-        plan = [[dense[i] for i in bucket] for bucket in plan]
-        self._tables = [
-            (
-                self._path(self._indices[i]),
-                dtypes[i],
-                shapes[i][0],
-                sizes[i] // max(1, shapes[i][0]),
-            )
-            for i in sparse
-        ]
+        plan = buckets.plan(list(map(_bytes, specs)), dtypes, bucket_bytes, left_out=sparse)
+        self._tables = [self._table(i) for i in self._sparse]
         self._with_shared_rows = [k for k, parts in enumerate(sparse.values()) if any(parts)]
         shared_tables = [_table_of_shared_rows(self._tables[k]) for k in self._with_shared_rows]
         if self._is_eager:
@@ -119,45 +108,43 @@ class GradientList:
             plan = [*plan[:-1], [*(plan[-1] if plan else []), len(specs)]]
             specs.append((dtype, (len(flagged),)))
         first = self._variables[self._indices[0]].name
-        reducer = self._new_reducer(
-            f"the reduction of {len(self._indices)} gradients (the first is {first})",
-            specs,
-            plan,
-            [*self._tables, *shared_tables],
-        )
-        shapes = [shape for _, shape in specs]
-        self._registration = Registration(reducer, plan, shapes, leads=True, sparse=sparse)
+        what = f"{len(self._indices)} gradients (the first is {first})"
+        tables = [*self._tables, *shared_tables]
+        self._registration = self._new_registration(what, specs, plan, tables, sparse, leads=True)
+
+    def _table(self, i):
+        """Returns the engine's table for the rows of a sparse gradient."""
+        dtype, shape = self._specs[i]
+        return self._path(i), dtype, shape[0], _bytes((dtype, shape)) // max(1, shape[0])
 
     def _register_late(self, bucket_bytes):
         specs = [self._specs[i] for i in self._late]
-        plan = buckets.plan([_bytes(spec) for spec in specs], [d for d, _ in specs], bucket_bytes)
+        plan = buckets.plan(list(map(_bytes, specs)), [d for d, _ in specs], bucket_bytes)
         first = self._variables[self._late[0]].name
-        reducer = self._new_reducer(
-            f"the reduction of {len(specs)} gradients that no rank had at first (the first is "
-            f"{first})",
-            specs,
-            plan,
-        )
-        shapes = [shape for _, shape in specs]
-        self._late_registration = Registration(reducer, plan, shapes, leads=False)
+        what = f"{len(specs)} gradients that no rank had at first (the first is {first})"
+        self._late_registration = self._new_registration(what, specs, plan, leads=False)
 
-    def _new_reducer(self, what, specs, plan, tables=()):
+    def _new_registration(self, what, specs, plan, tables=(), sparse=None, *, leads):
         """Registers tensors with the engine.
 
         Args:
-            what: String. Describes the reduction, for errors.
+            what: String. Describes the tensors, for errors.
             specs: List of pairs: the dtype and the shape of each tensor.
             plan: List of buckets, which are lists of indices.
             tables: List of the tables of rows.
+            sparse: Dict of the sparse tensors: see `Registration`.
+            leads: Boolean: see `Registration`.
         """
         of_buckets = [(specs[bucket[0]][0], [_bytes(specs[i]) for i in bucket]) for bucket in plan]
         wire_dtype = self._options.wire_dtype
         if wire_dtype != "float32" and world.num_nodes() > 1:
             text = f"Gradients are sent to other hosts in {wire_dtype} (`wire_dtype`)."
             notices.tell_once("wire dtype", text)
-        return world.engine().core.Reducer(
-            world.reducer_group(), world.in_call(what), of_buckets, "mean", list(tables), wire_dtype
+        what = world.in_call(f"the reduction of {what}")
+        reducer = world.engine().core.Reducer(
+            world.reducer_group(), what, of_buckets, "mean", list(tables), wire_dtype
         )
+        return Registration(reducer, plan, [shape for _, shape in specs], leads, sparse)
 
     def _registrations(self):
         both = (self._registration, self._late_registration)
@@ -214,20 +201,17 @@ class GradientList:
 
     def _mean(self, grads, weight, is_present):
         self.note()
-        tensors = [self._submitted(grads, i) for i in self._indices]
+        tensors = [self._submitted(grads[i], i) for i in self._indices]
         if self._is_eager:
             tensors.append(self._flags.of(is_present, tensors[0]))
         means = self._registration.reduce(tensors, weight)
         found = self._flags.found(is_present, means.pop()) if self._is_eager else {*self._indices}
-        result = [None] * len(grads)
-        for i, mean in zip(self._indices, means, strict=True):
-            result[i] = mean if i in found else None
+        mean_of = dict(zip(self._indices, means, strict=True))
         if any(i in found for i in self._late):
-            late = [self._submitted_late(grads, i) for i in self._late]
+            late = [self._submitted(grads[i], i) for i in self._late]
             means = self._late_registration.reduce(late, weight)
-            for i, mean in zip(self._late, means, strict=True):
-                result[i] = mean if i in found else None
-        return result
+            mean_of.update(zip(self._late, means, strict=True))
+        return [mean_of[i] if i in found else None for i in range(len(grads))]
 
     def _check_trace(self, is_present):
         """Compares a trace of the step with the trace in which the ranks registered."""
@@ -256,25 +240,16 @@ class GradientList:
         variable = self._variables[i]
         return getattr(variable, "path", variable.name)
 
-    def _submitted(self, grads, i):
-        """Returns the tensor that this rank submits for a gradient."""
-        return self._placeholder(i) if grads[i] is None else self._as_registered(grads[i])
-
-    def _submitted_late(self, grads, i):
-        """Returns the tensor that this rank submits for a late gradient."""
-        grad, (dtype, shape) = grads[i], self._specs[i]
+    def _submitted(self, grad, i):
+        """Returns the tensor that this rank submits for a gradient; `None` if it has none."""
+        dtype, shape = self._specs[i]
+        if grad is None and i in self._sparse:
+            return self._registration.submitter.no_rows(dtype, shape)
         if grad is None:
-            return self._late_registration.submitter.zeros(dtype, shape)
-        # The ranks have registered the dtype of the variable.
-        is_registered = keras.backend.standardize_dtype(grad.dtype) == dtype
-        return grad if is_registered else ops.cast(backends.require().to_dense(grad), dtype)
-
-    def _placeholder(self, i):
-        """Returns the tensor that this rank submits for a gradient that it does not have."""
-        submitter = self._registration.submitter
-        return (submitter.no_rows if i in self._sparse else submitter.zeros)(*self._specs[i])
-
-    def _as_registered(self, grad):
+            return ops.zeros(shape, dtype)
+        # For a late gradient, the ranks have registered the dtype of the variable.
+        if i in self._late and keras.backend.standardize_dtype(grad.dtype) != dtype:
+            return ops.cast(backends.require().to_dense(grad), dtype)
         return backends.require().to_dense(grad) if self._options.sparse_as_dense else grad
 
     def forget_weights(self):
