@@ -1,6 +1,9 @@
 """The state of layers that Keras does not track, because the framework holds it."""
 
 import dataclasses
+import weakref
+
+_variables = weakref.WeakKeyDictionary()  # dicts of items of `UntrackedState`, by their owner
 
 
 @dataclasses.dataclass
@@ -22,3 +25,18 @@ class UntrackedState:
     counters: list = dataclasses.field(default_factory=list)
     others: list = dataclasses.field(default_factory=list)
     caches: list = dataclasses.field(default_factory=list)
+
+
+def variable_of(owner, key, make, *arguments):
+    """Returns the item of an `UntrackedState` for a variable; the same object in every call.
+
+    Args:
+        owner: The layer or the module that has the variable.
+        key: What identifies the variable in its owner.
+        make: Class of the item.
+        *arguments: The arguments of `make`.
+    """
+    by_key = _variables.setdefault(owner, {})
+    if key not in by_key:
+        by_key[key] = make(*arguments)
+    return by_key[key]

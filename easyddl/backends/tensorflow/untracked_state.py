@@ -1,17 +1,13 @@
 """TensorFlow's variables in a layer's attributes. Keras tracks only its own variables."""
 
-import weakref
-
 import keras
 import tensorflow as tf
 
 from easyddl.backends.base import Backend
-from easyddl.backends.untracked_state import UntrackedState
+from easyddl.backends.untracked_state import UntrackedState, variable_of
 
 # `adapt` computes the variables of these layers. They are tables, like their vocabularies.
 _ADAPTED = (keras.layers.StringLookup, keras.layers.IntegerLookup)
-
-_variables = weakref.WeakKeyDictionary()  # dicts of `LayerVariable` by the variable's id, by layer
 
 
 class TensorFlowUntrackedState(Backend):
@@ -24,7 +20,9 @@ class TensorFlowUntrackedState(Backend):
             return UntrackedState()
         tracked = {id(variable.value) for variable in layer.variables}
         own = [v for v in numbers if id(v) not in tracked]
-        return UntrackedState(others=[_layer_variable(layer, each) for each in own])
+        return UntrackedState(
+            others=[variable_of(layer, id(v), LayerVariable, v, layer.name) for v in own]
+        )
 
 
 class LayerVariable:
@@ -53,13 +51,6 @@ class LayerVariable:
 
     def assign(self, value):
         self.value.assign(value)
-
-
-def _layer_variable(layer, variable):
-    by_id = _variables.setdefault(layer, {})
-    if id(variable) not in by_id:
-        by_id[id(variable)] = LayerVariable(variable, layer.name)
-    return by_id[id(variable)]
 
 
 def _variables_in(attribute):

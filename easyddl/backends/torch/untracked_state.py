@@ -7,7 +7,7 @@ import torch
 
 from easyddl.backends.base import Backend
 from easyddl.backends.torch import private
-from easyddl.backends.untracked_state import UntrackedState
+from easyddl.backends.untracked_state import UntrackedState, variable_of
 
 # These have the buffers `running_mean`, `running_var` and `num_batches_tracked`.
 _NORMALIZATIONS = (
@@ -27,8 +27,6 @@ _DTYPES = (
     *(torch.complex64, torch.complex128),
 )
 
-_buffers = weakref.WeakKeyDictionary()  # dicts of `Buffer` by name, by module
-
 
 class TorchUntrackedState(Backend):
     """The untracked state of a `TorchBackend`."""
@@ -39,14 +37,9 @@ class TorchUntrackedState(Backend):
             for name, tensor in module.named_buffers(recurse=False):
                 if tensor.layout == torch.strided and tensor.dtype in _DTYPES:
                     group = _group_of(state, module, name, tensor)
-                    group.append(self._buffer(module, name, f"{path}.{name}"))
+                    full_name = f"{path}.{name}"
+                    group.append(variable_of(module, name, Buffer, self, module, name, full_name))
         return state
-
-    def _buffer(self, module, name, path):
-        by_name = _buffers.setdefault(module, {})
-        if name not in by_name:
-            by_name[name] = Buffer(self, module, name, path)
-        return by_name[name]
 
 
 class Buffer:
