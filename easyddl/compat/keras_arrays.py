@@ -12,7 +12,7 @@ _RESUMED = "other ranks cannot continue an epoch"
 _DIFFERS = "a resumed training shuffles arrays into another order"
 
 _CLASS = Name(_MODULE, "ArrayDataAdapter", _DIFFERS)
-_CAN_CONVERT = Name(_MODULE, "can_convert_arrays", _DIFFERS, takes=("arrays",))
+_CAN_CONVERT = Name(_MODULE, "can_convert_arrays(arrays)", _DIFFERS)
 
 _ITERATORS = ("_get_iterator", "get_torch_dataloader", "get_tf_dataset")
 
@@ -25,18 +25,10 @@ NAMES = (
         dict.fromkeys(("_size", "_batch_size", "_partial_batch_size"), _RESUMED),
         is_set=True,
     ),
-    Name(
-        _ADAPTER,
-        "_get_iterator",
-        _DIFFERS,
-        backend="jax",
-        takes=("slice_and_convert_fn", "inputs"),
-    ),
+    Name(_ADAPTER, "_get_iterator(slice_and_convert_fn, inputs)", _DIFFERS, backend="jax"),
     Name(_ADAPTER, "get_torch_dataloader", _DIFFERS, backend="torch"),
     Name(_ADAPTER, "get_tf_dataset", _DIFFERS, backend="tensorflow"),
-    Name(
-        _ADAPTER, "_tf_shuffle", _DIFFERS, since=(3, 16), backend="tensorflow", takes=("tensors",)
-    ),
+    Name(_ADAPTER, "_tf_shuffle(tensors)", _DIFFERS, since=(3, 16), backend="tensorflow"),
 )
 
 

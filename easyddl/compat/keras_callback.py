@@ -7,9 +7,8 @@ from easyddl.compat.names import Name
 
 _SAVE = Name(
     "keras.callbacks.ModelCheckpoint",
-    "_save_model",
+    "_save_model(epoch, batch, logs)",
     "ddl.ModelCheckpoint cannot call its collectives before it saves",
-    takes=("epoch", "batch", "logs"),
 )
 
 NAMES = (

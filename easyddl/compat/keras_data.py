@@ -48,7 +48,7 @@ NAMES = (
     ),
     Name(_ITERATOR, "enumerate_epoch", "an unbuilt model fails on a rank without a batch"),
     *several(_ADAPTER, {"py_dataset": _BUILD, "enqueuer": _PREFETCHED}, is_set=True),
-    Name(_ADAPTER, "_standardize_batch", _BUILD, takes=("batch",)),
+    Name(_ADAPTER, "_standardize_batch(batch)", _BUILD),
     Name(_ADAPTER, "_within_epoch", _CUT_SHORT, since=(3, 7), is_set=True),
     Name(_ENQUEUER, "ready_queue", _PREFETCHED, since=(3, 6), is_set=True),
 )

@@ -16,17 +16,13 @@ NAMES = (
         is_set=True,
         backend="jax",
     ),
-    Name(
+    *several(
         "keras.Model",
-        "_get_jax_state",
-        "the first step cannot start from the root's variables",
-        backend="jax",
-        takes=("trainable_variables", "purge_model_variables"),
-    ),
-    Name(
-        "keras.Model",
-        "jax_state_sync",
-        "variables keep the values that they had before the epoch",
+        {
+            "_get_jax_state(trainable_variables, purge_model_variables)": "the first step cannot "
+            "start from the root's variables",
+            "jax_state_sync": "variables keep the values that they had before the epoch",
+        },
         backend="jax",
     ),
     Name(

@@ -7,9 +7,8 @@ from easyddl.compat.names import Name, several
 
 _MOMENTS = Name(
     "keras.layers.BatchNormalization",
-    "_moments",
+    "_moments(inputs, mask)",
     "SyncBatchNormalization cannot compute the moments of all ranks' batches",
-    takes=("inputs", "mask"),
 )
 
 NAMES = (

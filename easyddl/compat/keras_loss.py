@@ -5,9 +5,8 @@ from easyddl.compat.names import Name
 
 _REDUCE = Name(
     "keras.src.losses.loss",
-    "reduce_weighted_values",
+    "reduce_weighted_values(values, sample_weight, mask, reduction, dtype)",
     "ranks with unequal batches, masks or sample weights get equal weights",
-    takes=("values", "sample_weight", "mask", "reduction", "dtype"),
 )
 
 _SAME_RANK = Name(

@@ -17,17 +17,14 @@ NAMES = (
         },
         is_set=True,
     ),
-    Name(
+    *several(
         _OPTIMIZER,
-        "_clip_gradients",
-        "optimizers with gradient_accumulation_steps cannot reduce gradients",
-        takes=("grads",),
-    ),
-    Name(
-        _OPTIMIZER,
-        "_backend_update_step",
-        "LearningRateWarmup cannot correct the momentum",
-        takes=("grads", "trainable_variables", "learning_rate"),
+        {
+            "_clip_gradients(grads)": "optimizers with gradient_accumulation_steps cannot reduce "
+            "gradients",
+            "_backend_update_step(grads, trainable_variables, learning_rate)": "LearningRateWarmup "
+            "cannot correct the momentum",
+        },
     ),
     Name(
         "keras.optimizers.RMSprop",

@@ -12,48 +12,32 @@ _BROKEN = "if several ranks save a model to the same path at once, the file may 
 
 # Keras's public functions and methods look these up in their modules at each call.
 _PRIVATE_WRITERS = (
-    Name("keras.src.saving.saving_lib", "save_model", _BROKEN, takes=("filepath",)),
-    Name("keras.src.saving.saving_lib", "save_weights_only", _BROKEN, takes=("filepath",)),
-    Name(
-        "keras.src.legacy.saving.legacy_h5_format",
-        "save_model_to_hdf5",
-        _BROKEN,
-        takes=("filepath",),
-    ),
+    Name("keras.src.saving.saving_lib", "save_model(filepath)", _BROKEN),
+    Name("keras.src.saving.saving_lib", "save_weights_only(filepath)", _BROKEN),
+    Name("keras.src.legacy.saving.legacy_h5_format", "save_model_to_hdf5(filepath)", _BROKEN),
 )
 _PUBLIC_WRITERS = (
     Name("keras.Model", "export", _BROKEN),
     Name("keras.export.ExportArchive", "write_out", _BROKEN),
     Name("keras.saving.KerasFileEditor", "save", _BROKEN),  # in newer versions of Keras
 )
+_IO = "keras.src.utils.io_utils"
 _PROMPT = Name(
-    "keras.src.utils.io_utils",
+    _IO,
     "ask_to_proceed_with_overwrite",
     "ranks that save with overwrite=False wait for an answer that nobody can give",
 )
-_PRINT = Name(
-    "keras.src.utils.io_utils",
-    "print_msg",
-    "model.export() prints a temporary path",
-    takes=("message",),
-)
+_PRINT = Name(_IO, "print_msg(message)", "model.export() prints a temporary path")
 _REMOTE = Name(
     "keras.src.utils.file_utils",
     "is_remote_path",
     "paths of object stores that are not URLs are treated as local paths",
 )
 
-_LAZY_TENSORFLOW = Name(
-    "keras.src.utils.module_utils",
-    "tensorflow",
-    "a fit on JAX or PyTorch imports TensorFlow if it is installed",
-)
-_AVAILABLE = Name(
-    "keras.src.utils.module_utils.LazyModule",
-    "_available",
-    "a fit on JAX or PyTorch imports TensorFlow if it is installed",
-    is_set=True,
-)
+_MODULES = "keras.src.utils.module_utils"
+_IMPORTED = "a fit on JAX or PyTorch imports TensorFlow if it is installed"
+_LAZY_TENSORFLOW = Name(_MODULES, "tensorflow", _IMPORTED)
+_AVAILABLE = Name(f"{_MODULES}.LazyModule", "_available", _IMPORTED, is_set=True)
 
 NAMES = (*_PRIVATE_WRITERS, _PROMPT, _PRINT, _REMOTE, _LAZY_TENSORFLOW, _AVAILABLE)
 

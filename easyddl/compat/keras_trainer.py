@@ -6,33 +6,18 @@ from easyddl.compat import keras_data, patches
 from easyddl.compat.names import Name, several
 
 _UNBUILT = "an unbuilt model fails on a rank without a batch"
-_TAKES = ("iterator", "data_batch")
+_MAYBE_BUILD = "_maybe_symbolic_build(iterator, data_batch)"
 
 NAMES = (
-    Name(
-        "keras.Model",
-        "_symbolic_build",
-        "the variables of an unbuilt model cannot be broadcast before the first step",
-        takes=_TAKES,
-    ),
-    Name("keras.Model", "_maybe_symbolic_build", _UNBUILT, backend="tensorflow", takes=_TAKES),
-    Name(
-        "keras.Model",
-        "_maybe_symbolic_build",
-        _UNBUILT,
-        since=(3, 16),
-        backend="jax",
-        takes=_TAKES,
-    ),
-    Name(
-        "keras.Model",
-        "_get_metrics_result_or_logs",
-        "fit and evaluate report the metrics of one rank's samples",
-        takes=("logs",),
-    ),
+    Name("keras.Model", _MAYBE_BUILD, _UNBUILT, backend="tensorflow"),
+    Name("keras.Model", _MAYBE_BUILD, _UNBUILT, since=(3, 16), backend="jax"),
     *several(
         "keras.Model",
         {
+            "_symbolic_build(iterator, data_batch)": "the variables of an unbuilt model cannot be "
+            "broadcast before the first step",
+            "_get_metrics_result_or_logs(logs)": "fit and evaluate report the metrics of one "
+            "rank's samples",
             "_should_eval": "a rank without validation data cannot join the others' validation",
             "make_train_function": "on JAX steps cannot be measured",
             "make_test_function": "on JAX a rank without a batch cannot validate",

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import re
 
 import keras
 
@@ -16,28 +17,30 @@ class Name:
 
     Attributes:
         owner: String. The full name of the class or module that has the name.
-        name: String.
+        signature: String. The name, and of a function that easyddl replaces the parameters that
+            easyddl relies on: `"name"` or `"name(parameter, parameter)"`.
         consequence: String. What fails without the name.
         since: Tuple of integers. The first version of Keras that has the name. easyddl supports
             Keras 3.5 and later.
         is_set: Boolean. Whether this is an attribute that the owner's methods set on instances.
             Otherwise it is a method, or a function of a module.
         backend: String. The only Keras backend that needs the name, or `None`.
-        takes: Tuple of strings. For a function that easyddl replaces: the parameters that easyddl
-            relies on.
     """
 
     owner: str
-    name: str
+    signature: str
     consequence: str
     since: tuple = (3, 5)
     is_set: bool = False
     backend: str | None = None
-    takes: tuple = ()
 
     def __str__(self):
-        takes = f"({', '.join(self.takes)})" if self.takes else ""
-        return f"{self.owner}.{self.name}{takes}"
+        return f"{self.owner}.{self.signature}"
+
+    @property
+    def name(self):
+        """String. The name itself."""
+        return self.signature.partition("(")[0]
 
     def is_expected(self):
         """Returns whether the installed Keras should have the name, by its version and backend."""
@@ -51,8 +54,9 @@ class Name:
             owner = self.find_owner()
             return owner is not None and self.name in _names_in(owner)
         found = self._find()
+        takes = re.findall(r"\w+", self.signature.partition("(")[2])
         # Do not inspect a module that Keras imports lazily: that would import it.
-        return found is not None and (not self.takes or set(self.takes) <= _parameters(found))
+        return found is not None and (not takes or _parameters(found).issuperset(takes))
 
     def find_owner(self):
         """Returns the class or module `owner`; `None` if the installed Keras lacks it."""
@@ -88,13 +92,13 @@ def several(owner, consequences, **options):
 
     Args:
         owner: String: see `Name`.
-        consequences: Dict of strings. The `consequence` by the name.
+        consequences: Dict of strings. The `consequence` by the `signature`.
         **options: Further attributes of each `Name`.
 
     Returns:
         List of `Name`.
     """
-    return [Name(owner, name, text, **options) for name, text in consequences.items()]
+    return [Name(owner, signature, text, **options) for signature, text in consequences.items()]
 
 
 def version():

@@ -63,7 +63,7 @@ def test_a_function_that_takes_other_parameters(monkeypatch):
         Name("keras.Model", "_gone", ""),
         Name("keras.gone.Model", "fit", ""),
         Name("keras.src.gone", "function", ""),
-        Name("keras.Model", "fit", "", takes=("x", "gone")),
+        Name("keras.Model", "fit(x, gone)", ""),
     ],
 )
 def test_a_name_that_was_never_there(gone):
