@@ -13,12 +13,6 @@ _MOMENTS = Name(
 
 NAMES = (
     _MOMENTS,
-    Name(
-        "keras.layers.BatchNormalization",
-        "_reduction_axes",
-        "SyncBatchNormalization cannot count the elements of its batch",
-        is_set=True,
-    ),
     Name("keras.Layer", "_flatten_layers", "no fit can begin: the layers of a model are not found"),
     *several(
         "keras.Layer",
@@ -73,11 +67,6 @@ class MomentsBatchNormalization(keras.layers.BatchNormalization):
     def __init__(self, **arguments):
         _MOMENTS.require()  # otherwise `moments` would silently never be called
         super().__init__(**arguments)
-
-    @property
-    def reduction_axes(self) -> list[int]:
-        """List of integers. The axes of the inputs over which moments are computed."""
-        return self._reduction_axes
 
     def moments(self, inputs, mask):
         """Returns the mean and the variance of each channel of a batch.

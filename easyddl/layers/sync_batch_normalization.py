@@ -67,7 +67,7 @@ class SyncBatchNormalization(MomentsBatchNormalization):
             return mean, variance
         dtype = mean.dtype  # float32, or float64
         mean, variance = ops.cast(mean, "float32"), ops.cast(variance, "float32")
-        count = ops.reshape(_count(inputs, mask, self.reduction_axes), (1,))
+        count = ops.reshape(_count(inputs, mask, mean.shape[0]), (1,))
         mine = ops.concatenate([count, mean, variance])
         rows = self._rows_of(mine.shape[0])(mine)
         joined = _joined(ops.stop_gradient(rows[:, :1]), *ops.split(rows[:, 1:], 2, axis=1))
@@ -87,13 +87,12 @@ class SyncBatchNormalization(MomentsBatchNormalization):
         return self._rows
 
 
-def _count(inputs, mask, axes):
+def _count(inputs, mask, channels):
     """Returns the number of elements of each channel."""
-    if mask is not None:
-        rest = ops.size(inputs) // (ops.size(mask) * inputs.shape[-1])
-        return ops.sum(ops.cast(mask, "float32")) * ops.cast(rest, "float32")
-    lengths = [ops.shape(inputs)[axis] for axis in axes]
-    return ops.prod(ops.cast(ops.stack([ops.convert_to_tensor(n) for n in lengths]), "float32"))
+    if mask is None:
+        return ops.cast(ops.size(inputs) // channels, "float32")
+    rest = ops.size(inputs) // (ops.size(mask) * inputs.shape[-1])
+    return ops.sum(ops.cast(mask, "float32")) * ops.cast(rest, "float32")
 
 
 def _joined(counts, means, variances):

@@ -126,7 +126,6 @@ def instances():
     return of_backend | {
         "keras.Model": model,
         "keras.Layer": model.layers[0],
-        "keras.layers.BatchNormalization": model.layers[0],
         "keras.Variable": model.weights[0],
         "keras.Metric": keras.metrics.Mean(),
         "keras.callbacks.Callback": keras.callbacks.Callback(),
