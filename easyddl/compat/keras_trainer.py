@@ -37,13 +37,6 @@ NAMES = (
     ),
     Name(
         "keras.Model",
-        "_distribute_strategy",
-        "a model made under tf.distribute raises no error",
-        is_set=True,
-        backend="tensorflow",
-    ),
-    Name(
-        "keras.Model",
         "_initialize_ddp",
         "a job that has initialised torch.distributed raises no error",
         since=(3, 16),
@@ -147,11 +140,6 @@ def tracks_loss_of_output(model, metric):
     """Returns whether a metric is the loss of one of a model's outputs."""
     compiled = getattr(model, "_compile_loss", None)
     return any(metric is each for each in getattr(compiled, "metrics", []))
-
-
-def strategy_of(model):
-    """Returns a model's `tf.distribute` strategy, or `None`. On TensorFlow only."""
-    return model._distribute_strategy
 
 
 def wraps_in_ddp():

@@ -11,7 +11,6 @@ from easyddl.backends.base import Backend
 from easyddl.backends.step_meter import StepMeter
 from easyddl.backends.tensorflow import submitter
 from easyddl.backends.tensorflow.step import TraceForXla, TraceOfEagerStep, once_there_is_a_batch
-from easyddl.compat import keras_trainer
 from easyddl.runtime import world
 
 
@@ -21,10 +20,8 @@ class TensorFlowTrainer(Backend):
     def check_model(self, model):
         if world.size() == 1:
             return
-        strategy = keras_trainer.strategy_of(model)
-        if strategy is None and tf.distribute.has_strategy():
-            strategy = tf.distribute.get_strategy()
-        if strategy is not None:
+        strategy = model.distribute_strategy
+        if tf.distribute.has_strategy() or strategy is not tf.distribute.get_strategy():
             raise ValueError(
                 "tf.distribute distributes a step over several devices, and easyddl over several "
                 "ranks with one device each, so they cannot be combined. Remove the strategy and "
