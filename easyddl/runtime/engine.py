@@ -34,8 +34,7 @@ def is_started() -> bool:
 
 
 def _of_this_process():
-    engine = _engine
-    return engine if engine is not None and engine.process == os.getpid() else None
+    return _engine if os.getpid() == _process else None
 
 
 def engine() -> Engine:

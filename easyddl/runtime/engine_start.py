@@ -28,8 +28,6 @@ class Engine:
         world: `_core.World`. All ranks of the job.
         communicator: `_core.Communicator` of the collectives that the script calls.
         reducer_group: `_core.ReducerGroup`. It owns the resources that all reducers share.
-        process: Integer. The id of the process that started the engine. A forked child has
-            another id.
         activities: List of strings. The long activities of this rank, the innermost last.
         ends_together: Boolean. Whether a bad exit status is an orderly end of the job.
     """
@@ -38,7 +36,6 @@ class Engine:
     world: Any
     communicator: Any
     reducer_group: Any
-    process: int
     activities: list[str] = dataclasses.field(default_factory=list)
     ends_together: bool = False
 
@@ -97,7 +94,7 @@ def _start_monitored(mpi, core, monitor, seconds, problem):
     topology_report.print_topology(comm, world, threads, network["racks"])
     monitor.enter("the creation of the first communicator", True)
     communicator = core.Communicator(world, watch_signals=True)
-    return Engine(core, world, communicator, core.ReducerGroup(communicator), os.getpid())
+    return Engine(core, world, communicator, core.ReducerGroup(communicator))
 
 
 def _world(core, host, seconds, network):
