@@ -20,66 +20,38 @@ def file_name(rank):
     return f"rank-{rank}.jsonl"
 
 
-class File:
-    """The trace file of one rank, open for writing.
-
-    Args:
-        folder: String or path. The directory, which is created if it does not exist.
-        rank: Integer. The number of the rank.
-
-    Attributes:
-        descriptor: Integer. The file descriptor.
-        rank: Integer. The number of the rank.
-        job: String, equal in all files of one run and different between runs.
-    """
-
-    def __init__(self, folder, rank):
-        path = pathlib.Path(folder)
-        path.mkdir(parents=True, exist_ok=True)
-        self.descriptor = output_file.create(path / file_name(rank))
-        self.rank = rank
-        self.job = None
-
-    def begin(self, size, host):
-        """Writes the first line.
-
-        Args:
-            size: Integer. The number of ranks.
-            host: String. The name of the rank's host.
-        """
-        first = {"easyddl_timeline": FORMAT, "rank": self.rank, "size": size, "host": host,
-                 "job": self.job}  # fmt: skip
-        os.write(self.descriptor, json.dumps(first).encode() + b"\n")
-
-
-def open_file(comm):
-    """Opens the trace file of this rank. All ranks must call this function together.
+def open_file(comm, host):
+    """Creates the trace file of this rank, and writes its first line. Collective.
 
     Args:
         comm: The mpi4py communicator of all ranks.
+        host: String. The name of this rank's host.
 
     Returns:
-        `File`, or `None` if `EASYDDL_TIMELINE` is not set.
+        Integer. The descriptor of the file; `None` if `EASYDDL_TIMELINE` is not set.
 
     Raises:
         ValueError: On all ranks, if any rank cannot write to the directory that `EASYDDL_TIMELINE`
             names, or if only some ranks have the variable.
     """
+    job = comm.bcast(os.urandom(6).hex())  # equal in all files of one run, and in no others
+    first = {"easyddl_timeline": FORMAT, "rank": comm.rank, "size": comm.size, "host": host,
+             "job": job}  # fmt: skip
     folder, file, problem = _folder(), None, None
     if folder:
         try:
-            file = File(folder, comm.rank)
+            path = pathlib.Path(folder)
+            path.mkdir(parents=True, exist_ok=True)
+            file = output_file.create(path / file_name(comm.rank))
+            os.write(file, json.dumps(first).encode() + b"\n")
         except OSError as error:
             problem = str(error)
-    gathered = comm.allgather((folder, problem, os.urandom(6).hex()))
-    error = _error(gathered)
-    if error is not None:
-        if file is not None:
-            os.close(file.descriptor)
-        raise ValueError(error)
+    error = _error(comm.allgather((folder, problem)))
+    if error is None:
+        return file
     if file is not None:
-        file.job = gathered[0][-1]
-    return file
+        os.close(file)
+    raise ValueError(error)
 
 
 def _folder():
@@ -90,16 +62,16 @@ def _error(gathered):
     """Returns the error message for all ranks, or `None`.
 
     Args:
-        gathered: List of tuples, by rank: its directory, its error or `None`, and a random string.
+        gathered: List of pairs, by rank: its directory, and its error or `None`.
     """
-    having = [rank for rank, (folder, _, _) in enumerate(gathered) if folder]
+    having = [rank for rank, (folder, _) in enumerate(gathered) if folder]
     lacking = [rank for rank in range(len(gathered)) if rank not in having]
     if having and lacking:
         return (
             f"{VARIABLE} is set on rank {having[0]} but not on rank {lacking[0]}. Set it on all "
             f"ranks, or on none. With Open MPI, `mpirun -x {VARIABLE}` sets it on all ranks."
         )
-    for rank, (folder, problem, _) in enumerate(gathered):
+    for rank, (folder, problem) in enumerate(gathered):
         if problem is not None:
             return (
                 f"{VARIABLE} must name a directory that every rank can write to. Rank {rank} "

@@ -80,15 +80,13 @@ def _start_monitored(mpi, core, monitor, seconds, problem):
     monitor.enter("the comparison of the ranks' settings", True)
     place = _agreed_place(mpi, problem)
     affinity.compare(comm, place)
-    timeline = trace_file.open_file(comm)
+    timeline = trace_file.open_file(comm, place.host)
     monitor.enter("the search for ranks that share a host", True)
     network = _network(comm, place.host)
     world = _world(core, place.host, seconds, network)
     if timeline is not None:
         monitor.enter("the comparison of the ranks' clocks", True)
-        with _agreement(comm):
-            timeline.begin(world.size, world.hosts[world.rank])
-        core.start_timeline(world, timeline.descriptor)
+        core.start_timeline(world, timeline)
     monitor.enter("the report of the topology", True)
     threads = affinity.compute_threads() if launched_process.size() is not None else None
     topology_report.print_topology(comm, world, threads, network["racks"])
