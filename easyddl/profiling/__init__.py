@@ -3,19 +3,7 @@
 `read_timeline` and `analyze_overlap` are public. The other modules are not.
 """
 
+from easyddl.profiling.merged_timeline import read as read_timeline
+from easyddl.profiling.overlap_analysis import analyze as analyze_overlap
+
 __all__ = ["analyze_overlap", "read_timeline"]
-
-_PLACES = {
-    "analyze_overlap": ("overlap_analysis", "analyze"),
-    "read_timeline": ("merged_timeline", "read"),
-}
-
-
-def __getattr__(name):
-    """Imports what only the reader of a timeline needs, and no rank."""
-    import importlib
-
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, function = _PLACES[name]
-    return getattr(importlib.import_module(f"{__name__}.{module}"), function)
