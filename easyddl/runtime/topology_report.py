@@ -43,18 +43,12 @@ def _job(by_rank, named_racks):
             the rank's own facts.
         named_racks: String. The racks of the hosts as EASYDDL_RACKS names them.
     """
-    names, hosts = {}, {}
+    by_node = {}
     for name, node, facts, rank in by_rank:
-        names.setdefault(node, name)
-        host = hosts.setdefault(node, {"ranks": []})
+        host = by_node.setdefault(node, {"name": name, "ranks": []})
         host["ranks"].append(rank)
         host.update(facts or {})
-    nodes = sorted(hosts)
-    found = racks.of_hosts([names[node] for node in nodes], named=named_racks)
-    found = found or [None] * len(nodes)
-    return {
-        "hosts": [
-            {**hosts[node], "name": names[node], "rack": rack}
-            for node, rack in zip(nodes, found, strict=True)
-        ]
-    }
+    hosts = [by_node[node] for node in sorted(by_node)]
+    found = racks.of_hosts([host["name"] for host in hosts], named=named_racks)
+    found = found or [None] * len(hosts)
+    return {"hosts": [{**host, "rack": rack} for host, rack in zip(hosts, found, strict=True)]}
