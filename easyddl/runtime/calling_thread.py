@@ -16,16 +16,6 @@ def owner():
     return _lent[-1] if _lent else threading.main_thread()
 
 
-def is_owner():
-    """Returns whether the calling thread may call collectives."""
-    return threading.current_thread() is owner()
-
-
-def is_main():
-    """Returns whether the calling thread is the main thread."""
-    return threading.current_thread() is threading.main_thread()
-
-
 def lend(thread):
     """Lets another thread call collectives until `take_back`, in place of their owner."""
     _lent.append(thread)

@@ -48,7 +48,7 @@ def _end_job(previous, kind, error, traceback):
             _write(world.own_warnings() + _printed_by(previous, kind, error, traceback))
         _flush()
     finally:  # even after Ctrl-C, because the other ranks wait
-        world.end_job(130 if interrupted else 1)
+        world.engine().core.end_job(130 if interrupted else 1)
 
 
 def _repeats_another_rank(error):
@@ -151,10 +151,11 @@ def _finish_at_exit():
             _end_before_start("", error)
     if world.is_started():
         world.pass_warnings_on()
-        world.stop_signals()
+        engine = world.engine()
+        engine.core.stop_signals()
         # The GPU driver may shut down before MPI is finalized, so this cannot wait until then.
-        world.finish()
-        if world.engine().ends_together:
+        engine.world.finish()
+        if engine.ends_together:
             mpi_library.finalize()
 
 

@@ -228,7 +228,7 @@ def finalize():
 def abort(status):
     """Ends all ranks if MPI is initialized in this process. Otherwise returns.
 
-    Use it for errors before easyddl has started; after that, use `world.end_job`.
+    Use it for errors before easyddl has started; after that, use `core.end_job` of the engine.
 
     Args:
         status: Integer. The exit status of the job.

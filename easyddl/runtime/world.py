@@ -206,7 +206,7 @@ def fingerprint(text):
         RuntimeError: If the collectives belong to another thread of this rank.
     """
     require_owner(text)
-    if calling_thread.is_main():
+    if threading.current_thread() is threading.main_thread():
         text = _within_call(text)
     else:  # another thread cannot know whether other ranks are in a fit
         text += " in a thread of collectives_in()"
@@ -225,10 +225,11 @@ def require_owner(text):
     Args:
         text: String. The collective.
     """
-    if calling_thread.is_owner() or size() == 1:
+    caller = threading.current_thread()
+    if caller is calling_thread.owner() or size() == 1:
         return
     raise RuntimeError(
-        f"On rank {rank()} the thread {threading.current_thread().name!r} called "
+        f"On rank {rank()} the thread {caller.name!r} called "
         f"{_within_call(text)}, but the thread {calling_thread.owner().name!r} calls the "
         "collectives of this rank. Two threads may call them in a different order on each rank, "
         "and get each other's data. Call all collectives in the main thread, or lend them to one "
@@ -332,21 +333,6 @@ def barrier() -> None:
     """Returns when all ranks have called it."""
     _guard.require_all_ranks("barrier()")
     agree("barrier()")
-
-
-def stop_signals():
-    """Makes waits ignore Ctrl-C. Called before the interpreter ends."""
-    engine().core.stop_signals()
-
-
-def finish():
-    """Waits for the work that is queued on the GPU. Called before the interpreter ends."""
-    engine().world.finish()
-
-
-def end_job(status):
-    """Ends all ranks with an exit status. Does not return."""
-    engine().core.end_job(status)
 
 
 def add_step(begin, end, step):
