@@ -10,6 +10,7 @@ import numpy as np
 from easyddl.collectives import arguments
 from easyddl.collectives.types import ArrayT, Op
 from easyddl.runtime import world
+from easyddl.runtime.byte_collectives import row_allocator
 
 
 def as_bytes(array):
@@ -65,46 +66,6 @@ def broadcast_arrays(arrays, root_rank, text):
     return arrays if world.rank() == root_rank else results
 
 
-def _like(argument, result):
-    """Returns the result of a collective that has ended, in the type of the user's array."""
-    return argument.like(result)
-
-
-def row_allocator(shape, dtype):
-    """Returns a function that allocates the array for the rows of all ranks.
-
-    Args:
-        shape: Tuple. The shape of a row.
-        dtype: NumPy dtype.
-
-    Returns:
-        Pair of an empty list and a function. The engine calls the function when it knows the number
-        of rows of each rank, and passes these numbers. The function allocates the array, appends it
-        to the list, and returns its bytes.
-    """
-    allocated = []
-
-    def allocate(counts):
-        allocated.append(np.empty((sum(counts), *shape), dtype))
-        return as_bytes(allocated[0])
-
-    return allocated, allocate
-
-
-def reduce_between_steps(x, op):
-    """Does an `allreduce`. Call it in a function that `world.on_all_ranks` decorates."""
-
-    def prepare(argument):
-        arguments.check_op(argument.dtype, op)
-        return arguments.describe_whole(argument)
-
-    def run(argument, text):
-        (result,) = reduce_arrays([argument.array], argument.dtype, op, text)
-        return _like(argument, result)
-
-    return arguments.collective("allreduce", x, prepare, run, op=op)
-
-
 @world.on_all_ranks("allreduce()")
 def allreduce(x: ArrayT, op: Op = "mean") -> ArrayT:
     """Reduces an array over all ranks, between steps: see `easyddl.allreduce`.
@@ -113,7 +74,16 @@ def allreduce(x: ArrayT, op: Op = "mean") -> ArrayT:
         x: NumPy array, number, or tensor with values.
         op: One of `arguments.OPS`.
     """
-    return reduce_between_steps(x, op)
+
+    def prepare(argument):
+        arguments.check_op(argument.dtype, op)
+        return arguments.describe_whole(argument)
+
+    def run(argument, text):
+        (result,) = reduce_arrays([argument.array], argument.dtype, op, text)
+        return argument.like(result)
+
+    return arguments.collective("allreduce", x, prepare, run, op=op)
 
 
 @world.on_all_ranks("broadcast()")
@@ -144,7 +114,7 @@ def broadcast(x: ArrayT, root_rank: int = 0) -> ArrayT:
 
     def run(argument, text):
         (result,) = broadcast_arrays([argument.array], root_rank, text)
-        return _like(argument, result.copy() if world.rank() == root_rank else result)
+        return argument.like(result.copy() if world.rank() == root_rank else result)
 
     return arguments.collective("broadcast", x, prepare, run, root_rank=root_rank)
 
@@ -166,9 +136,9 @@ def _collect_rows(argument, text, method, counts):
     with world.failing_alike(text):
         array = contiguous(argument.array)
         rows = as_bytes(array)
-    result, allocate = row_allocator(array.shape[1:], array.dtype)
+    allocated, allocate = row_allocator(array.shape[1:], array.dtype)
     method(rows, counts, _row_bytes(array), world.fingerprint(text), allocate)
-    return _like(argument, result[0])
+    return argument.like(allocated[0])
 
 
 @world.on_all_ranks("allgather()")
@@ -245,7 +215,7 @@ def reduce_scatter(x: ArrayT, op: Op = "sum") -> ArrayT:
             op,
             world.fingerprint(text),
         )
-        return _like(argument, result)
+        return argument.like(result)
 
     return arguments.collective("reduce_scatter", x, prepare, run, op=op)
 

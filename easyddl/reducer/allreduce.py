@@ -52,7 +52,7 @@ def allreduce(x: ArrayT, op: Op = "mean") -> ArrayT:
     total = ddl.allreduce(np.array([1.0, 2.0]), op="sum")  # [k, 2k] on k ranks
     ```
     """
-    return _of_step(x, op) if _is_of_step(x) else script.reduce_between_steps(x, op)
+    return _of_step(x, op) if _is_of_step(x) else script.allreduce(x, op)
 
 
 # This attribute stops TensorFlow's AutoGraph from converting it in a user's tf.function.

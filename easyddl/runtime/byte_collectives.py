@@ -5,6 +5,27 @@ import numpy as np
 from easyddl.runtime import world
 
 
+def row_allocator(shape=(), dtype=np.uint8):
+    """Returns a function that allocates the array for the rows of all ranks.
+
+    Args:
+        shape: Tuple. The shape of a row.
+        dtype: NumPy dtype.
+
+    Returns:
+        Pair of an empty list and a function. The engine calls the function when it knows the number
+        of rows of each rank, and passes these numbers. The function allocates the array, adds it
+        and the numbers to the list, and returns its bytes.
+    """
+    allocated = []
+
+    def allocate(counts):
+        allocated.extend([np.empty((sum(counts), *shape), dtype), counts])
+        return allocated[0].reshape(-1).view(np.uint8)
+
+    return allocated, allocate
+
+
 def gather(data, text):
     """Returns the bytes of all ranks.
 
@@ -15,16 +36,11 @@ def gather(data, text):
     Returns:
         List of arrays of bytes, in the order of the ranks.
     """
-    joined, ends = [], []
-
-    def allocate(counts):
-        ends.extend(np.cumsum(counts)[:-1])
-        joined.append(np.empty(sum(counts), np.uint8))
-        return joined[0]
-
+    allocated, allocate = row_allocator()
     fingerprint = world.fingerprint(text)
     world.communicator().all_gather(data, data.size, 1, fingerprint, allocate)
-    return np.split(joined[0], ends)
+    joined, counts = allocated
+    return np.split(joined, np.cumsum(counts)[:-1])
 
 
 def broadcast(data, root_rank, text):
@@ -38,12 +54,7 @@ def broadcast(data, root_rank, text):
     Returns:
         Array of bytes; on the root, the one that it passed.
     """
-    received = []
-
-    def allocate(counts):
-        received.append(np.empty(sum(counts), np.uint8))
-        return received[0]
-
+    allocated, allocate = row_allocator()
     fingerprint = world.fingerprint(text)
     world.communicator().broadcast_unknown(data, root_rank, fingerprint, allocate)
-    return data if world.rank() == root_rank else received[0]
+    return data if world.rank() == root_rank else allocated[0]
