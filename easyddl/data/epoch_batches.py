@@ -24,7 +24,7 @@ class EpochBatches(EpochOrder):
         super().__init__(shard)
         self.data = data
         self.samples = samples
-        self.batch_size = batch_size
+        self.batch_size = self.items_per_step = batch_size
         self._reorder()
 
     def __getitem__(self, index):
@@ -32,16 +32,8 @@ class EpochBatches(EpochOrder):
         rows = self._rows[begin : begin + self.batch_size]
         return array_data.map_leaves(lambda _, leaf: _batch(leaf, rows), self.data, "arrays")
 
-    @property
-    def items(self):
-        return self.samples if self._most is None else None
-
-    @property
-    def items_per_step(self):
-        return self.batch_size
-
-    def _count_batches(self):
-        return -(-self.shard.length(self.samples, self.epoch) // self.batch_size)
+    def _count_items(self):
+        return self.samples
 
     def _reorder(self):
         self._rows = self.shard.rows(self.samples, self.epoch)

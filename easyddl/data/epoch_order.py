@@ -15,7 +15,10 @@ class EpochOrder(keras.utils.PyDataset):
     Attributes:
         shard: The `Shard` of this rank.
         epoch: Integer. The epoch that determines the order.
+        items_per_step: Integer. The number of this rank's items in a step.
     """
+
+    items_per_step = 1
 
     def __init__(self, shard, **kwargs):
         super().__init__(**kwargs)
@@ -27,7 +30,10 @@ class EpochOrder(keras.utils.PyDataset):
     @property
     def num_batches(self):
         """The number of this rank's batches in an epoch; `None` if the data are infinite."""
-        count = self._count_batches()
+        items = self._count_items()
+        if items is None:
+            return None
+        count = -(-self.shard.length(items, self.epoch) // self.items_per_step)
         return count if self._most is None else min(count, self._most)
 
     def __len__(self):
@@ -63,14 +69,10 @@ class EpochOrder(keras.utils.PyDataset):
     @property
     def items(self):
         """The number of items that the shard divides; `None` if an epoch does not end with them."""
-        raise NotImplementedError
+        return self._count_items() if self._most is None else None
 
-    @property
-    def items_per_step(self):
-        """The number of this rank's items in a step."""
-        return 1
-
-    def _count_batches(self):
+    def _count_items(self):
+        """Returns the number of items that the shard divides; `None` if they never end."""
         raise NotImplementedError
 
     def _reorder(self):

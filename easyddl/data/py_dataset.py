@@ -27,12 +27,7 @@ class ShardedBatches(EpochOrder):
     """
 
     def __init__(self, dataset, shard):
-        super().__init__(
-            shard,
-            workers=dataset.workers,
-            use_multiprocessing=dataset.use_multiprocessing,
-            max_queue_size=dataset.max_queue_size,
-        )
+        super().__init__(shard, **_workers_of(dataset))
         self.dataset = dataset
         self._reorder()
 
@@ -49,13 +44,8 @@ class ShardedBatches(EpochOrder):
             self.dataset.on_epoch_end()
         self._reorder()  # the dataset may now have another number of batches
 
-    @property
-    def items(self):
-        return self.dataset.num_batches if self._most is None else None
-
-    def _count_batches(self):
-        count = self.dataset.num_batches
-        return None if count is None else self.shard.length(count, self.epoch)
+    def _count_items(self):
+        return self.dataset.num_batches
 
     def _reorder(self):
         if self.shard.shuffle:
@@ -63,6 +53,12 @@ class ShardedBatches(EpochOrder):
             self._places = self.shard.rows(self.dataset.num_batches, self.epoch).tolist()
         else:
             self._places = self.shard.positions(sys.maxsize, self.epoch)
+
+
+def _workers_of(dataset):
+    """Returns the arguments of a dataset that say which processes or threads read it."""
+    names = ("workers", "use_multiprocessing", "max_queue_size")
+    return {name: getattr(dataset, name) for name in names}
 
 
 def attributes_of(dataset):
@@ -90,17 +86,12 @@ class _BatchRange(keras.utils.PyDataset):
     """The batches of another dataset from `start` up to `stop`."""
 
     def __init__(self, dataset, start, stop):
-        super().__init__(
-            workers=dataset.workers,
-            use_multiprocessing=dataset.use_multiprocessing,
-            max_queue_size=dataset.max_queue_size,
-        )
+        super().__init__(**_workers_of(dataset))
         self.dataset = dataset
-        self.start = start
-        self.stop = stop
+        self.places = range(start, stop)
 
     def __len__(self):
-        return self.stop - self.start
+        return len(self.places)
 
     def __getitem__(self, index):
-        return self.dataset[self.start + index]
+        return self.dataset[self.places[index]]
