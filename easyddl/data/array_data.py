@@ -45,29 +45,21 @@ def leaves_of(arrays):
     return leaves, arrays
 
 
-def split(arrays, shard):
+def split(arrays, samples, shard):
     """Takes this rank's samples of each array.
 
     Args:
         arrays: Tuple of structures of arrays.
+        samples: Integer. The number of samples in the arrays.
         shard: The `Shard` of the samples.
 
     Returns:
         Tuple of the same structures, with this rank's samples.
     """
-    leaves, arrays = leaves_of(arrays)
-    samples = count_samples(leaves, shard)
     if shard.size == 1 and not shard.shuffle:
         return arrays
     rows = shard.rows(samples)
     return map_leaves(lambda _, leaf: take(leaf, rows), arrays, "arrays")
-
-
-def count_samples(leaves, shard):
-    """Returns the common number of samples, and checks that it is enough for all ranks."""
-    samples = _common_length(leaves)
-    shard.check(samples, "sample")
-    return samples
 
 
 # Traversal of the structure.
@@ -111,7 +103,7 @@ def _map_tuple(function, structure, path):
 # Checks of the leaves.
 
 
-def _count_samples(path, leaf):
+def _length_of(path, leaf):
     """Checks the type of a leaf, and returns its number of samples."""
     received = f"Received: {path} of type {type_name(leaf)}"
     if module_of(leaf) is not None:
@@ -147,7 +139,7 @@ def _is_array_like(leaf):
 
 def _refuse_list_of_inputs(path, leaf):
     """Raises an error for `[x1, x2]`, which Keras would treat as two inputs."""
-    if not _is_list_of_arrays(leaf):
+    if not all(_is_array_like(element) and len(element.shape) for element in leaf):
         return
     lengths = {element.shape[0] for element in leaf}
     if len(lengths) == 1 and len(leaf) < max(lengths):
@@ -158,21 +150,17 @@ def _refuse_list_of_inputs(path, leaf):
         )
 
 
-def _is_list_of_arrays(leaf):
-    return (
-        isinstance(leaf, list)
-        and len(leaf) > 0
-        and all(_is_array_like(element) and len(element.shape) for element in leaf)
-    )
+def count_samples(leaves):
+    """Returns the number of samples, and checks that it is the same in all leaves.
 
-
-def _common_length(leaves):
-    """Returns the number of samples, and checks that it is the same in all leaves."""
+    Args:
+        leaves: Dict of the leaves of a structure, by path.
+    """
     if not leaves:
         raise ValueError(
             "`split_data` needs at least one array that is not `None`. Received: no data"
         )
-    lengths = {path: _count_samples(path, leaf) for path, leaf in leaves.items()}
+    lengths = {path: _length_of(path, leaf) for path, leaf in leaves.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(
             "All arrays must have the same number of samples, the length of their "

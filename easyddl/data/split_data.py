@@ -127,7 +127,7 @@ def split_data(
     shard = Shard(world.rank(), world.size(), shuffle, int(seed), remainder)
     leaves, arrays = whole.leaves_of(arrays)
     is_first = shard.size > 1 and not _warn_of_second_split(leaves)
-    result = _split(arrays, shard, batch_size)
+    result = _split(arrays, leaves, shard, batch_size)
     is_noted = compare and is_first
     if is_noted:
         split_calls.note(leaves, f"shuffle={shuffle!r}, seed={seed}, remainder={remainder!r}")
@@ -135,20 +135,20 @@ def split_data(
     return result
 
 
-def _split(arrays, shard, batch_size):
+def _split(arrays, leaves, shard, batch_size):
     kind = kinds.module_of(arrays[0]) if len(arrays) == 1 else None
     _check_batch_size(batch_size, is_taken=kind is None and shard.shuffle == EPOCH)
     if kind is not None:
         return kind.split(arrays[0], shard)
+    samples = whole.count_samples(leaves)
+    shard.check(samples, "sample")
     if shard.shuffle == EPOCH:
-        return _epoch_batches(arrays, shard, 32 if batch_size is None else int(batch_size))
-    shards = whole.split(arrays, shard)
+        return _epoch_batches(arrays, samples, shard, batch_size)
+    shards = whole.split(arrays, samples, shard)
     return shards[0] if len(shards) == 1 else shards
 
 
-def _epoch_batches(arrays, shard, batch_size):
-    leaves, arrays = whole.leaves_of(arrays)
-    samples = whole.count_samples(leaves, shard)
+def _epoch_batches(arrays, samples, shard, batch_size):
     if len(arrays) > 3 or arrays[0] is None:
         raise ValueError(
             'With shuffle="epoch" pass the arguments of `fit`: x, or x and y, or x, y and '
@@ -159,7 +159,7 @@ def _epoch_batches(arrays, shard, batch_size):
         arrays = arrays[:-1]
     from easyddl.data.epoch_batches import EpochBatches  # imports Keras
 
-    return EpochBatches(arrays, samples, shard, batch_size)
+    return EpochBatches(arrays, samples, shard, 32 if batch_size is None else int(batch_size))
 
 
 def _warn_of_second_split(leaves):
