@@ -45,15 +45,14 @@ def gather(values):
     return found
 
 
-def differences(values, rounding=_ROUNDING):
+def differences(values):
     """Returns those items of `gather` whose values differ between the ranks. Collective.
 
     Args:
         values: Dict: see `gather`.
-        rounding: Float. The relative difference up to which numbers are equal.
     """
     found = gather(values)
-    return {key: each for key, each in found.items() if not are_equal(each, rounding)}
+    return {key: each for key, each in found.items() if not are_equal(each)}
 
 
 def are_equal(by_rank, rounding=_ROUNDING):
@@ -61,7 +60,7 @@ def are_equal(by_rank, rounding=_ROUNDING):
 
     Args:
         by_rank: List of numbers, other plain values, and lists, tuples and dicts of them.
-        rounding: Float: see `differences`.
+        rounding: Float. The relative difference up to which numbers are equal.
     """
     return all(_is_equal(each, by_rank[0], rounding) for each in by_rank)
 
