@@ -57,32 +57,32 @@ def _indices_of(rows, count):
     return np.arange(count)[rows] if isinstance(rows, slice) else np.asarray(rows)
 
 
-def _taken(elements, rows, count):
-    """Finds the elements that lie in some rows, and their rows in the result.
+def _taken(indices, rows, count):
+    """Finds the elements that lie in some rows, and their places in the result.
 
     Args:
-        elements: Integer array. The row of each element.
+        indices: Integer array with two axes. The place of each element, the row first.
         rows: Slice, or integer array of different indices. The rows to take.
         count: Integer. The number of all rows.
 
     Returns:
-        Tuple: the indices of the elements, sorted by their rows in the result; these rows; and the
-        number of rows of the result.
+        Tuple: the numbers of the elements, sorted by their rows in the result; their places in the
+        result; and the number of rows of the result.
     """
-    indices = _indices_of(rows, count)
-    place = np.full(count, -1)
-    place[indices] = np.arange(len(indices))
-    found = np.flatnonzero(place[elements] >= 0)
-    order = found[np.argsort(place[elements[found]], kind="stable")]
-    return order, place[elements[order]], len(indices)
+    kept = _indices_of(rows, count)
+    new_rows = np.full(count, -1)
+    new_rows[kept] = np.arange(len(kept))
+    new_rows = new_rows[indices[:, 0]]
+    found = np.flatnonzero(new_rows >= 0)
+    order = found[np.argsort(new_rows[found], kind="stable")]
+    taken = indices[order]
+    taken[:, 0] = new_rows[order]
+    return order, taken, len(kept)
 
 
 def _take_tensorflow(leaf, rows):
     tf = sys.modules["tensorflow"]
-    indices = leaf.indices.numpy()
-    order, new_rows, count = _taken(indices[:, 0], rows, int(leaf.shape[0]))
-    taken = indices[order]
-    taken[:, 0] = new_rows
+    order, taken, count = _taken(leaf.indices.numpy(), rows, int(leaf.shape[0]))
     shape = (count, *leaf.dense_shape.numpy()[1:])
     result = tf.sparse.SparseTensor(taken, tf.gather(leaf.values, order), shape)
     return tf.sparse.reorder(result)
@@ -94,10 +94,7 @@ def _take_jax(leaf, rows):
             "`split_data` takes a jax.experimental.sparse.BCOO without batch dimensions. "
             f"Received: n_batch={leaf.n_batch}, n_sparse={leaf.n_sparse}"
         )
-    indices = np.array(leaf.indices)
-    order, new_rows, count = _taken(indices[:, 0], rows, leaf.shape[0])
-    taken = indices[order]
-    taken[:, 0] = new_rows
+    order, taken, count = _taken(np.array(leaf.indices), rows, leaf.shape[0])
     jnp = sys.modules["jax.numpy"]
     data = leaf.data[jnp.asarray(order)]
     return type(leaf)((data, jnp.asarray(taken)), shape=(count, *leaf.shape[1:]))
