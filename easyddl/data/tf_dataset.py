@@ -40,18 +40,10 @@ def split(dataset, shard):
         _check_order(dataset)
     if count >= 0:
         shard.check(count, "element")
-    if shard.shuffle:
-        return _with_attributes_of(dataset, _shuffled(dataset, count, shard))
-    if shard.size == 1:
+    if shard.size == 1 and not shard.shuffle:
         return dataset
-    return _with_attributes_of(dataset, _sharded(dataset, count, shard))
-
-
-def _with_attributes_of(dataset, result):
-    """Copies the attributes that Keras or the user set on a dataset to the result, and returns it.
-
-    `keras.utils.image_dataset_from_directory` sets `class_names` and `file_paths`, for example.
-    """
+    result = (_shuffled if shard.shuffle else _sharded)(dataset, count, shard)
+    # `keras.utils.image_dataset_from_directory` sets `class_names` and `file_paths`, for example.
     for name, value in vars(dataset).items():
         if not name.startswith("_") and not hasattr(result, name):
             setattr(result, name, value)
