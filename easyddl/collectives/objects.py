@@ -14,8 +14,6 @@ from easyddl.compat import user_code
 from easyddl.runtime import byte_collectives, settled_errors, world
 from easyddl.steps import context
 
-_NOTHING = np.empty(0, np.uint8)
-
 
 def _pickled(name, obj):
     """Pickles an object. If this fails on any rank, all ranks raise an error.
@@ -92,7 +90,7 @@ def broadcast_object(obj: ObjectT, root_rank: int = 0) -> ObjectT:
     except (TypeError, ValueError) as problem:
         world.fail_alike(f"{text} with a bad argument", problem)
     is_root = world.rank() == root_rank
-    data = _pickled(text, obj) if is_root else _NOTHING
+    data = _pickled(text, obj) if is_root else np.empty(0, np.uint8)
     received = byte_collectives.broadcast(data, root_rank, text)
     return obj if is_root else pickle.loads(received.tobytes())
 

@@ -96,15 +96,11 @@ def _folders(controller, root):
             version, key = 1, controller
         else:
             continue
-        for mount, mounted in mounts.get(key, [_default_mount(key)]):
+        for mount, mounted in mounts.get(key, [(_MOUNT / (key or ""), "/")]):
             inner = _inside(group, mounted)
             folder = pathlib.Path(root, str(mount).lstrip("/"))
             for part in (inner, *inner.parents):
                 yield version, folder / part
-
-
-def _default_mount(key):
-    return (_MOUNT / key if key else _MOUNT), "/"
 
 
 def _mounts(root):

@@ -150,9 +150,6 @@ class _WatchedLoader:
     def __getattr__(self, name):
         return getattr(self._loader, name)
 
-    def create_module(self, spec):
-        return self._loader.create_module(spec)
-
     def exec_module(self, module):
         module.__spec__.loader = module.__loader__ = self._loader
         _depth.value += 1

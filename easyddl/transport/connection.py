@@ -128,7 +128,7 @@ class Connection:
             return arrived
         self._write()
         incoming = self._incoming
-        is_large = incoming.missing >= _READ
+        is_large = len(incoming.target) >= _READ
         try:
             got = self.socket.recv_into(incoming.target) if is_large else self.socket.recv(_READ)
         except (BlockingIOError, InterruptedError):
@@ -248,11 +248,6 @@ class Incoming:
         self._complete = []
         self._steps = self._assemble()
         self.target = next(self._steps)
-
-    @property
-    def missing(self):
-        """The number of bytes that are missing until the next step."""
-        return len(self.target)
 
     def add(self, data):
         """Adds data, and returns the messages that are now complete, as a list of `Message`.
