@@ -4,7 +4,6 @@ A layer that is used in `Dataset.map` is no layer of the model. So a vocabulary 
 adapted to its own shard gives a word another number on each rank, and nothing else shows it.
 """
 
-import itertools
 import zlib
 
 import numpy as np
@@ -23,9 +22,7 @@ def checksums_of(data, tf_graph):
     Returns:
         List of pairs of integers; empty if the data are no `tf.data.Dataset`.
     """
-    datasets = tf_graph.inputs_of(data)
-    handles = itertools.chain.from_iterable(map(tf_graph.captured_by, datasets))
-    tables = [tf_graph.content_of_table(each) for each in handles]
+    tables = map(tf_graph.content_of_table, tf_graph.captured_by(data))
     return [_checksum(*each) for each in tables if each is not None]
 
 

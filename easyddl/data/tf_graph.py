@@ -35,8 +35,8 @@ def _operations_in(graph):
 
 
 def captured_by(dataset):
-    """Returns the tensors that a dataset's own functions have captured."""
-    functions = [function.function for function in dataset._functions()]
+    """Returns the tensors that functions of a dataset and of datasets inside it have captured."""
+    functions = [each.function for inner in inputs_of(dataset) for each in inner._functions()]
     return [tensor for function in functions for tensor in function.captured_inputs]
 
 
