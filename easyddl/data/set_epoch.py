@@ -18,7 +18,7 @@ def set_epochs(data, epoch):
     Raises:
         ValueError: If the order of a `tf.data.Dataset` depends on the epoch, but it never ends.
     """
-    setters = _setters(data)
+    setters = list(_setters(data))
     if setters and is_a(data, "tensorflow", "DatasetV2") and int(data.cardinality()) == -1:
         raise ValueError(
             "A dataset that is reshuffled in each epoch must end with the epoch: leave out "
@@ -30,12 +30,10 @@ def set_epochs(data, epoch):
 
 
 def _setters(data):
-    found = []
     if callable(getattr(data, "set_epoch", None)):
-        found.append(data.set_epoch)
+        yield data.set_epoch
     for inner in inner_of(data):
-        found.extend(_setters(inner))
-    return found
+        yield from _setters(inner)
 
 
 def inner_of(data):
