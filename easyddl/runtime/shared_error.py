@@ -42,23 +42,18 @@ class SharedError:
     def __init__(self, text):
         self._socket = None
         self._address = _address(text)
-        self._is_first = self._address is None or self._bind()
+        self._is_first = self._address is None or not self._is_bound_by_another()
 
-    def _bind(self):
-        """Binds the name. Returns whether this rank must print the error."""
-        try:
+    def _is_bound_by_another(self):
+        """Binds the name. Returns whether another rank has bound it, and so prints the error."""
+        with contextlib.suppress(OSError):
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             self._socket.bind(self._address)
-        except OSError:
-            return not self._is_bound()
-        return True
-
-    def _is_bound(self):
-        try:
-            self._socket.connect(self._address)
-        except (OSError, AttributeError):
             return False
-        return True
+        with contextlib.suppress(OSError, AttributeError):  # there may be no socket
+            self._socket.connect(self._address)
+            return True
+        return False
 
     def is_printed_by_another(self):
         """Sends this rank's number to the rank that prints this error, if there is one.
