@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import numbers
 import re
-from typing import get_args
+from typing import Literal, TypeVar, get_args
 
 import numpy as np
 
 from easyddl import backends
 from easyddl.collectives.passed_numbers import passed
-from easyddl.collectives.types import Op
 from easyddl.runtime import validators, world
 from easyddl.steps import context
 
+# A NumPy array, a number, or a tensor of the active Keras backend. A collective returns an object
+# of the type of its argument.
+ArrayT = TypeVar("ArrayT")
+
+Op = Literal["mean", "sum", "min", "max", "prod"]
 OPS = get_args(Op)
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from easyddl.collectives import arguments
-from easyddl.collectives.types import ArrayT, Op
+from easyddl.collectives.arguments import ArrayT, Op
 from easyddl.runtime import world
 from easyddl.runtime.byte_collectives import row_allocator
 
@@ -119,11 +119,6 @@ def broadcast(x: ArrayT, root_rank: int = 0) -> ArrayT:
     return arguments.collective("broadcast", x, prepare, run, root_rank=root_rank)
 
 
-def _row_bytes(array):
-    """Returns the bytes of one row."""
-    return math.prod(array.shape[1:]) * array.dtype.itemsize
-
-
 def _collect_rows(argument, text, method, counts):
     """Sends rows, and returns the rows that all ranks send to this rank.
 
@@ -137,7 +132,8 @@ def _collect_rows(argument, text, method, counts):
         array = contiguous(argument.array)
         rows = as_bytes(array)
     allocated, allocate = row_allocator(array.shape[1:], array.dtype)
-    method(rows, counts, _row_bytes(array), world.fingerprint(text), allocate)
+    row_bytes = math.prod(array.shape[1:]) * array.dtype.itemsize
+    method(rows, counts, row_bytes, world.fingerprint(text), allocate)
     return argument.like(allocated[0])
 
 

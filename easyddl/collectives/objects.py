@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+from typing import TypeVar
 
 import numpy as np
 
 from easyddl.collectives import arguments
 from easyddl.collectives.passed_numbers import passed
-from easyddl.collectives.types import ObjectT
 from easyddl.compat import user_code
 from easyddl.runtime import byte_collectives, settled_errors, world
 from easyddl.steps import context
+
+ObjectT = TypeVar("ObjectT")  # any object that can be pickled
 
 
 def _pickled(name, obj):

@@ -9,8 +9,8 @@ from keras import ops
 
 from easyddl import backends
 from easyddl.collectives import script
+from easyddl.collectives.arguments import ArrayT, Op
 from easyddl.collectives.passed_numbers import passed
-from easyddl.collectives.types import ArrayT, Op
 from easyddl.reducer.in_step_sum import InStepSum
 from easyddl.runtime import world
 from easyddl.steps import context
