@@ -187,12 +187,6 @@ def note_failed_update(number):
     _failed_updates.append(number)
 
 
-def _after_failures():
-    """Returns what collectives say of themselves after updates have failed on this rank."""
-    failed = ", ".join(map(str, _failed_updates))
-    return f" after updates {failed} of optimizers failed there" if failed else ""
-
-
 def fingerprint(text):
     """Returns the fingerprint of a collective. If fingerprints differ, all ranks raise an error.
 
@@ -210,7 +204,10 @@ def fingerprint(text):
         text = _within_call(text)
     else:  # another thread cannot know whether other ranks are in a fit
         text += " in a thread of collectives_in()"
-    return engine().core.Fingerprint(text + _after_failures())
+    if _failed_updates:
+        failed = ", ".join(map(str, _failed_updates))
+        text += f" after updates {failed} of optimizers failed there"
+    return engine().core.Fingerprint(text)
 
 
 def _within_call(text):
