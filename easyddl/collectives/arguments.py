@@ -19,6 +19,9 @@ ArrayT = TypeVar("ArrayT")
 
 Op = Literal["mean", "sum", "min", "max", "prod"]
 OPS = get_args(Op)
+
+BAD_ARGUMENT = " with a bad argument"  # after a collective, where it has failed
+
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8")
 
@@ -129,7 +132,7 @@ def collective(name, x, prepare, run, **arguments):
     """Runs a collective. A bad argument on any rank raises an error on all ranks.
 
     If a rank with a bad argument raised at once, the other ranks would wait for it. So it first
-    sends the error to the other ranks: see `world.fail_alike`. Call this in a function that
+    sends the error to the other ranks: see `world.failing_alike`. Call this in a function that
     `world.on_all_ranks` decorates.
 
     Args:
@@ -143,11 +146,9 @@ def collective(name, x, prepare, run, **arguments):
     """
     context.require_all_ranks(f"{name}()")
     shown = ", ".join(f"{key}={to_python(value)!r}" for key, value in arguments.items())
-    try:
+    with world.failing_alike(f"{name}({shown})", BAD_ARGUMENT):
         argument = ArrayArgument(x)
         what = ", ".join(part for part in (prepare(argument), shown) if part)
-    except Exception as problem:
-        world.fail_alike(f"{name}({shown}) with a bad argument", problem)
     if name != "broadcast":
         passed.add(argument.array.size)
     return run(argument, f"{name}({what})")

@@ -87,10 +87,8 @@ def broadcast_object(obj: ObjectT, root_rank: int = 0) -> ObjectT:
     """
     context.require_all_ranks("broadcast_object()")
     text = f"broadcast_object(root_rank={arguments.to_python(root_rank)!r})"
-    try:
+    with world.failing_alike(text, arguments.BAD_ARGUMENT):
         arguments.check_root(root_rank)
-    except (TypeError, ValueError) as problem:
-        world.fail_alike(f"{text} with a bad argument", problem)
     is_root = world.rank() == root_rank
     data = _pickled(text, obj) if is_root else np.empty(0, np.uint8)
     received = byte_collectives.broadcast(data, root_rank, text)

@@ -37,12 +37,10 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int = 0) -> None:
     ```
     """
     text = f"broadcast_variables(root_rank={arguments.to_python(root_rank)!r})"
-    try:
+    with world.failing_alike(text, arguments.BAD_ARGUMENT):
         arguments.check_root(root_rank)
         variables = list(variables)
         values = [value_of(variable) for variable in variables]
-    except Exception as problem:
-        world.fail_alike(f"{text} with a bad argument", problem)
     text = f"{text} of ({_listed(variables, values)})"
     received = arrays.broadcast_arrays(values, root_rank, text)
     if world.rank() != root_rank:

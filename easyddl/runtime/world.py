@@ -292,16 +292,17 @@ def give_up(text, error, of_script=False):
 
 
 @contextlib.contextmanager
-def failing_alike(text):
+def failing_alike(text, how=", which failed there"):
     """Returns a context for the code before a collective. All ranks fail if its body fails.
 
     Args:
         text: String. The collective that follows the body.
+        how: String. What follows the text in the error if the body has failed on some ranks only.
     """
     try:
         yield
     except Exception as problem:
-        fail_alike(f"{text}, which failed there", problem)
+        fail_alike(f"{text}{how}", problem)
 
 
 def fail_alike(text, problem):
