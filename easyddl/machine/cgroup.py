@@ -35,9 +35,11 @@ def cpu_quota(root="/"):
     Returns:
         `CpuQuota`; `None` without a quota.
     """
+    # A time and a period, as in `150000 100000`. Other values than numbers, and -1, are no quota.
+    names = {2: ("cpu.max",), 1: ("cpu.cfs_quota_us", "cpu.cfs_period_us")}
     quotas = []
     for version, folder in _folders("cpu", root):
-        cpus = _quota_v2(folder) if version == 2 else _quota_v1(folder)
+        cpus = _ratio(" ".join(read_text(folder / name) for name in names[version]))
         if cpus is not None:
             quotas.append(CpuQuota(cpus, _identity(folder)))
     return min(quotas, key=lambda quota: quota.cpus, default=None)
@@ -61,20 +63,9 @@ def cpuset(root="/"):
     return None
 
 
-def _quota_v2(folder):
-    """Returns the quota in `cpu.max`, which holds a time and a period, as in `150000 100000`."""
-    return _ratio(read_text(folder / "cpu.max").split())
-
-
-def _quota_v1(folder):
-    """Returns the quota in the two files of version 1. A value of -1 means no quota."""
-    names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-    return _ratio([read_text(folder / name) for name in names])
-
-
-def _ratio(words):
+def _ratio(text):
     try:
-        quota, period = (int(word) for word in words)
+        quota, period = map(int, text.split())
     except ValueError:  # "max 100000", or no such file
         return None
     return quota / period if quota > 0 and period > 0 else None
