@@ -56,7 +56,6 @@ class Listener:
         self._pending = {}  # clients in the handshake, as keys, the oldest first
         self._silent = set()  # connections without a first message
         self._arrived = collections.deque()
-        self._is_accepting = False
         server.setblocking(False)
         self._resume()
 
@@ -83,14 +82,12 @@ class Listener:
             arrival.socket.close()
 
     def _resume(self):
-        if not self._is_accepting:
+        if self._server not in self._selector.get_map():
             self._selector.register(self._server, selectors.EVENT_READ, self._accept)
-            self._is_accepting = True
 
     def _pause(self):
-        if self._is_accepting:
+        if self._server in self._selector.get_map():
             self._selector.unregister(self._server)
-            self._is_accepting = False
 
     def _accept(self):
         try:
