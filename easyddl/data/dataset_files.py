@@ -77,9 +77,9 @@ def problem_of(by_rank):
     Args:
         by_rank: List of lists of `File`, one list for each rank.
     """
-    for (call, path), those in _shared(by_rank, "cache").items():
+    for path, those in _shared(by_rank, "cache").items():
         files = those.values()
-        received = f"Received: {call}({path!r}) on {console.ranks(list(those))}"
+        received = f"Received: cache({path!r}) on {console.ranks(list(those))}"
         if not all(each.is_split_after for each in files):
             return (
                 "Ranks must not share the file of a cache of samples that are split: either all "
@@ -101,10 +101,9 @@ def unsplit_loads(by_rank):
     Args:
         by_rank: List of lists of `File`, one list for each rank.
     """
-    shared = _shared(by_rank, "load")
     return [
         path
-        for (_, path), those in shared.items()
+        for path, those in _shared(by_rank, "load").items()
         if not any(each.is_split_after for each in those.values())
     ]
 
@@ -119,10 +118,10 @@ def warning_of(paths):
 
 
 def _shared(by_rank, call):
-    """Returns the files of a call that several ranks name: dicts of `File` by rank, by name."""
+    """Returns the files of a call that several ranks name: dicts of `File` by rank, by path."""
     named = {}
     for rank, files in enumerate(by_rank):
         for each in files:
             if each.call == call:
-                named.setdefault((call, each.path), {})[rank] = each
-    return {key: those for key, those in named.items() if len(those) > 1}
+                named.setdefault(each.path, {})[rank] = each
+    return {path: those for path, those in named.items() if len(those) > 1}
