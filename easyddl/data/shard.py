@@ -88,8 +88,9 @@ class Shard:
             )
         left_out = count - self.kept(count)
         if left_out and self.rank == 0:
+            plural = f"{what}es" if what.endswith("ch") else f"{what}s"
             console.say(
-                f"split_data left out {left_out} of {count} {_plural(what)}, so that each of the "
+                f"split_data left out {left_out} of {count} {plural}, so that each of the "
                 f"{self.size} ranks gets {count // self.size}. "
                 'Pass remainder="keep" to keep them.'
             )
@@ -98,7 +99,3 @@ class Shard:
         """Raises a `ValueError` with `advice` if shuffling is requested."""
         if self.shuffle:
             raise ValueError(f"{advice} Received: shuffle={self.shuffle!r}")
-
-
-def _plural(what):
-    return f"{what}es" if what.endswith("ch") else f"{what}s"

@@ -1,15 +1,10 @@
-"""Prints the topology of the job on rank 0 if EASYDDL_VERBOSE is 1."""
+"""Prints the topology of the job on rank 0 if EASYDDL_VERBOSE has any value except 0."""
 
 import os
 
 from easyddl.hosts import racks, topology_tree
 from easyddl.machine import cpu_list, hardware
 from easyddl.runtime import console
-
-
-def is_wanted():
-    """Returns whether EASYDDL_VERBOSE asks for reports: it has any value except 0."""
-    return os.environ.get("EASYDDL_VERBOSE", "").strip() not in ("", "0")
 
 
 def print_topology(comm, world, threads, named_racks):
@@ -21,7 +16,8 @@ def print_topology(comm, world, threads, named_racks):
         threads: Integer. The number of this rank's compute threads; `None` without a launcher.
         named_racks: String. The racks of the hosts as EASYDDL_RACKS names them.
     """
-    if not any(comm.allgather(is_wanted())):
+    is_wanted = os.environ.get("EASYDDL_VERBOSE", "").strip() not in ("", "0")
+    if not any(comm.allgather(is_wanted)):
         return
     # The first rank of each host describes the host.
     own = hardware.facts() if world.local_rank == 0 else None
