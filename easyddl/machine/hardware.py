@@ -29,7 +29,7 @@ def cores(root="/"):
     Returns:
         Tuple of frozen sets.
     """
-    return _cores(*_online(root))
+    return _groups(*_online(root), "core_cpus_list", "thread_siblings_list", alone=True)
 
 
 def facts(root="/"):
@@ -49,7 +49,7 @@ def facts(root="/"):
     quota = cgroup.cpu_quota(root)
     return {
         "model": _model(root),
-        "cores": [cpu_list.render(core) for core in _cores(folder, cpus)],
+        "cores": [cpu_list.render(core) for core in cores(root)],
         "packages": [cpu_list.render(package) for package in packages],
         "numa_nodes": [cpu_list.render(node) for node in _numa_nodes(root, cpus)],
         "caches": [
@@ -126,10 +126,6 @@ def _online(root):
     folder = pathlib.Path(root, _CPUS)
     cpus = cpu_list.parse(read_text(folder / "online")) or _numbered(folder, "cpu") or _allowed()
     return folder, cpus
-
-
-def _cores(folder, cpus):
-    return _groups(folder, cpus, "core_cpus_list", "thread_siblings_list", alone=True)
 
 
 def _groups(folder, cpus, name, older_name, alone):
