@@ -33,9 +33,9 @@ from easyddl.runtime.world import (
 
 if not _command_process.is_command():
     from easyddl.runtime import job_exit as _job_exit
-    from easyddl.runtime import startup_logs as _quiet  # noqa: F401 - must be imported before any framework
 
     _job_exit.install()
+    _entry_point.silence_other_ranks()
 
 if not _entry_point.is_light():
     from easyddl import backends as _backends

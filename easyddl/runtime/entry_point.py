@@ -17,6 +17,7 @@ the first event has this effect.
 """
 
 import importlib
+import os
 import sys
 import threading
 
@@ -71,6 +72,17 @@ def _is_due():
     return "keras" in sys.modules or (_is_rank and keras_backend.selected() in sys.modules)
 
 
+def silence_other_ranks():
+    """Makes only the root print TensorFlow's informational messages, unless the user set a level.
+
+    TensorFlow reads its log level once, when its libraries are loaded. So call this before any
+    module that imports a framework is imported. Every rank still prints the messages that the
+    libraries print before they read the level, and its own warnings and errors.
+    """
+    if launched_process.rank() != 0:
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+
+
 def become_script():
     """Makes a process that runs a command import Keras as a script does from now on."""
     global _light
@@ -92,8 +104,8 @@ def load_whole_package():
     global _light
     if not _light:
         return
+    silence_other_ranks()
     # Do not hold the lock here: another thread may be importing Keras, and then need the lock.
-    importlib.import_module("easyddl.runtime.startup_logs")
     importlib.import_module("keras")
     with _lock:
         if not _light:

@@ -4,7 +4,7 @@ import pathlib
 import pytest
 
 from easyddl.hosts import launched_process, launchers
-from easyddl.runtime import startup_logs
+from easyddl.runtime import entry_point
 
 NAMES = {
     name
@@ -120,8 +120,8 @@ def test_other_ranks_are_silent_unless_the_user_wants_them_not_to_be(
     monkeypatch, rank, chosen, level
 ):
     monkeypatch.setenv("PMI_RANK", rank)
-    monkeypatch.setenv(startup_logs._LEVEL, chosen or "")
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", chosen or "")
     if chosen is None:
-        monkeypatch.delenv(startup_logs._LEVEL)
-    startup_logs.silence_other_ranks()
-    assert os.environ.get(startup_logs._LEVEL) == level
+        monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL")
+    entry_point.silence_other_ranks()
+    assert os.environ.get("TF_CPP_MIN_LOG_LEVEL") == level
