@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import inspect
 import weakref
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from easyddl.compat import user_code
 from easyddl.data import array_data, kinds, set_epoch, summary
@@ -50,25 +50,17 @@ class Result(NamedTuple):
     items: int | None
 
 
-class _Script:
-    """What the script has split.
+# The latest calls that were not compared yet: pairs of a `Call` and the ids of its results.
+_calls: collections.deque[tuple[Call, set[int]]] = collections.deque(maxlen=_MOST_CALLS)
 
-    Attributes:
-        calls: The latest calls that were not compared yet: pairs of a `Call` and the ids of its
-            results.
-        results: Dict of `Result`s, by the ids of what was returned.
-        datasets: Weak set of the datasets of the user's own classes that were split.
-        lengths: Set of the lengths of the arrays and lists that were returned.
-    """
+# The `Result`s, by the ids of what was returned.
+_results: dict[int, Result] = {}
 
-    def __init__(self):
-        self.calls = collections.deque(maxlen=_MOST_CALLS)
-        self.results = {}
-        self.datasets = weakref.WeakSet()
-        self.lengths = set()
+# The datasets of the user's own classes that were split.
+_datasets: weakref.WeakSet[Any] = weakref.WeakSet()
 
-
-_script = _Script()
+# The lengths of the arrays and lists that were returned.
+_lengths: set[int] = set()
 
 
 def note(leaves, options):
@@ -88,7 +80,7 @@ def note(leaves, options):
             for name, each in _arrays_in(leaf, "attributes_of").items():
                 attributes[f"{path} ({name})"] = summary.of(each)
     known = {path: each for path, each in found.items() if each is not None}
-    _script.calls.append((Call(_place(), options, known, attributes), set()))
+    _calls.append((Call(_place(), options, known, attributes), set()))
 
 
 def _of_dataset(data):
@@ -111,9 +103,9 @@ def _arrays_in(data, finder):
 def _is_first(data):
     """Returns whether a dataset is split for the first time, before this rank has read it."""
     with contextlib.suppress(TypeError):  # it has no weak references, or no hash
-        if data in _script.datasets:
+        if data in _datasets:
             return False
-        _script.datasets.add(data)
+        _datasets.add(data)
     return True
 
 
@@ -138,11 +130,11 @@ def take(leaves):
     """
     used = {id(each) for leaf in leaves for each in _origins(leaf)}
     found, counts = {}, collections.Counter()
-    for call, results in reversed(_script.calls):
+    for call, results in reversed(_calls):
         place = None if used & results else call.place
         counts[place] += 1
         found[place, -counts[place]] = call
-    _script.calls.clear()
+    _calls.clear()
     return found
 
 
@@ -181,21 +173,21 @@ def note_result(structure, given, shard, is_noted):
     items = next((shape[0] for shape in shapes), None)
     for leaf in leaves.values():
         shape = summary.shape_of(leaf)
-        if shape is not None and len(_script.lengths) < _MOST_CALLS:
-            _script.lengths.add(shape[0])
+        if shape is not None and len(_lengths) < _MOST_CALLS:
+            _lengths.add(shape[0])
         key = id(leaf)
         try:
             reference = weakref.ref(leaf, lambda _, key=key: _forget(key))
         except TypeError:
             continue
-        _script.results[key] = Result(reference, shard, items)
-        if is_noted and _script.calls:
-            _script.calls[-1][1].add(key)
+        _results[key] = Result(reference, shard, items)
+        if is_noted and _calls:
+            _calls[-1][1].add(key)
 
 
 def _forget(key):
-    _script.results.pop(key, None)
-    for _, results in _script.calls:
+    _results.pop(key, None)
+    for _, results in _calls:
         results.discard(key)
 
 
@@ -204,12 +196,12 @@ def is_length_of_result(length):
 
     What a script computes from its shard has the length of the shard.
     """
-    return length in _script.lengths
+    return length in _lengths
 
 
 def result_of(leaf):
     """Returns the `Result` that an object is; `None` if `split_data` did not return it."""
-    found = _script.results.get(id(leaf))
+    found = _results.get(id(leaf))
     return found if found is not None and found.reference() is leaf else None
 
 

@@ -83,7 +83,7 @@ def check_counts_of_arrays_that_differ_are_added_with_a_warning():
     """As of data that each rank has normalised by the mean of its own shard."""
     x, y = data(seed=1)
     model = new_model()
-    split_calls._script.lengths.clear()  # a shard of an earlier check may have the length of x
+    split_calls._lengths.clear()  # a shard of an earlier check may have the length of x
     ddl.split_data(*data())
     for validation in (None, "split"):
         with printed() as text:
