@@ -3,7 +3,7 @@
     python four_lines.py plain.py > parallel.py
 
 The script is a module without a main function, which trains by `fit` at its top level, or in a loop
-that calls `train_on_batch` or a function of its own named `train_step`:
+that calls `train_on_batch`:
 
 - its batch size is a constant, `BATCH`, of which each rank takes its share;
 - what it passes to these are names that it has assigned at its top level, slices of them, or dicts,
@@ -75,8 +75,7 @@ def _trains(node):
     """Whether a node is a call that trains on what it is passed."""
     if not isinstance(node, ast.Call):
         return False
-    name = ast.unparse(node.func)
-    return _is_fit(node) or name == "train_step" or name.endswith(".train_on_batch")
+    return _is_fit(node) or ast.unparse(node.func).endswith(".train_on_batch")
 
 
 def _assigned(tree):

@@ -25,21 +25,10 @@ def values(variables):
     return [np.asarray(keras.ops.convert_to_numpy(variable.value)) for variable in variables]
 
 
-def optimizers_in(value):
-    """The optimizers in a model's attributes, or in containers there."""
-    if isinstance(value, keras.optimizers.Optimizer):
-        return [value]
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        return [optimizer for each in value for optimizer in optimizers_in(each)]
-    return []
-
-
 def state_of(model):
     """The variables of a model and its optimizers, by names that tell them apart."""
-    attributes = {k: v for k, v in vars(model).items() if not k.startswith("__")}
-    optimizers = {id(each): each for each in optimizers_in(list(attributes.values()))}
+    attributes = [value for name, value in vars(model).items() if not name.startswith("__")]
+    optimizers = {id(v): v for v in attributes if isinstance(v, keras.optimizers.Optimizer)}
     kinds = {"weight": model.weights}
     for number, optimizer in enumerate(optimizers.values()):
         kinds[f"optimizer {number}"] = optimizer.variables

@@ -185,6 +185,12 @@ def check_a_dataset_that_never_ends_has_no_epochs():
     assert "leave out `repeat()`" in text
 
 
+def check_a_dataset_that_never_ends_has_steps_for_each_epoch():
+    samples = ddl.split_data(tf.data.Dataset.range(24 * SIZE).map(to_sample).repeat())
+    for epoch in recorded(samples.batch(4), epochs=2, steps_per_epoch=6).trained:
+        assert_is_everything(epoch, 24 * SIZE)
+
+
 # Datasets that are split by elements.
 
 

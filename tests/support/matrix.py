@@ -98,6 +98,9 @@ SOME = {
     ),
     "comparison": (
         "check_what_is_right_prints_nothing",
+        "check_optimizers_that_differ_are_an_error",
+        "check_layers_that_differ_are_a_warning",
+        "check_steps_that_count_the_batches_of_all_ranks",
         "check_layers_that_were_adapted_after_the_split",
         "check_weights_that_the_root_alone_has_loaded",
         "check_arrays_in_attributes_of_layers_are_compared",
@@ -296,7 +299,7 @@ FULL = (
         2,
         of("jax", "fit", "replicas", "threads", "comparison", "model_files")
         + some("equality", "failed_fits")
-        + (f"reduction:{LINE_ERRORS}",),
+        + (f"reduction:{LINE_ERRORS}", "epoch_logs:check_entries_by_which_callbacks_decide"),
     ),
     Job("jax", 2, of("fidelity"), mark="x64", environment=WIDE),
     Job("jax", 4, of(*WORLD), hosts="a,b,c,d"),
@@ -352,7 +355,12 @@ SOAK = (
         marker="soak",
     ),
     Job("torch", 2, of("equality", "prediction"), marker="soak"),
-    Job("torch", 3, of("metrics") + some("data_in_fit"), marker="soak"),
+    Job(
+        "torch",
+        3,
+        of("metrics") + some("data_in_fit") + ("keras:check_every_optimizer", "keras:check_lora"),
+        marker="soak",
+    ),
 )
 
 LONGEST = (

@@ -583,6 +583,12 @@ def check_layers_frozen_between_fits():
     is_trained = any(np.any(weight.numpy() != value) for weight, value in pairs)
     assert is_trained == (BACKEND == "tensorflow")
     for each in (model, expected):
+        each.layers[0].trainable = True
+    together(model, x, y)
+    alone(expected, x, y)
+    assert_alike(model, expected)
+    for each in (model, expected):
+        each.layers[0].trainable = False
         each.compile(LATE(0.02), "mse")
     together(model, x, y)
     alone(expected, x, y)

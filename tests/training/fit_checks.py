@@ -43,14 +43,24 @@ def check_keras_has_all_private_names_in_use():
     assert check.missing() == [], names.message(check.missing())
 
 
-def check_sequential_without_input_and_unbuilt_optimizer():
-    keras.utils.set_random_seed(RANK)
-    model = keras.Sequential([keras.layers.Dense(4), keras.layers.Dense(1)])
-    model.compile("adam", "mse")
-    assert not model.built
-    assert not model.optimizer.built
-    fit(model, epochs=2)
-    assert_replicas_are_equal(model)
+class Unbuilt(keras.Model):
+    def __init__(self, layers):
+        super().__init__()
+        self.first, self.second = layers
+
+    def call(self, x):
+        return self.second(self.first(x))
+
+
+def check_models_without_input_and_unbuilt_optimizers():
+    for kind in (keras.Sequential, Unbuilt):
+        keras.utils.set_random_seed(RANK)
+        model = kind([keras.layers.Dense(4), keras.layers.Dense(1)])
+        model.compile("adam", "mse")
+        assert not model.built
+        assert not model.optimizer.built
+        fit(model, epochs=2)
+        assert_replicas_are_equal(model)
 
 
 def check_root_rank_is_whom_all_start_from():

@@ -268,5 +268,27 @@ def check_float8():
         np.testing.assert_allclose(layer.kernel.numpy(), want.kernel.numpy(), rtol=0.2, atol=0.05)
 
 
+def check_tensor_board_sees_what_all_have():
+    @in_shared_folder
+    def check(folder):
+        board = keras.callbacks.TensorBoard(str(folder / "board"))
+        history = together(dense(K.SGD(0.1), "float32"), board, validation_data=data(7)).history
+        if RANK > 0:
+            return
+        import tensorflow as tf
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        found = [
+            float(tf.make_ndarray(value.tensor))
+            for path in sorted((folder / "board" / "validation").iterdir())
+            for record in tf.data.TFRecordDataset(str(path))
+            for value in Event.FromString(record.numpy()).summary.value
+            if value.tag == "epoch_loss"
+        ]
+        np.testing.assert_allclose(found, history["val_loss"], rtol=1e-5)
+
+    check()
+
+
 if __name__ == "__main__":
     run_checks(globals())

@@ -324,7 +324,7 @@ def check_metrics_that_last():
     report_numbers(alone)
     found = train_twice(
         lambda *data, **arguments: model.fit(*data, callbacks=both(), **arguments),
-        *(ddl.split_data(*train), ddl.split_data(*held_out)),
+        *(ddl.split_data(*train), ddl.split_data(*held_out, remainder="keep")),
         batch_size=N,
     )
     wanted = train_twice(
@@ -701,12 +701,16 @@ def check_samples_and_classes_that_weigh():
     x, y = samples(N * SIZE * STEPS, 13, label)
     weights = np.random.default_rng(14).random(len(x)).astype("float32")
     classes = {0: 1.0, 1: 3.0, 2: 0.5, 3: 2.0}
-    for arguments in ({"class_weight": classes}, {"sample_weight": weights}):
+    held_out = (*samples(7 * SIZE + 1, 15, label), weights[: 7 * SIZE + 1])
+    validation = {"validation_data": held_out}
+    for arguments in ({"class_weight": classes}, {"sample_weight": weights}, validation):
         model = make()
         part = ddl.split_data(x, y, arguments.get("sample_weight"))
         mine = dict(arguments)
         if part[2] is not None:
             mine["sample_weight"] = part[2]
+        if "validation_data" in mine:
+            mine["validation_data"] = ddl.split_data(*held_out, remainder="keep")
         history = model.fit(
             *part[:2], batch_size=N, shuffle=False, verbose=0, callbacks=both(), **mine
         ).history
