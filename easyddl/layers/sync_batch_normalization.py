@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import keras
@@ -67,7 +68,7 @@ class SyncBatchNormalization(MomentsBatchNormalization):
             return mean, variance
         dtype = mean.dtype  # float32, or float64
         mean, variance = ops.cast(mean, "float32"), ops.cast(variance, "float32")
-        count = ops.reshape(_count(inputs, mask, mean.shape[0]), (1,))
+        count = ops.reshape(_count(inputs, mask, self.axis), (1,))
         mine = ops.concatenate([count, mean, variance])
         rows = self._rows_of(mine.shape[0])(mine)
         joined = _joined(ops.stop_gradient(rows[:, :1]), *ops.split(rows[:, 1:], 2, axis=1))
@@ -87,10 +88,12 @@ class SyncBatchNormalization(MomentsBatchNormalization):
         return self._rows
 
 
-def _count(inputs, mask, channels):
-    """Returns the number of elements of each channel."""
+def _count(inputs, mask, axis):
+    """Returns the number of elements of each channel. The channels lie along `axis`."""
     if mask is None:
-        return ops.cast(ops.size(inputs) // channels, "float32")
+        lengths = list(ops.shape(inputs))
+        del lengths[axis]
+        return math.prod(ops.cast(length, "float32") for length in lengths)
     rest = ops.size(inputs) // (ops.size(mask) * inputs.shape[-1])
     return ops.sum(ops.cast(mask, "float32")) * ops.cast(rest, "float32")
 
