@@ -16,6 +16,8 @@ from easyddl.steps import context
 
 ObjectT = TypeVar("ObjectT")  # any object that can be pickled
 
+_NOTHING = np.empty(0, np.uint8)  # allocated beforehand, because that may fail on one rank alone
+
 
 def _pickled(name, obj):
     """Pickles an object. If this fails on any rank, all ranks raise an error.
@@ -90,7 +92,7 @@ def broadcast_object(obj: ObjectT, root_rank: int = 0) -> ObjectT:
     with world.failing_alike(text, arguments.BAD_ARGUMENT):
         arguments.check_root(root_rank)
     is_root = world.rank() == root_rank
-    data = _pickled(text, obj) if is_root else np.empty(0, np.uint8)
+    data = _pickled(text, obj) if is_root else _NOTHING
     received = byte_collectives.broadcast(data, root_rank, text)
     return obj if is_root else pickle.loads(received.tobytes())
 
