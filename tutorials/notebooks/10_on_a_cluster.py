@@ -75,17 +75,21 @@ EXPLANATIONS = {
     "#SBATCH --requeue": "If Slurm takes the nodes back, the job goes back to the queue.",
     "#SBATCH --open-mode=append": "A job that starts again continues its log.",
     "#SBATCH --signal=TERM@120": "120 seconds before the time limit, the ranks get SIGTERM.",
+    "#SBATCH --no-kill": "If a node fails, Slurm lets the job go on with the others.",
     "# module load mpi": "Inactive. Makes the MPI of the site available.",
     "# source ~/venv/bin/activate": "Inactive. Activates the environment that has easyddl.",
     '[ -n "$SLURM_CPUS_PER_TASK" ] && export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"': (
         "Passes the number of cores of a rank on to srun, which does not read it from the job."
     ),
-    'python -m easyddl run --grace 100 -- python "$@"': (
-        'Starts the ranks. "$@" stands for what follows the file on the line of sbatch.'
+    'python -m easyddl run --grace 100 --restarts 3 -- python "$@"': (
+        "Starts the ranks, and again up to three times after a failure of a node or of a rank. "
+        '"$@" stands for what follows the file on the line of sbatch.'
     ),
     "status=$?": "Keeps the exit status of the training.",
-    'if [ "$status" -eq 143 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt 20 ]; then': (
-        "143 means that SIGTERM ended the training. 20 restarts at most."
+    'if { [ "$status" -eq 143 ] || [ "$status" -eq 75 ]; } && '
+    '[ "${SLURM_RESTART_COUNT:-0}" -lt 20 ]; then': (
+        "143 means that SIGTERM ended the training, and 75 that too few nodes are left. "
+        "20 restarts at most."
     ),
     'scontrol requeue "$SLURM_JOB_ID"': "Puts the job back into the queue.",
     'exit "$status"': "The job ends with the status of the training.",
