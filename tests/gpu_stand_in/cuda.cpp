@@ -148,11 +148,6 @@ class Stream {
     return queued_;
   }
 
-  bool is_idle() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return done_ == queued_;
-  }
-
   // Of the connection: the work's turn has come.
   void start(std::function<void()> work) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -647,13 +642,6 @@ EXPORT int cuStreamSynchronize(Stream* stream) {
   if (breaks_capture()) return kCaptureUnsupported;
   its->wait_for(its->queued());
   return kSuccess;
-}
-
-EXPORT int cuStreamQuery(Stream* stream) {
-  Stream* const its = find_stream(stream);
-  if (its == nullptr) return kInvalidHandle;
-  if (breaks_capture()) return kCaptureUnsupported;
-  return its->is_idle() ? kSuccess : kNotReady;
 }
 
 // What a captured stream is given from here on is not done.
