@@ -1,13 +1,13 @@
 """How a caller and its ranks find each other, and how the marks in output are found."""
 
+import os
 import sys
 import threading
 import time
 
 import pytest
 
-from easyddl.launch.calls import call_server, run_process
-from easyddl.launch.calls.rank_group import RankGroup
+from easyddl.launch.calls import call_server, rank_group
 from easyddl.launch.output.call_marks import CallMarks
 from easyddl.transport.connection import Connection
 
@@ -37,10 +37,10 @@ class Launcher:
         self._ranks = ranks
         self.found = []  # connections of the ranks
 
-    def __call__(self, line, environment, calls):
-        assert line[line.index("--calls") + 1] == str(calls.fileno())
-        self._calls = calls.dup()
-        address, token = (line[-2], int(line[-1])), environment[call_server.TOKEN]
+    def __call__(self, line, env, pass_fds):
+        assert line[line.index("--calls") + 1] == str(*pass_fds)
+        self._calls = os.dup(*pass_fds)
+        address, token = (line[-2], int(line[-1])), env[call_server.TOKEN]
         assert address[0] == "127.0.0.1"
         self._threads = [
             threading.Thread(
@@ -57,7 +57,7 @@ class Launcher:
     def has_ended(self):
         return False
 
-    def last_lines(self):
+    def output(self, most):
         return ""
 
     def wait(self):
@@ -65,9 +65,11 @@ class Launcher:
         for thread in self._threads:
             thread.join()
 
-    def end(self):
+    def end_within(self, seconds):
         self.wait()
-        self._calls.close()
+
+    def close(self):
+        os.close(self._calls)
         for each in self.found:
             if not isinstance(each, ConnectionError):
                 each.close()
@@ -75,8 +77,8 @@ class Launcher:
 
 def test_ranks_that_know_the_token_are_received(monkeypatch):
     launcher = Launcher([0, 1])
-    monkeypatch.setattr(run_process, "LauncherProcess", launcher)
-    group = RankGroup(2, None, {}, None, 30)
+    monkeypatch.setattr(rank_group, "BackgroundProgram", launcher)
+    group = rank_group.RankGroup(2, None, {}, None, 30)
     assert [each.pid for each in group.ranks] == [0, 1]
     group.end("the test is over")  # waits for the ranks
     assert len(launcher.found) == 2
@@ -85,8 +87,8 @@ def test_ranks_that_know_the_token_are_received(monkeypatch):
 @pytest.mark.parametrize("how", ["garbage", "end"])
 def test_a_rank_that_sends_garbage_or_ends_is_lost(how, monkeypatch):
     launcher = Launcher([0, 1])
-    monkeypatch.setattr(run_process, "LauncherProcess", launcher)
-    group = RankGroup(2, None, {}, None, 30)
+    monkeypatch.setattr(rank_group, "BackgroundProgram", launcher)
+    group = rank_group.RankGroup(2, None, {}, None, 30)
     launcher.wait()  # a rank that is received may not have returned from its call yet
     control = next(each for each in launcher.found if each.wait(30) and each.number == 1)
     if how == "garbage":
@@ -103,10 +105,10 @@ def test_a_rank_that_sends_garbage_or_ends_is_lost(how, monkeypatch):
 
 @pytest.mark.parametrize("ranks", [[0, 0], [0, 2]])
 def test_two_processes_of_one_rank(ranks, monkeypatch):
-    monkeypatch.setattr(run_process, "LauncherProcess", Launcher(ranks))
+    monkeypatch.setattr(rank_group, "BackgroundProgram", Launcher(ranks))
     words = f"Two processes are rank {ranks[1]}, or there are more than 2 ranks"
     with pytest.raises(RuntimeError, match=words):
-        RankGroup(2, None, {}, None, 30)
+        rank_group.RankGroup(2, None, {}, None, 30)
 
 
 def test_marks_are_found_wherever_they_are_cut():

@@ -15,6 +15,7 @@ from easyddl.hosts import host_list as host_lists
 from easyddl.hosts import launchers
 from easyddl.launch.calls import answers, call_server, run_process
 from easyddl.machine import processes
+from easyddl.machine.background_program import BackgroundProgram
 from easyddl.transport import protocol
 from easyddl.transport.connection import Connection, ConnectionLost
 from easyddl.transport.listener import Listener
@@ -23,6 +24,8 @@ _POLL = 0.1  # seconds between two checks of the deadline and the launcher
 _EXIT = 10.0  # seconds that the ranks have for an orderly end, after their last output
 _STREAMS = "out", "err"
 _LAST_WORDS = 10.0  # seconds without output after which a launcher whose ranks end is given up
+_GRACE = 5.0  # seconds between asking the launcher to end and killing it
+_LAST_LINES, _LAST_BYTES = 20, 1 << 14  # of the launcher's output
 
 
 class GroupRank:
@@ -103,10 +106,10 @@ class RankGroup:
             names = [*env, call_server.TOKEN]
             calls = output_of_run.fileno()
             line = run_process.command(size, hosts, names, cpus, start_timeout, options, calls)
-            self._launcher = run_process.LauncherProcess(
+            self._launcher = BackgroundProgram(
                 [*line, call_server.__name__, server.getsockname()[0], str(listener.port)],
-                {**os.environ, **_not_of_a_notebook(), **env, call_server.TOKEN: token},
-                output_of_run,
+                env={**os.environ, **_not_of_a_notebook(), **env, call_server.TOKEN: token},
+                pass_fds=[calls],
             )
         except BaseException:
             listener.close()
@@ -166,7 +169,7 @@ class RankGroup:
         if rank.facts["size"] != size:
             raise RuntimeError(
                 f"{size} ranks were asked for, but the launcher started {rank.facts['size']}. "
-                f"The launcher printed:\n{self._launcher.last_lines()}"
+                f"The launcher printed:\n{self._last_lines()}"
             )
         rank.control.send(self._mark)
 
@@ -179,9 +182,13 @@ class RankGroup:
             else f"after {seconds:g} seconds (`start_timeout`)"
         )
         text = f"{len(missing)} of {size} ranks have not started: {how}."
-        if said := self._launcher.last_lines():
+        if said := self._last_lines():
             text += f" The launcher printed:\n{said}"
         return RuntimeError(text)
+
+    def _last_lines(self):
+        """Returns the last lines that the launcher has printed, as one string."""
+        return "\n".join(self._launcher.output(_LAST_BYTES).rstrip().splitlines()[-_LAST_LINES:])
 
     def send(self, *buffers, **header):
         """Sends a message to all ranks, each of which will answer it.
@@ -264,7 +271,7 @@ class RankGroup:
         """
         self._pump_until_end(relay, _LAST_WORDS)
         self.drain(relay)
-        said = self._launcher.last_lines()
+        said = self._last_lines()
         rank, status = self.ended_rank(), self._launcher.status
         text = f"the process {rank.pid} of this rank has ended."
         if status is not None and status < 0:
@@ -320,7 +327,8 @@ class RankGroup:
             return
         self.reason = reason
         self._close_connections()
-        self._launcher.end()
+        self._launcher.end_within(_GRACE)  # it ends the ranks on all hosts
+        self._launcher.close()
 
     def _close_connections(self):
         for rank in self.ranks:
