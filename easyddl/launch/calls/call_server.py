@@ -10,7 +10,6 @@ import ctypes
 import os
 import select
 import signal
-import socket
 import sys
 import threading
 import types
@@ -24,7 +23,7 @@ from easyddl.transport.connection import Connection, Message, keep_alive
 TOKEN = "_EASYDDL_RANKS_TOKEN"  # the environment variable that holds the token
 
 _CALLER = 30.0  # seconds in which a rank reaches its caller
-_HOST = 50  # seconds after which a host that does not answer is lost
+HOST_TIMEOUT = 50  # seconds after which a host that does not answer is lost
 
 
 class CallServer:
@@ -185,14 +184,8 @@ def connect(address, token, rank):
             f"The process at {address[0]} port {address[1]} is not the one that started the "
             "ranks: it does not know their token."
         ) from None
-    configure(sock)
+    keep_alive(sock, HOST_TIMEOUT)
     return sock
-
-
-def configure(sock):
-    """Sends small messages at once, and notices within a minute that the other host is gone."""
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    keep_alive(sock, _HOST)
 
 
 def main():

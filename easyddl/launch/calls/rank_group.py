@@ -17,7 +17,7 @@ from easyddl.launch.calls import answers, call_server, run_process
 from easyddl.machine import processes
 from easyddl.machine.background_program import BackgroundProgram
 from easyddl.transport import protocol
-from easyddl.transport.connection import Connection, ConnectionLost
+from easyddl.transport.connection import Connection, ConnectionLost, keep_alive
 from easyddl.transport.listener import Listener
 
 _POLL = 0.1  # seconds between two checks of the deadline and the launcher
@@ -35,7 +35,8 @@ class GroupRank:
         number: Integer. Its number among the ranks.
 
     Attributes:
-        facts: Dictionary. The facts that the rank reports: `host`, `pid`, `python` and `size`.
+        host: String. The name of its host.
+        pid: Integer. The process id on that host.
         control: `Connection` for messages, or `None` before it has arrived.
         decoders: Dictionary of incremental decoders, by the name of the output stream.
         marks: Integer. How many marks both outputs have: see `CallMarks`.
@@ -45,7 +46,7 @@ class GroupRank:
 
     def __init__(self, number):
         self.number = number
-        self.facts = {}
+        self.host, self.pid = "", 0
         self.control = None
         self.decoders = {
             name: codecs.getincrementaldecoder("utf-8")("replace") for name in _STREAMS
@@ -54,16 +55,6 @@ class GroupRank:
         self.calls = 1  # the first mark follows the connection
         self.answer = None
         self.has_ended = False
-
-    @property
-    def host(self):
-        """The name of its host."""
-        return self.facts.get("host", "")
-
-    @property
-    def pid(self):
-        """The process id on that host."""
-        return self.facts.get("pid", 0)
 
     @property
     def is_done(self):
@@ -128,7 +119,7 @@ class RankGroup:
             raise
 
     def _start(self, listener, deadline, seconds):
-        """Waits until all ranks have connected and reported, and sends them the mark."""
+        """Waits until all ranks have connected and reported."""
         size = len(self.ranks)
         while missing := [each.number for each in self.ranks if each.control is None]:
             self.pump(None)
@@ -136,41 +127,30 @@ class RankGroup:
                 self._admit(arrival)
             if self._launcher.has_ended() or time.monotonic() > deadline:
                 raise self._not_started(missing, size, seconds)
-        for each in self.ranks:
-            self._greet(each, size)
 
     def _admit(self, arrival):
-        """Takes a connection of a rank.
+        """Takes the connection of a rank, and sends it the mark.
 
-        Raises:
-            RuntimeError: If two processes have the same rank, so that they are not one job.
+        `easyddl run` has checked that the ranks of the job have different numbers.
         """
-        rank = arrival.number
-        found = self.ranks[rank] if rank < len(self.ranks) else None
-        if found is None or found.control is not None:
-            arrival.socket.close()
+        host, size, python = (arrival.header[name] for name in ("host", "size", "python"))
+        if size != len(self.ranks):
+            arrival.connection.close()
             raise RuntimeError(
-                f"Two processes are rank {rank}, or there are more than {len(self.ranks)} ranks: "
-                "the launcher does not tell each process a rank of its own. Start the ranks with "
-                "the mpirun of the MPI that easyddl uses."
-            )
-        call_server.configure(arrival.socket)
-        found.control, found.facts = arrival.connection, arrival.header
-        found.control.watch(self._selector, functools.partial(self._receive, found))
-
-    def _greet(self, rank, size):
-        own = ".".join(map(str, sys.version_info[:2]))
-        if rank.facts["python"] != own:
-            raise RuntimeError(
-                f"Rank {rank.number} on host {rank.host} runs Python {rank.facts['python']}, "
-                f"and this process Python {own}. Functions can only be sent between equal "
-                f"versions: install Python {own} on that host, at {sys.executable}."
-            )
-        if rank.facts["size"] != size:
-            raise RuntimeError(
-                f"{size} ranks were asked for, but the launcher started {rank.facts['size']}. "
+                f"{len(self.ranks)} ranks were asked for, but the launcher started {size}. "
                 f"The launcher printed:\n{self._last_lines()}"
             )
+        rank = self.ranks[arrival.number]
+        rank.host, rank.pid, rank.control = host, arrival.header["pid"], arrival.connection
+        own = ".".join(map(str, sys.version_info[:2]))
+        if python != own:
+            raise RuntimeError(
+                f"Rank {arrival.number} on host {host} runs Python {python}, and this process "
+                f"Python {own}. Functions can only be sent between equal versions: install Python "
+                f"{own} on that host, at {sys.executable}."
+            )
+        keep_alive(arrival.socket, call_server.HOST_TIMEOUT)
+        rank.control.watch(self._selector, functools.partial(self._receive, rank))
         rank.control.send(self._mark)
 
     def _not_started(self, missing, size, seconds):
