@@ -21,6 +21,9 @@ _PROCESS = "_EASYDDL_PROCESS"
 # The environment variable with the id of the process in which `easyddl run` supervises a rank.
 SUPERVISOR = "_EASYDDL_SUPERVISOR"
 
+# The environment variable with the address by which the supervisor has reached `easyddl run`.
+RUN_ADDRESS = "_EASYDDL_RUN_ADDRESS"
+
 # The environment variable with the name of the socket at which the supervisor takes events, set by
 # `easyddl run --restarts`.
 EVENTS = "_EASYDDL_EVENTS"

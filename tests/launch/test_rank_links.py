@@ -40,8 +40,7 @@ class Launcher:
     def __call__(self, line, env, pass_fds):
         assert line[line.index("--calls") + 1] == str(*pass_fds)
         self._calls = os.dup(*pass_fds)
-        address, token = (line[-2], int(line[-1])), env[call_server.TOKEN]
-        assert address[0] == "127.0.0.1"
+        address, token = ("127.0.0.1", int(line[-1])), env[call_server.TOKEN]
         self._threads = [
             threading.Thread(
                 target=lambda rank=rank: self.found.append(
@@ -101,6 +100,12 @@ def test_a_rank_that_sends_garbage_or_ends_is_lost(how, monkeypatch):
         group.pump(None)
     assert group.ended_rank().number == 1
     group.end("the test is over")
+
+
+def test_only_ranks_of_other_hosts_may_connect_from_elsewhere():
+    for hosts, address in ((None, "127.0.0.1"), ("h1:1,h2:1", "0.0.0.0")):
+        with rank_group.listen(hosts) as server:
+            assert server.getsockname()[0] == address
 
 
 @pytest.mark.parametrize("ranks", [[0], [0, 1, 2]])

@@ -1,7 +1,8 @@
-"""A rank of `easyddl.Ranks`: `python -m easyddl.launch.calls.call_server ADDRESS PORT`.
+"""A rank of `easyddl.Ranks`: `python -m easyddl.launch.calls.call_server PORT`.
 
-It connects to the caller, and runs the functions that the caller sends until the caller closes the
-connection. Functions import Keras as a script does. MPI starts when a function uses it.
+It connects to the caller, which is on the host of `easyddl run`, and runs the functions that the
+caller sends until the caller closes the connection. Functions import Keras as a script does. MPI
+starts when a function uses it.
 """
 
 import atexit
@@ -191,9 +192,10 @@ def connect(address, token, rank):
 def main():
     """Connects to the caller, and serves it."""
     token = os.environ.pop(TOKEN, None)
-    if token is None or len(sys.argv) != 3:
+    if token is None or len(sys.argv) != 2:
         sys.exit("easyddl.launch.calls.call_server is a rank of easyddl.Ranks, which starts it.")
-    address, rank = (sys.argv[1], int(sys.argv[2])), launched_process.rank()
+    address = os.environ[launched_process.RUN_ADDRESS], int(sys.argv[1])
+    rank = launched_process.rank()
     server = CallServer(Connection(connect(address, token, rank), largest=None))
     server.begin()
     server.serve()

@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 
-from easyddl.hosts import host_list as host_lists
 from easyddl.hosts import launchers
 from easyddl.launch.calls import answers, call_server, run_process
 from easyddl.machine import processes
@@ -98,7 +97,7 @@ class RankGroup:
             calls = output_of_run.fileno()
             line = run_process.command(size, hosts, names, cpus, start_timeout, options, calls)
             self._launcher = BackgroundProgram(
-                [*line, call_server.__name__, server.getsockname()[0], str(listener.port)],
+                [*line, call_server.__name__, str(listener.port)],
                 env={**os.environ, **_not_of_a_notebook(), **env, call_server.TOKEN: token},
                 pass_fds=[calls],
             )
@@ -336,31 +335,8 @@ def listen(hosts):
     Returns:
         A socket. It accepts only connections of this host if all ranks run here.
     """
-    return socket.create_server((_own_address(hosts), 0), backlog=128)
-
-
-def _own_address(hosts):
-    """Returns the address of this host at which the ranks can reach it."""
-    for name in _other_hosts(hosts):
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            try:
-                probe.connect((name, 9))  # chooses the interface, and sends nothing
-            except OSError:
-                continue
-            address = probe.getsockname()[0]
-        # The full name of this host, which Debian gives a loopback address, is among the names.
-        if not address.startswith("127."):
-            return address
-    return "127.0.0.1"
-
-
-def _other_hosts(hosts):
-    """Returns the names of the hosts that may run ranks and are not this one."""
-    if hosts is not None:
-        found = host_lists.parse(hosts, "hosts")
-    else:
-        found = (launchers.allocated() or (None, []))[1]
-    return [host.name for host in found if not host_lists.is_this_host(host.name)]
+    is_local = hosts is None and launchers.allocated() is None
+    return socket.create_server(("127.0.0.1" if is_local else "", 0), backlog=128)
 
 
 def _not_of_a_notebook():

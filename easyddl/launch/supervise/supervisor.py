@@ -97,8 +97,10 @@ class Supervisor:
         begun, seconds = time.monotonic(), self._settings["start_timeout"]
         token, facts = self._settings["token"], reports.facts()
         sock = _connect(self._settings["addresses"], token, begun + _CONNECT * seconds)
+        address = sock.getpeername()
+        self._run_address = address[0]
         number = facts["rank"] or 0  # without a number, the report says so
-        alive = handshake.connect(sock.getpeername(), token, protocol.ALIVE, number)
+        alive = handshake.connect(address, token, protocol.ALIVE, number)
         connection.keep_alive(alive, self._settings["host_timeout"])
         self._alive = connection.Connection(alive)
         self._link = connection.Connection(sock)
@@ -144,7 +146,10 @@ class Supervisor:
 
     def _start(self, order):
         """Starts the program. Returns whether it could be started."""
-        own = {launched_process.SUPERVISOR: str(os.getpid())}
+        own = {
+            launched_process.SUPERVISOR: str(os.getpid()),
+            launched_process.RUN_ADDRESS: self._run_address,
+        }
         self._is_restarted = order["is_restarted"]
         if self._is_restarted:
             own[launched_process.EVENTS] = self._open_events()
