@@ -10,14 +10,13 @@ if this host and the reached host resolve the user's name to different addresses
 The functions have these arguments:
     placement: `Placement` that was asked for.
     hellos: Dictionary from each rank to the facts that it reported: `host`, `kernel`, `addresses`,
-        `size`, `version`, `local_rank` and `cpus`.
+        `version` and `cpus`.
 """
 
 import collections
 import ipaddress
 import itertools
 import socket
-import threading
 
 from easyddl.hosts import launchers
 from easyddl.hosts.topology_tree import counted
@@ -68,6 +67,8 @@ def fewer_than_allocated(environment, size, hosts):
 def problem(placement, hellos, version):
     """Returns the first difference between the ranks that reported and the ranks asked for.
 
+    Their number has been checked before.
+
     Args:
         placement: `Placement`.
         hellos: Dictionary.
@@ -76,24 +77,10 @@ def problem(placement, hellos, version):
     Returns:
         String, or `None` if there is no difference.
     """
-    for check in (_sizes, _versions, _hosts, _cpus):
-        found = check(placement, hellos, version)
-        if found:
-            return found
-    return None
+    return _versions(hellos, version) or _hosts(placement, hellos) or _cpus(placement, hellos)
 
 
-def _sizes(placement, hellos, version):
-    sizes = {hello["size"] for hello in hellos.values()}
-    if sizes != {placement.size}:
-        return (
-            f"The launcher started jobs of {' and '.join(map(str, sorted(sizes, key=str)))} "
-            f"rank(s) instead of one job of {placement.size}."
-        )
-    return None
-
-
-def _versions(placement, hellos, version):
+def _versions(hellos, version):
     for rank, hello in sorted(hellos.items()):
         if hello["version"] != version:
             return (
@@ -103,7 +90,7 @@ def _versions(placement, hellos, version):
     return None
 
 
-def _hosts(placement, hellos, version):
+def _hosts(placement, hellos):
     """Compares the number of ranks on each host, and the names of the hosts."""
     kernels = collections.defaultdict(list)
     for rank, hello in sorted(hellos.items()):
@@ -138,7 +125,7 @@ def _names_of_one_host(placement, kernels):
     return text_of_one_host(on_one_kernel, ", or the launcher ignores them")
 
 
-def _cpus(placement, hellos, version):
+def _cpus(placement, hellos):
     """Returns a message on the first rank that may use CPUs outside of the job's limit."""
     for rank, hello in sorted(hellos.items()):
         if placement.cpus is not None and not placement.cpus.issuperset(hello["cpus"]):
@@ -253,21 +240,3 @@ def look_up(name):
     except OSError:
         return []
     return sorted({entry[4][0] for entry in entries})
-
-
-class Lookup:
-    """A name lookup in a thread, so that a silent name server delays nothing else.
-
-    Args:
-        name: String.
-
-    Attributes:
-        addresses: List of strings, once they are known; `None` before.
-    """
-
-    def __init__(self, name):
-        self.addresses = None
-        threading.Thread(target=self._run, args=(name,), daemon=True).start()
-
-    def _run(self, name):
-        self.addresses = look_up(name)

@@ -41,13 +41,12 @@ def test_fewer_hosts_than_a_hostfile_or_scheduler_names(variable, value, hosts, 
         assert all(each in found for each in words)
 
 
-def hellos(*hosts, size=None, version="1"):
+def hellos(*hosts, version="1"):
     return {
         rank: {
             "host": host,
             "kernel": host,
             "addresses": ["10.0.0." + host[1:]],
-            "size": size or len(hosts),
             "version": version,
         }
         for rank, host in enumerate(hosts)
@@ -82,7 +81,6 @@ def test_what_was_granted_as_asked(asked, got):
         ("h1:1,h2:1,h3:1", hellos("h1", "h3", "h4"), "Rank 1 was to run on h2, but it runs on h3"),
         ("h1:1,h2:1", hellos("h2", "h1"), "Rank 0 was to run on h1, but it runs on h2"),
         ("10.0.0.1:1", hellos("h2"), "Rank 0 was to run on 10.0.0.1"),
-        ("h1:2", hellos("h1", "h1", size=1), "jobs of 1 rank(s) instead of one job of 2"),
         ("h1:1", hellos("h1", version="2"), "The host h1 (rank 0) has easyddl 2, and this"),
     ],
 )

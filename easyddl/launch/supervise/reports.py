@@ -59,7 +59,6 @@ def facts():
     return {
         "rank": launchers.first_integer("rank"),
         "size": launchers.first_integer("size"),
-        "local_rank": launchers.first_integer("local_rank"),
         "host": socket.gethostname(),
         "kernel": processes.host_id(),
         "addresses": addresses.of_interfaces(),

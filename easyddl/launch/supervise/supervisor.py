@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 from easyddl.hosts import granted_hosts, launched_process
@@ -112,11 +113,10 @@ class Supervisor:
 
     def _receive_order(self, end):
         """Waits for the order to run. Before, it may look up a name for `easyddl run`."""
-        lookup = None
         while time.monotonic() < end:
             message = {}
             try:
-                message, _ = self._link.wait(0.02 if lookup else 1)
+                message, _ = self._link.wait(1)
             except TimeoutError:
                 pass
             except connection.ConnectionLost:
@@ -127,12 +127,13 @@ class Supervisor:
                 self._is_agent_lost = True
                 self._report(1, [], self._agent_end)
                 return None
-            if "look_up" in message:
-                lookup = granted_hosts.Lookup(message["look_up"])
-            if lookup and lookup.addresses is not None:
-                self._link.send(looked_up=lookup.addresses)
-                lookup = None
+            if "look_up" in message:  # a silent name server delays nothing else
+                name = message["look_up"]
+                threading.Thread(target=self._look_up, args=[name], daemon=True).start()
         raise connection.ConnectionLost("`easyddl run` did not say what to run")
+
+    def _look_up(self, name):
+        self._link.send(looked_up=granted_hosts.look_up(name))
 
     def _has_agent_ended(self):
         """Returns whether the other process has said so. It is asked before the program runs."""
