@@ -80,7 +80,7 @@ def add_arguments(parser):
     )  # fmt: skip
     how.add_argument("--rsh", default="", metavar="PROGRAM", help="program to use instead of ssh")
     how.add_argument(
-        "--mpi-arg", action="append", default=[], metavar="ARG",
+        "--mpi-arg", action="append", default=[], metavar="ARG", dest="mpi_args",
         help="a further argument of the launcher, as in --mpi-arg=-verbose",
     )  # fmt: skip
     how.add_argument(
@@ -127,24 +127,21 @@ def run(options):
     Returns:
         The exit status of the job; 2 if the options are wrong.
     """
-    from easyddl.launch.start import command_line, placement
+    from easyddl.launch.start import placement
 
     try:
         request = _request(options)
         placed = placement.place(request, os.environ)
         _require_script(request.program, placed.size)
-        made = _follow_plan(options.plan, request, placed)
-        line = command_line.make(made, placed, os.environ)
+        made, line = _prepare(options, request, placed)
     except (ValueError, RuntimeError) as error:
         sys.stderr.write(f"easyddl run: {error}\n")
         return 2
-    if options.dry_run or not options.quiet:
-        _tell(made, placed, line)
     if options.dry_run:
         return 0
     try:
         if options.restarts is not None:
-            return _run_with_restarts(request, placed, options)
+            return _run_with_restarts(options, request, placed, made, line)
         return _run(made, placed, line, options).status
     except BrokenPipeError:  # of standard output: see `cli.main`
         raise
@@ -173,28 +170,15 @@ def _request(options):
     if options.nic:
         addresses.of_interfaces(options.nic)
     settings = environment.variables(options.env, os.environ)
+    directory = _current_directory()
     if options.racks:
         settings["EASYDDL_RACKS"] = options.racks
-    return Request(
-        program=program,
-        np=options.np,
-        hosts=listed,
-        source=source,
-        output=options.output,
-        prefix=options.prefix,
-        environment=settings,
-        nic=options.nic,
-        tcp=options.tcp,
-        launcher=options.launcher,
-        rsh=options.rsh,
-        mpi_args=options.mpi_arg,
-        start_timeout=options.start_timeout,
-        grace=options.grace,
-        host_timeout=options.host_timeout,
-        verbose=options.verbose,
-        cpus=cpus,
-        directory=_current_directory(),
-    )
+    if options.timeline:
+        settings.setdefault("EASYDDL_TIMELINE", os.path.abspath(options.timeline))
+    fields = {field.name for field in dataclasses.fields(Request)}
+    as_given = {name: value for name, value in vars(options).items() if name in fields}
+    read = {"program": program, "hosts": listed, "source": source, "cpus": cpus}
+    return Request(**{**as_given, **read, "environment": settings, "directory": directory})
 
 
 def _require_script(program, size):
@@ -230,6 +214,17 @@ def _follow_plan(path, request, placed):
     return dataclasses.replace(request, environment=settings)
 
 
+def _prepare(options, request, placed):
+    """Returns the request with what a plan says, and the `CommandLine`. Prints both."""
+    from easyddl.launch.start import command_line
+
+    made = _follow_plan(options.plan, request, placed)
+    line = command_line.make(made, placed, os.environ)
+    if options.dry_run or not options.quiet:
+        _tell(made, placed, line)
+    return made, line
+
+
 def _current_directory():
     try:
         return os.getcwd()
@@ -251,38 +246,32 @@ def _tell(request, placed, line):
 def _run(request, placed, line, options, hear=None):
     """Runs one start. Returns its `Outcome`."""
     from easyddl.launch.output.call_output import CallOutput
-    from easyddl.launch.output.screen import Screen
     from easyddl.launch.supervise.job import Job
 
-    timeline = os.path.abspath(options.timeline) if options.timeline else None
-    screen = Screen(placed.size, request.prefix)
     calls = None if options.calls is None else CallOutput(options.calls)
-    return Job(request, placed, line, screen, timeline, calls, hear).run()
+    return Job(request, placed, line, calls, hear).run()
 
 
-def _run_with_restarts(request, first, options):
-    """Runs a job of several starts. Returns its exit status."""
+def _run_with_restarts(options, request, first, made, line):
+    """Runs a job of several starts, the first of which is prepared. Returns its exit status."""
     from easyddl.checkpoint import start_claim
-    from easyddl.launch.start import command_line
     from easyddl.launch.supervise import restarts
 
     job, folder = secrets.token_hex(8), options.output
 
     def start(number, placed, hear):
-        # The racks of the options are in the order of the first hosts. Those of a plan have names.
-        racks = {} if placed.hosts == first.hosts else {"EASYDDL_RACKS": ""}
+        own, command, output = made, line, folder
+        if number > 1:
+            # The racks of the options are in the order of the first hosts. Those of a plan have
+            # names.
+            racks = {} if placed.hosts == first.hosts else {"EASYDDL_RACKS": ""}
+            again = dataclasses.replace(request, environment={**request.environment, **racks})
+            own, command = _prepare(options, again, placed)
+            output = folder and os.path.join(folder, f"start-{number}")
         begun = {start_claim.NUMBER: str(number), start_claim.JOB: job}
-        output = folder and (folder if number == 1 else os.path.join(folder, f"start-{number}"))
-        settings = {**request.environment, **racks, **begun}
-        own = dataclasses.replace(request, environment=settings, output=output)
-        own = _follow_plan(options.plan, own, placed)
-        line = command_line.make(own, placed, os.environ)
-        if number > 1 and not options.quiet:
-            _tell(own, placed, line)
-        return _run(own, placed, line, options, hear)
+        own = dataclasses.replace(own, environment={**own.environment, **begun}, output=output)
+        return _run(own, placed, command, options, hear)
 
-    policy = restarts.Policy(
-        options.restarts, options.min_np or 1, options.wait or 0.0, options.restart_on_error
-    )
-    line = command_line.make(request, first.on({host.name for host in first.offered}), os.environ)
-    return restarts.Restarts(policy, request, first, line).run(start)
+    most, min_np, wait = options.restarts, options.min_np or 1, options.wait or 0.0
+    starts = restarts.Restarts(request, first, line, most, min_np, wait, options.restart_on_error)
+    return starts.run(start)

@@ -68,8 +68,7 @@ def run(ends, most=9, min_np=1, wait=0.0, on_error=False, np=None, silent=()):
 
     gone, line = (), CommandLine("mpirun", [], {}, on_host)
     placed = Placement(hosts, "-H", offered=hosts).on({"h1", "h2", "h3"}, np)
-    policy = restarts.Policy(most, min_np, wait, on_error)
-    job = restarts.Restarts(policy, request, placed, line)
+    job = restarts.Restarts(request, placed, line, most, min_np, wait, on_error)
     found, job._silent_among = job._silent_among, ask
     return job.run(start), starts
 

@@ -231,7 +231,7 @@ def _srun(request, placement, variables):
     for group, hosts in _by_group(placement, variables):
         line += [*([":"] if line[1:] else []), f"--mpi={plugin}", *_srun_group(group, variables)]
         line += [*_srun_hosts(hosts), *request.mpi_args, sys.executable, *RANK]
-    return CommandLine("srun", line, {}, lambda *asked: _srun_on(*asked, placement, variables))
+    return CommandLine("srun", line, {}, lambda *asked: _srun_on(*asked, variables))
 
 
 def _by_group(placement, variables):
@@ -282,13 +282,10 @@ def _srun_hosts(hosts):
     ]
 
 
-def _srun_on(host, words, placement, variables):
+def _srun_on(host, words, variables):
     """As `CommandLine.on_host` describes it."""
-    group = next(
-        number
-        for number, members in _by_group(placement, variables)
-        if host in (member.name for member in members)
-    )
+    groups = enumerate(launchers.slurm_groups(variables))
+    group = next((n for n, group in groups if host in (each.name for each in group)), None)
     where = ["--nodes=1", "--ntasks=1", f"--nodelist={host}", "--input=none"]
     return ["srun", *_srun_group(group, variables), *where, *words]
 

@@ -36,7 +36,7 @@ _OF_A_SESSION = (
 BEFORE_START = ("EASYDDL_LAUNCH", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH")
 
 
-def forwarded(environment, request, timeline=None):
+def forwarded(environment, request):
     """Returns the variables that every rank gets, by name.
 
     Without `PYTHONHASHSEED` each process would have its own hashes of texts. A set of labels would
@@ -45,14 +45,11 @@ def forwarded(environment, request, timeline=None):
     Args:
         environment: Mapping. The environment of this process.
         request: `Request`. Its settings come last.
-        timeline: String. The directory of trace files, or `None`.
 
     Returns:
         Dictionary.
     """
     ours = {name: value for name, value in environment.items() if not _stays(name)}
-    if timeline:
-        ours["EASYDDL_TIMELINE"] = timeline
     return {"PYTHONHASHSEED": "0", **ours, **network(request), **request.environment}
 
 

@@ -11,6 +11,7 @@ import time
 
 from easyddl.hosts import granted_hosts
 from easyddl.launch.output import error_text, standard_input
+from easyddl.launch.output.screen import Screen
 from easyddl.launch.start import binding, environment
 from easyddl.launch.supervise import missing, verdict
 from easyddl.launch.supervise.inspection import Inspections
@@ -41,21 +42,19 @@ class Job:
         request: `Request`.
         placement: `Placement`.
         line: `CommandLine`.
-        screen: `Screen`.
-        timeline: String. The directory of trace files, or `None`.
         calls: `CallOutput` if the ranks are those of `easyddl.Ranks`, or `None`.
         hear: Function of the events of a start (see `Restarts`), which may be started again; `None`
             for a job with one start.
     """
 
-    def __init__(self, request, placement, line, screen, timeline=None, calls=None, hear=None):
+    def __init__(self, request, placement, line, calls=None, hear=None):
         self._request = request
         self._placement = placement
         self._line = line
-        self._screen = screen
+        self._screen = Screen(placement.size, request.prefix)
         self._calls = calls
         self._hear = hear
-        self._variables = environment.forwarded(os.environ, request, timeline)
+        self._variables = environment.forwarded(os.environ, request)
         self._selector = selectors.DefaultSelector()
         self._ranks = {}  # by number
         self._alive = {}  # connections that arrived before their rank reported

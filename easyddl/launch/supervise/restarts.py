@@ -5,7 +5,6 @@ Each start is a `Job` of its own, of the same program. It resumes from the last 
 """
 
 import collections
-import dataclasses
 import os
 import time
 
@@ -27,35 +26,21 @@ _PARTS = ("start", "import", "restore", "first step")
 _BACKUP = "backup"
 
 
-@dataclasses.dataclass(frozen=True)
-class Policy:
-    """The options of restarts.
+class Restarts:
+    """The starts of a job.
 
-    Attributes:
+    Args:
+        request: `Request`.
+        placement: `Placement` of the first start.
+        line: `CommandLine` of the first start.
         most: Integer. The number of restarts.
         min_np: Integer. The number of slots that a start needs.
         wait: Float. Seconds to wait for hosts if there are fewer slots.
         on_error: Boolean. Whether an error of the script is followed by a restart.
     """
 
-    most: int
-    min_np: int
-    wait: float
-    on_error: bool
-
-
-class Restarts:
-    """The starts of a job.
-
-    Args:
-        policy: `Policy`.
-        request: `Request`.
-        placement: `Placement` of the first start.
-        line: `CommandLine` for all hosts of the job.
-    """
-
-    def __init__(self, policy, request, placement, line):
-        self._policy = policy
+    def __init__(self, request, placement, line, most, min_np, wait, on_error):
+        self._most, self._min_np, self._wait, self._on_error = most, min_np, wait, on_error
         self._request = request
         self._placement = placement
         self._line = line
@@ -105,12 +90,12 @@ class Restarts:
         self._seconds[name], self._at = now - self._at, now
 
     def _reason_to_end(self, number, outcome):
-        if outcome.cause is Cause.SCRIPT and not self._policy.on_error:
+        if outcome.cause is Cause.SCRIPT and not self._on_error:
             return "the script has failed by itself. `--restart-on-error` restarts it anyway."
         if "start" in self._events and _BACKUP not in self._events:
             return "this start has saved no backup by `easyddl.BackupAndRestore`."
-        if number > self._policy.most:
-            return f"this was restart {self._policy.most} of `--restarts {self._policy.most}`."
+        if number > self._most:
+            return f"this was restart {self._most} of `--restarts {self._most}`."
         # In the first start, this may be a wrong option. Later on, a host may have been lost.
         if outcome.cause is Cause.NOT_STARTED and number == 1:
             return "the first start has not begun."
@@ -141,12 +126,12 @@ class Restarts:
                 self._tell(f"{counted(len(silent), 'host')} not answering: {', '.join(silent)}")
             cut_off = cut_off or bool(silent)
             placed = self._placement.on(set(fit) - set(silent), self._request.np)
-            if placed.size >= self._policy.min_np:
+            if placed.size >= self._min_np:
                 break
-            if time.monotonic() > ended + self._policy.wait:
+            if time.monotonic() > ended + self._wait:
                 self._tell(
                     f"not restarted: {counted(placed.size, 'slot')} left, fewer than `--min-np "
-                    f"{self._policy.min_np}`. Status {os.EX_TEMPFAIL}."
+                    f"{self._min_np}`. Status {os.EX_TEMPFAIL}."
                 )
                 return False
             time.sleep(_ASK)
@@ -155,7 +140,7 @@ class Restarts:
             time.sleep(max(0.0, ended + self._longest_silence + _MARGIN - time.monotonic()))
         self._placement = placed
         self._end_part("hosts")
-        self._tell(f"restart {number - 1} of {self._policy.most}")
+        self._tell(f"restart {number - 1} of {self._most}")
         return True
 
     def _silent_among(self, names):
