@@ -40,13 +40,6 @@ def add_arguments(parser, seconds):
     )
 
 
-def start_options(options):
-    """Returns the `StartOptions` of parsed arguments."""
-    from easyddl.doctor.agent_start import StartOptions
-
-    return StartOptions(options.launcher, options.rsh, options.nic, options.start_timeout)
-
-
 @contextlib.contextmanager
 def interruptible():
     """Returns a context in which SIGTERM and SIGHUP act like Ctrl-C, to end the agents."""

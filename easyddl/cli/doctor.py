@@ -41,12 +41,11 @@ def run(options):
     except ValueError as error:
         options.fail(str(error))
     racks = _racks(options, hosts)
-    how = _agents.start_options(options)
     try:
         with _agents.interruptible(), _agents.progress() as progress:
             names = [host.name for host in hosts] if hosts else None
             slots = [host.slots for host in hosts] if hosts else None
-            results = examination.examine(names, how, options.seconds, progress, racks, slots)
+            results = examination.examine(names, options, progress, racks, slots)
     except KeyboardInterrupt:
         print("easyddl doctor: interrupted; all agents have been ended", file=sys.stderr)
         return 130

@@ -173,9 +173,7 @@ def _measured(options, listed):
         )
     hosts = [host.name for host in listed]
     with _agents.interruptible(), _agents.progress() as progress:
-        survey, errors = examination.survey(
-            hosts, _agents.start_options(options), options.seconds, progress
-        )
+        survey, errors = examination.survey(hosts, options, progress)
     if survey is None:
         raise RuntimeError("; ".join(f"{each.message} ({each.advice})" for each in errors))
     found = measured_network.judge(survey)

@@ -5,7 +5,6 @@ Therefore the agents are no ranks of `easyddl.Ranks`. These are one job, all of 
 function at the same time, and they need cloudpickle, which an examined host may lack.
 """
 
-import dataclasses
 import os
 import re
 import sys
@@ -23,23 +22,6 @@ _GRACE = 5  # seconds between asking a program to end and killing it
 # Lines in which MPICH's mpirun prints source locations of errors.
 _NOISE = re.compile(r"\[(mpiexec|proxy)[@:]")
 _LAST_LINES, _LAST_BYTES = 4, 1 << 14
-
-
-@dataclasses.dataclass(frozen=True)
-class StartOptions:
-    """Options for starting programs on hosts.
-
-    Attributes:
-        launcher: String. As `easyddl run --launcher`.
-        rsh: String, or `None`. The program that starts commands on a host, such as `ssh`.
-        nic: String, or `None`. As `easyddl run --nic`.
-        timeout: Number. The seconds after which a host that did not answer counts as unreachable.
-    """
-
-    launcher: str = "auto"
-    rsh: str | None = None
-    nic: str | None = None
-    timeout: float = 30.0
 
 
 class Program(BackgroundProgram):
@@ -98,7 +80,8 @@ def agent(host, coordinator, options):
     Args:
         host: String.
         coordinator: `Coordinator`.
-        options: `StartOptions`; `None` for this host, without a launcher.
+        options: Namespace. `launcher`, `rsh`, `nic` and `start_timeout`, as of `easyddl run`;
+            `None` for this host, without a launcher.
 
     Returns:
         `Program`.
@@ -116,7 +99,7 @@ def mpi_job(hosts, options):
 
     Args:
         hosts: List of strings; `None` for two ranks on this host.
-        options: `StartOptions`.
+        options: Namespace, as above.
 
     Returns:
         `Program`.
@@ -131,4 +114,4 @@ def _easyddl_run(where, options):
     command += ["--rsh", command_line.absolute(options.rsh)] if options.rsh else []
     command += ["--nic", options.nic] if options.nic else []
     # `easyddl run` knows best why a host cannot be reached, so it must give up before we do.
-    return [*command, "--start-timeout", str(deadlines.earlier(options.timeout)), "--"]
+    return [*command, "--start-timeout", str(deadlines.earlier(options.start_timeout)), "--"]

@@ -54,13 +54,13 @@ class Results:
         return not any(finding.level is Level.ERROR for finding in self.findings)
 
 
-def examine(hosts, options, seconds=60.0, progress=lambda text: None, racks=None, slots=None):
+def examine(hosts, options, progress=lambda text: None, racks=None, slots=None):
     """Examines hosts.
 
     Args:
         hosts: List of strings; `None` for this host alone, without a launcher.
-        options: `StartOptions`.
-        seconds: Number. The time for measuring the links.
+        options: Namespace. How agents are started (see `agent_start`), and `seconds`, the time for
+            measuring the links.
         progress: Function of a string that describes the current activity.
         racks: List of strings. The racks that a job on these hosts would have; `None` for none.
         slots: List of integers. The number of ranks on each host. By default there is a rank for
@@ -71,18 +71,18 @@ def examine(hosts, options, seconds=60.0, progress=lambda text: None, racks=None
     """
     begin = time.monotonic()
     with _examination(hosts, options, progress) as examination:
-        results = examination.run(seconds, racks, slots or itertools.repeat(None))
+        results = examination.run(options.seconds, racks, slots or itertools.repeat(None))
     results.seconds = time.monotonic() - begin
     return results
 
 
-def survey(hosts, options, seconds=120.0, progress=lambda text: None):
+def survey(hosts, options, progress):
     """Measures the rates between hosts, and nothing else.
 
     Args:
         hosts: List of strings.
-        options: `StartOptions`.
-        seconds: Number. The time after which no repetition of the measurements begins.
+        options: Namespace. How agents are started (see `agent_start`), and `seconds`, the time
+            after which no repetition of the measurements begins.
         progress: Function of a string that describes the current activity.
 
     Returns:
@@ -90,7 +90,7 @@ def survey(hosts, options, seconds=120.0, progress=lambda text: None):
         reached. The survey is `None` if there are any.
     """
     with _examination(hosts, options, progress) as examination:
-        return examination.survey(seconds)
+        return examination.survey(options.seconds)
 
 
 @contextlib.contextmanager
@@ -166,7 +166,7 @@ class _Examination:
         self._progress(f"starting {len(hosts)} agents")
         options = None if self._is_alone else self._options
         self._launch({host: [agent_start.agent, host, coordinator, options] for host in hosts})
-        end = time.monotonic() + self._options.timeout
+        end = time.monotonic() + self._options.start_timeout
         missing = dict(self._started)
         while missing and time.monotonic() < end:
             self._progress(f"waiting for {', '.join(missing)}")
@@ -178,7 +178,7 @@ class _Examination:
                     self._not_reached(host, program.reason())
                     del missing[host]
         for host, program in missing.items():
-            waited = f"no answer within {self._options.timeout:g} seconds"
+            waited = f"no answer within {self._options.start_timeout:g} seconds"
             slow = "; if the host is only slow, raise --start-timeout"
             self._not_reached(host, f"{waited} ({program.reason()})", slow)
 
@@ -280,7 +280,7 @@ class _Examination:
         self._launch({_MPI_NAME: [agent_start.mpi_job, hosts, self._options]})
         program = self._started[_MPI_NAME]
         begin = time.monotonic()
-        program.wait(self._options.timeout + _MPI_JOB)
+        program.wait(self._options.start_timeout + _MPI_JOB)
         self._results.findings.append(
             judge_hosts.mpi_job(program.status, program.reason(), time.monotonic() - begin)
         )

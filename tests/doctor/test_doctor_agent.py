@@ -1,5 +1,6 @@
 """Agents of `easyddl doctor`: who is let in, what is measured, and when an agent ends."""
 
+import argparse
 import concurrent.futures
 import itertools
 import json
@@ -14,7 +15,7 @@ import time
 import pytest
 
 from easyddl.doctor import probe, remote_agent, report, topology
-from easyddl.doctor.agent_start import Program, StartOptions, agent_command, end_all
+from easyddl.doctor.agent_start import Program, agent_command, end_all
 from easyddl.doctor.coordinator import Coordinator
 from easyddl.doctor.examination import Results, examine
 from easyddl.doctor.finding import error, fine, warning
@@ -133,7 +134,8 @@ def test_an_agent_with_a_wrong_token_is_not_let_in():
 
 
 def test_this_host_alone():
-    results = examine(None, StartOptions(), seconds=5)
+    how = {"launcher": "auto", "rsh": None, "nic": None, "start_timeout": 30.0}
+    results = examine(None, argparse.Namespace(**how, seconds=5))
     assert results.hosts == [socket.gethostname()]
     assert list(results.facts) == results.hosts
     told = json.loads(json.dumps(report.as_json(results, topology.describe(results))))

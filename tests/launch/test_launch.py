@@ -1,5 +1,6 @@
 """The parts of `easyddl run` that need no job: placement, command lines, binding, verdicts."""
 
+import argparse
 import signal
 import socket
 
@@ -289,7 +290,7 @@ def test_ctrl_c_before_a_job_prints_no_traceback(monkeypatch, capsys):
 def test_easyddl_run_gives_up_before_those_who_wait_for_it(seconds, expected, monkeypatch):
     """It knows the reason, which they show."""
     monkeypatch.setattr(doctor_start, "Program", lambda command, token="": command)
-    options = doctor_start.StartOptions(timeout=seconds)
+    options = argparse.Namespace(launcher="auto", rsh=None, nic=None, start_timeout=seconds)
     for line in (
         run_process.command(2, None, [], None, seconds, (), 5),
         doctor_start.mpi_job(["h1", "h2"], options),

@@ -172,8 +172,8 @@ def measured(monkeypatch):
     """Replaces the measurements on hosts by those of a simulated network."""
 
     def replace(network, errors=()):
-        def survey(hosts, options, seconds, progress):
-            assert hosts == list(network.hosts) and (options.rsh, seconds) == ("r", 9)
+        def survey(hosts, options, progress):
+            assert hosts == list(network.hosts) and (options.rsh, options.seconds) == ("r", 9)
             return None if errors else network.survey(0), list(errors)
 
         monkeypatch.setattr(examination, "survey", survey)
