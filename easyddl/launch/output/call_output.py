@@ -5,6 +5,7 @@ import socket
 from easyddl.transport.connection import Connection, ConnectionLost
 
 _MARK = 10.0  # seconds in which the caller sends its mark
+_MOMENT = 0.01  # seconds
 _LAST = 2.0  # seconds in which a caller takes some of the last output
 _MOST_UNSENT = 64 << 20  # bytes that are kept for a caller, which reads during its calls only
 
@@ -31,18 +32,12 @@ class CallOutput:
         except (ConnectionLost, TimeoutError) as error:
             raise RuntimeError("The process that wanted these ranks has ended.") from error
 
-    @property
-    def is_behind(self):
-        """Whether the caller has so much to read that ranks must wait."""
-        return self._connection.unsent > _MOST_UNSENT
+    def has_room(self):
+        """Returns whether the caller has so little to read that ranks need not wait.
 
-    def catch_up(self, seconds):
-        """Sends to a caller that is behind.
-
-        Args:
-            seconds: Number. For how long at most.
+        Otherwise it sends for a moment what is left.
         """
-        self._connection.flush(seconds)
+        return self._connection.unsent <= _MOST_UNSENT or self._connection.flush(_MOMENT)
 
     def watch(self, selector):
         """Sends what is left whenever the caller has room.

@@ -332,8 +332,7 @@ class Job:
             key.data()
 
     def _receive(self, rank):
-        if self._calls is not None and self._calls.is_behind:
-            self._calls.catch_up(0.01)
+        if self._calls is not None and not self._calls.has_room():
             return
         try:
             for message, buffers in rank.link.receive():
@@ -357,13 +356,8 @@ class Job:
             self._looked_up[rank.number] = message["looked_up"]
         elif "taken" in message:
             self._input.taken(message["taken"])
-        elif "exit" in message:
-            rank.lost = None
-            rank.status, rank.ended_at = message["exit"], time.monotonic()
-            rank.ordered = message["ordered"]
-            rank.after_kill = message["after_kill"]
-            rank.lines, rank.problem = message["lines"], message["problem"]
-            rank.is_agent_lost = message["is_agent_lost"]
+        elif "end" in message:
+            vars(rank).update(message["end"], lost=None, ended_at=time.monotonic())
             rank.link.send(noted=True)
             if rank.after_kill:
                 self._settle()  # the rank that called MPI_Abort may not have ended yet

@@ -361,12 +361,14 @@ class Supervisor:
 
     def _report(self, status, lines, problem):
         self._link.send(
-            exit=status,
-            ordered=self._ordered and not problem,
-            after_kill=self._killed,
-            lines=lines,
-            problem=problem,
-            is_agent_lost=self._is_agent_lost,
+            end={
+                "status": status,
+                "ordered": self._ordered and not problem,
+                "after_kill": self._killed,
+                "lines": lines,
+                "problem": problem,
+                "is_agent_lost": self._is_agent_lost,
+            }
         )
         if status:
             self._wait_for_acknowledgement()
