@@ -97,7 +97,7 @@ def test_a_rank_that_sends_garbage_or_ends_is_lost(how, monkeypatch):
     end = time.monotonic() + 30
     while group.ended_rank() is None:
         assert time.monotonic() < end
-        group.pump(None)
+        group.pump()
     assert group.ended_rank().number == 1
     group.end("the test is over")
 

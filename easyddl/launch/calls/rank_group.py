@@ -83,7 +83,7 @@ class RankGroup:
         self._selector = selectors.DefaultSelector()
         self.ranks = [GroupRank(number) for number in range(size)]
         self._ended = None  # the first rank whose connection was closed
-        self._relay = None  # shows the output of the current call
+        self.relay = None  # `Relay` that shows the output of the current call
         self.heard_at = 0.0  # when the last message or output has arrived
         self._mark = b"\0" + secrets.token_bytes(23)
         token = secrets.token_hex(32)
@@ -121,7 +121,7 @@ class RankGroup:
         """Waits until all ranks have connected and reported."""
         size = len(self.ranks)
         while missing := [each.number for each in self.ranks if each.control is None]:
-            self.pump(None)
+            self.pump()
             for arrival in listener.take():
                 self._admit(arrival)
             if self._launcher.has_ended() or time.monotonic() > deadline:
@@ -181,17 +181,12 @@ class RankGroup:
             rank.calls += 1
             rank.control.send(*buffers, **header)
 
-    def pump(self, relay):
-        """Waits a moment for messages and output of the ranks, and handles them.
-
-        Args:
-            relay: `Relay` that shows the output, or `None`.
-        """
-        self._relay = relay
+    def pump(self):
+        """Waits a moment for messages and output of the ranks, and handles them."""
         for key, _ in self._selector.select(_POLL):
             key.data()
-        if relay is not None:
-            relay.refresh()
+        if self.relay is not None:
+            self.relay.refresh()
 
     def _receive(self, rank):
         if rank.has_ended:
@@ -218,8 +213,8 @@ class RankGroup:
             return
         stream = message.header["call_output"]
         text = rank.decoders[stream].decode(bytes(message.buffers[0]))
-        if self._relay is not None:
-            self._relay.write(rank.number, _STREAMS.index(stream), text)
+        if self.relay is not None:
+            self.relay.write(rank.number, _STREAMS.index(stream), text)
 
     def _lose(self, rank):
         """Notes that a rank has closed its connection."""
@@ -239,17 +234,9 @@ class RankGroup:
             return self.ranks[0]
         return self._ended
 
-    def why_ended(self, relay):
-        """Returns which rank ended first, with what the launcher printed about it.
-
-        Args:
-            relay: `Relay`, for the last output.
-
-        Returns:
-            `answers.Failure`.
-        """
-        self._pump_until_end(relay, _LAST_WORDS)
-        self.drain(relay)
+    def why_ended(self):
+        """Returns which rank ended first, with what the launcher printed, as `answers.Failure`."""
+        self._pump_until_end(_LAST_WORDS)
         said = self._last_lines()
         rank, status = self.ended_rank(), self._launcher.status
         text = f"the process {rank.pid} of this rank has ended."
@@ -260,18 +247,14 @@ class RankGroup:
             text += f"\nThe launcher printed:\n{said}"
         return answers.Failure(rank.number, rank.host, text)
 
-    def _pump_until_end(self, relay, seconds):
-        """Handles messages until the launcher has ended, or has sent nothing for some time."""
+    def _pump_until_end(self, seconds):
+        """Handles all output until the launcher has ended, or has sent nothing for some time."""
         begun = time.monotonic()
-        self.pump(relay)
+        self.pump()
         while not self._launcher.has_ended():
             if time.monotonic() > max(begun, self.heard_at) + seconds:
-                return
-            self.pump(relay)
-
-    def drain(self, relay):
-        """Handles the output that has already arrived."""
-        self._relay = relay
+                break
+            self.pump()
         with contextlib.suppress(TimeoutError, ConnectionLost):
             while True:
                 self._take_output(self._output.wait(0))
@@ -290,8 +273,8 @@ class RankGroup:
         try:
             for rank in self.ranks:
                 rank.control.send(ask="close")
-            self._pump_until_end(relay, _EXIT)
-            self.drain(relay)
+            self.relay = relay
+            self._pump_until_end(_EXIT)
         finally:
             self.busy.release()
             self.end("they were closed")

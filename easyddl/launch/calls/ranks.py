@@ -145,10 +145,9 @@ class Ranks:
             raise RuntimeError("These ranks already run a function, in another thread or call.")
         try:
             self._require_open()
-            relay = Relay(self.size, (sys.stdout, sys.stderr))
-            settings = {**settings, "watched": relay.is_live}
+            relay = self._group.relay = Relay(self.size, (sys.stdout, sys.stderr))
             self._is_fit = False
-            return self._answers(settings, call, relay, timeout)
+            return self._answers({**settings, "watched": relay.is_live}, call, timeout)
         except BaseException as error:
             if isinstance(error, Exception):
                 self._require_open()  # another thread has closed the ranks meanwhile
@@ -159,25 +158,25 @@ class Ranks:
         finally:
             self._group.busy.release()
 
-    def _answers(self, settings, call, relay, timeout):
+    def _answers(self, settings, call, timeout):
         ranks = self._group.ranks
         try:
-            failures = self._ask(settings, call, relay, timeout)
+            failures = self._ask(settings, call, timeout)
         finally:
-            relay.finish()
+            self._group.relay.finish()
         if failures:
-            raise self._error(failures, relay)
+            raise self._error(failures)
         self._is_fit = True
         return [answers.result(each.answer, each.number, each.host) for each in ranks]
 
-    def _ask(self, settings, call, relay, timeout):
+    def _ask(self, settings, call, timeout):
         """Sends a call and waits for the answers. Returns the failures, by rank."""
         started, failed_at = time.monotonic(), None
         self._group.send(*call, ask="run", settings=settings)
         while not all(each.is_done for each in self._group.ranks):
-            self._group.pump(relay)
+            self._group.pump()
             if self._group.ended_rank() is not None:
-                ended = self._group.why_ended(relay)
+                ended = self._group.why_ended()
                 raise answers.rank_error([*self._failures(), ended])
             now = time.monotonic()
             if all(each.answer is not None for each in self._group.ranks):
@@ -215,24 +214,24 @@ class Ranks:
         ]
 
     def _still_running(self):
-        ranks = [str(each.number) for each in self._group.ranks if each.answer is None]
-        word = "Rank" if len(ranks) == 1 else "Ranks"
-        return f"{word} {', '.join(ranks)} still ran the function, and all ranks were ended."
+        running = [each.number for each in self._group.ranks if each.answer is None]
+        ranks = console.ranks(running).capitalize()
+        return f"{ranks} still ran the function, and all ranks were ended."
 
-    def _error(self, failures, relay):
+    def _error(self, failures):
         """Returns the error for failures after which all ranks have answered."""
-        problem = self._find_problem(relay)
+        problem = self._find_problem()
         self._is_fit = problem is None
         if self._is_fit:
             return answers.rank_error(failures)
         return answers.rank_error(failures, f"All ranks were ended: {console.sentence(problem)}")
 
-    def _find_problem(self, relay):
+    def _find_problem(self):
         """Returns why the ranks can no longer run collectives; `None` if they can."""
         limit = time.monotonic() + max(self._grace, 1.0)
         self._group.send(ask="check")
         while not all(each.is_done for each in self._group.ranks):
-            self._group.pump(relay)
+            self._group.pump()
             if self._group.ended_rank() is not None:
                 return "a rank has ended"
             if time.monotonic() > limit:
