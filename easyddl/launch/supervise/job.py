@@ -56,6 +56,7 @@ class Job:
         self._hear = hear
         self._variables = environment.forwarded(os.environ, request)
         self._selector = selectors.DefaultSelector()
+        self._open = contextlib.ExitStack()  # until the end of the job
         self._ranks = {}  # by number
         self._alive = {}  # connections that arrived before their rank reported
         self._begun = False  # whether the ranks have been told to run
@@ -76,19 +77,17 @@ class Job:
             `Outcome`. Its status is 0, that of the first rank that failed, or 128 plus the number
             of the signal that this process received.
         """
-        with contextlib.ExitStack() as stack:
-            stack.callback(self._selector.close)
-            stack.callback(self._stop_input)
+        with self._open:
+            self._open.callback(self._selector.close)
             if self._calls is not None:
-                stack.callback(self._calls.close)
+                self._open.callback(self._calls.close)
                 self._calls.watch(self._selector)
-            self._watch_signals(stack)
+            self._watch_signals()
             reports = Reports(self._selector, self._request, self._placement)
             try:
                 with contextlib.closing(reports):  # no rank connects after the start
                     self._launch(reports.settings())
-                    stack.callback(self._kill_launcher)
-                    stack.callback(self._close_connections)
+                    self._open.callback(self._kill_launcher)
                     self._start(reports)
                 self._watch()
             except JobFailed as failure:
@@ -101,13 +100,13 @@ class Job:
                 return verdict.Outcome(1, verdict.Cause.NOT_STARTED)
         return self._judge()
 
-    def _watch_signals(self, stack):
-        self._selector.register(*processes.wake_by_signals(stack))
+    def _watch_signals(self):
+        self._selector.register(*processes.wake_by_signals(self._open))
         for number in (*processes.SIGNALS, signal.SIGCHLD):
             if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
                 continue  # nohup
             handler = self._note if number in processes.SIGNALS else lambda *_: None
-            stack.callback(signal.signal, number, signal.signal(number, handler))
+            self._open.callback(signal.signal, number, signal.signal(number, handler))
 
     def _note(self, number, frame):
         if self._begun and number not in processes.ENDING_SIGNALS:
@@ -182,7 +181,7 @@ class Job:
                 inspections.begin(self._absent())
                 self._fail_if_no_rank_can_start(inspections)
             if time.monotonic() > begun + timeout:
-                told = missing.text(missing.hosts(self._placement, self._ranks.values()))
+                told = missing.text(self._absent())
                 raise JobFailed(
                     f"The job did not start within {timeout:g} s (`--start-timeout`): {told}"
                     f"{self._found(inspections)}"
@@ -193,8 +192,8 @@ class Job:
         return some or any(rank.alive is None for rank in self._ranks.values())
 
     def _absent(self):
-        """Returns the names of hosts with ranks that have not reported."""
-        return list(missing.hosts(self._placement, self._ranks.values()))
+        """Returns the ranks that have not reported, by the name of their host."""
+        return missing.hosts(self._placement, self._ranks)
 
     def _wait_for_reports(self, reports, wait):
         self._select(wait)
@@ -244,7 +243,9 @@ class Job:
         if arrival.kind == protocol.ALIVE:
             keep_alive(arrival.socket, self._request.host_timeout)
             self._alive[arrival.number] = Connection(arrival.socket)
+            self._open.callback(self._alive[arrival.number].close)
         else:
+            self._open.callback(arrival.connection.close)
             hello, number = arrival.header, arrival.header["rank"]
             if hello["size"] != self._placement.size or number in self._ranks:
                 raise JobFailed(
@@ -284,6 +285,7 @@ class Job:
             self._hear("start")
         if has_input:
             self._input = standard_input.StandardInput(self._selector, self._ranks[0].link)
+            self._open.callback(self._input.close)
 
     def _shares(self):
         """Returns a dictionary from each rank that is bound to its CPUs."""
@@ -429,18 +431,6 @@ class Job:
         if self._launcher.poll() is None:
             process_tree.kill_with_descendants(self._launcher.pid)
         self._launcher.wait()
-
-    def _stop_input(self):
-        if self._input is not None:
-            self._input.close()
-
-    def _close_connections(self):
-        for link in (
-            *self._alive.values(),
-            *(rank.alive for rank in self._ranks.values() if rank.alive),
-            *(rank.link for rank in self._ranks.values()),
-        ):
-            link.close()
 
     def _judge(self):
         """Prints how the job ended, and returns its `Outcome`."""

@@ -3,17 +3,16 @@
 import socket
 
 
-def hosts(placement, ranks):
+def hosts(placement, present):
     """Returns the ranks that are missing, by the name of their host.
 
     Args:
         placement: `Placement`.
-        ranks: Iterable of the `Rank`s that have reported.
+        present: Container of the ranks that have reported.
 
     Returns:
         Dictionary from names to lists of integers, in the order of the ranks.
     """
-    present = {rank.number for rank in ranks}
     absent = {}
     for number in range(placement.size):
         if number not in present:
