@@ -203,17 +203,16 @@ LAUNCHERS = (
 )
 
 
-def first_integer(field, environment=None):
+def first_integer(field, environment=os.environ):
     """Returns the value of a field, such as `rank`, from the first launcher that sets it.
 
     Args:
         field: String. `size`, `rank`, `local_size` or `local_rank`.
-        environment: Mapping. Defaults to `None`, the environment of this process.
+        environment: Mapping. Defaults to the environment of this process.
 
     Returns:
         Integer, or `None` if no launcher sets the field.
     """
-    environment = os.environ if environment is None else environment
     for launcher in LAUNCHERS:
         text = environment.get(getattr(launcher, field) or "-", "")
         if text.isdigit():
@@ -225,16 +224,15 @@ def first_integer(field, environment=None):
     return None
 
 
-def of_rank(environment=None):
+def of_rank(environment=os.environ):
     """Returns the launcher that started this process as a rank; `None` without one."""
-    environment = os.environ if environment is None else environment
     for launcher in LAUNCHERS:
         if environment.get(launcher.size or "-", "").isdigit():
             return launcher
     return None
 
 
-def allocated(environment=None):
+def allocated(environment=os.environ):
     """Returns the hosts that a scheduler gave to this job.
 
     Returns:
@@ -243,7 +241,6 @@ def allocated(environment=None):
     Raises:
         ValueError: If a variable of a scheduler has a wrong value.
     """
-    environment = os.environ if environment is None else environment
     for launcher in LAUNCHERS:
         found = launcher.read_hosts(environment)
         if found is not None:

@@ -10,12 +10,11 @@ from easyddl.hosts import host_list
 _SECONDS = 10  # for `scontrol`, which asks Slurm's controller
 
 
-def of_hosts(names, ask_slurm=True, named=None):
-    """Returns the racks of some hosts.
+def of_hosts(names, named=None):
+    """Returns the racks of some hosts. In a Slurm job without EASYDDL_RACKS, it runs `scontrol`.
 
     Args:
         names: List of strings. The names of the hosts, in the order of their first ranks.
-        ask_slurm: Boolean. Whether to run `scontrol` in a Slurm job if EASYDDL_RACKS is not set.
         named: String. The racks in the form of EASYDDL_RACKS, by default its value.
 
     Returns:
@@ -28,7 +27,7 @@ def of_hosts(names, ask_slurm=True, named=None):
             return parse(named, len(names))
         except ValueError:
             return None
-    if not ask_slurm or "SLURM_JOB_ID" not in os.environ:
+    if "SLURM_JOB_ID" not in os.environ:
         return None
     try:
         switches = of_topology(_show_topology())

@@ -74,7 +74,6 @@ def test_slurm_is_asked_in_its_jobs_alone(tmp_path, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     assert racks.of_hosts(["dev0", "dev2.cluster", "dev1"]) == ["s0", "s1", "s0"]
     assert racks.of_hosts(["dev0", "elsewhere"]) is None
-    assert racks.of_hosts(["dev0", "dev2"], ask_slurm=False) is None
 
 
 def test_a_scontrol_that_fails_or_hangs(tmp_path, monkeypatch):

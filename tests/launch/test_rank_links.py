@@ -9,13 +9,14 @@ import pytest
 
 from easyddl.launch.calls import call_server, rank_group
 from easyddl.launch.output.call_marks import CallMarks
+from easyddl.transport import handshake, protocol
 from easyddl.transport.connection import Connection
 
 
 def come(address, token, rank, size):
     """Connects as a rank does, and introduces it. Returns the connection, or the error."""
     try:
-        found = Connection(call_server.connect(address, token, rank))
+        found = Connection(handshake.connect(address, token, protocol.MESSAGES, rank))
     except ConnectionError as error:
         return error
     version = ".".join(map(str, sys.version_info[:2]))

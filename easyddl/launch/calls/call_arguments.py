@@ -10,7 +10,7 @@ from easyddl.hosts import host_list as host_lists
 from easyddl.hosts import launchers
 from easyddl.launch.calls import pickling
 from easyddl.launch.start import allowed_cpus
-from easyddl.runtime import console
+from easyddl.runtime import console, validators
 
 
 def message_of(function, args, kwargs):
@@ -83,8 +83,7 @@ def check_cpus(cpus, hosts):
 
 def check_seconds(name, value):
     """Raises an error unless an argument is a positive number of seconds."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not 0 < value < math.inf:
+    if not validators.is_number(value) or not 0 < value < math.inf:
         raise ValueError(f"`{name}` must be a positive number of seconds. Received: {value!r}")
 
 

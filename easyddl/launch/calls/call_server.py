@@ -163,32 +163,6 @@ def _exit():
     ctypes.PyDLL(None).exit(0)
 
 
-def connect(address, token, rank):
-    """Connects a rank to its caller.
-
-    Args:
-        address: Pair of the host's address and the port.
-        token: String.
-        rank: Integer.
-
-    Returns:
-        A blocking socket, whose other end has proved that it knows the token.
-
-    Raises:
-        OSError: If there is no caller at this address.
-        ConnectionError: If the process at this address does not know the token.
-    """
-    try:
-        sock = handshake.connect(address, token, protocol.MESSAGES, rank, _CALLER)
-    except PermissionError:
-        raise ConnectionError(
-            f"The process at {address[0]} port {address[1]} is not the one that started the "
-            "ranks: it does not know their token."
-        ) from None
-    keep_alive(sock, HOST_TIMEOUT)
-    return sock
-
-
 def main():
     """Connects to the caller, and serves it."""
     token = os.environ.pop(TOKEN, None)
@@ -196,7 +170,9 @@ def main():
         sys.exit("easyddl.launch.calls.call_server is a rank of easyddl.Ranks, which starts it.")
     address = os.environ[launched_process.RUN_ADDRESS], int(sys.argv[1])
     rank = launched_process.rank()
-    server = CallServer(Connection(connect(address, token, rank), largest=None))
+    sock = handshake.connect(address, token, protocol.MESSAGES, rank, _CALLER)
+    keep_alive(sock, HOST_TIMEOUT)
+    server = CallServer(Connection(sock, largest=None))
     server.begin()
     server.serve()
     _exit()

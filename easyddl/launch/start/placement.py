@@ -96,29 +96,16 @@ def _place(request, environment):
         return Placement(hosts, request.source, cpus=cpus, offered=request.hosts)
     allocation = launchers.allocated(environment)
     if allocation is None:
-        host = HostSlots(socket.gethostname(), request.np or default_size(cpus))
+        size = request.np or hardware.gpu_count() or hardware.usable_physical_cores(allowed=cpus)
+        host = HostSlots(socket.gethostname(), size)
         return Placement([host], "this host", local=True, cpus=cpus)
     scheduler, hosts = allocation
-    _check_mounted_hostfile(environment)
+    variable = launchers.mounted_hostfile(environment)
+    if variable is not None:  # raise an error for settings that are not passed on
+        hostfile.read(environment[variable], variable)
     source = f"the allocation of {scheduler.name}" if scheduler.launch else scheduler.name
     filled = _fill(hosts, request.np, source)
     return Placement(filled, source, scheduler, cpus=cpus, offered=hosts)
-
-
-def _check_mounted_hostfile(environment):
-    """Raises an error for settings of a hostfile of the environment that are not passed on."""
-    variable = launchers.mounted_hostfile(environment)
-    if variable is not None:
-        hostfile.read(environment[variable], variable)
-
-
-def default_size(cpus=None):
-    """Returns the number of ranks on this host: as many as GPUs, else as physical cores.
-
-    Args:
-        cpus: Set of the CPUs that the ranks may use; by default those of this process.
-    """
-    return hardware.gpu_count() or hardware.usable_physical_cores(allowed=cpus)
 
 
 def _fill(hosts, size, source):
