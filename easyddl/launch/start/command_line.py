@@ -53,28 +53,30 @@ def make(request, placement, variables):
         ValueError: If the launcher cannot limit the job's CPUs.
     """
     kind = request.launcher
-    if kind == "auto":
-        wants_srun = placement.cpus is None and _should_use_srun(placement, variables)
-        kind = "srun" if wants_srun else None
     if kind == "srun" and placement.cpus is not None:
         raise ValueError(
             "`--cpus` cannot limit ranks that Slurm's daemons start. Leave out `--launcher srun`."
         )
-    if kind == "srun":
-        return _srun(request, placement, variables)
-    if placement.scheduler is None and variables.get("FLUX_JOB_ID") and request.hosts is None:
+    is_in_flux = placement.scheduler is None and variables.get("FLUX_JOB_ID")
+    if kind != "srun" and is_in_flux and request.hosts is None:
         raise RuntimeError(
             "easyddl run does not start jobs within Flux. Start the script by Flux itself: "
             "`flux run -n N python train.py`, or name hosts with -H."
         )
     found = mpirun.find()
+    may_choose = kind == "auto" and placement.cpus is None
+    is_for_srun = may_choose and (_is_of_slurm(placement) or _is_in_groups(placement, variables))
+    if kind == "srun" or (is_for_srun and _offered_by_srun(found)):
+        return _srun(request, placement, found, variables)
     _check_groups(placement, found, variables)
-    if kind is not None and (kind == "openmpi") != found.is_open_mpi:
+    if kind != "auto" and (kind == "openmpi") != found.is_open_mpi:
         raise RuntimeError(
             f"`--launcher {kind}` does not match {found.mpirun}, which is of {found.family}."
         )
     line = _open_mpi if found.is_open_mpi else _hydra
-    return line(request, placement, found, variables)
+    arguments, extra = line(request, placement, found, variables)
+    remote_shell = _remote_shell(request, placement, variables)
+    return CommandLine(f"the mpirun of {found.family}", arguments, extra, remote_shell)
 
 
 # Variables whose value `slurm` makes mpirun start its helpers by srun.
@@ -126,7 +128,7 @@ def _hosts(placement):
 
 
 def _hydra(request, placement, found, variables):
-    """Returns the command line of MPICH's or Intel MPI's launcher."""
+    """Returns the command line of MPICH's or Intel MPI's launcher, and its variables."""
     is_intel = found.family == mpirun.INTEL
     # Programs other than ssh have other options.
     options = "" if request.rsh else _SSH_OPTIONS
@@ -148,8 +150,7 @@ def _hydra(request, placement, found, variables):
     else:
         hosts = [] if placement.local else ["-hosts", _hosts(placement)]
         line += ["-np", str(placement.size), *hosts, sys.executable, *RANK]
-    remote_shell = _remote_shell(request, placement, variables)
-    return CommandLine(f"the mpirun of {found.family}", line, extra, remote_shell)
+    return line, extra
 
 
 def _intel_hosts(placement):
@@ -164,7 +165,7 @@ def _intel_hosts(placement):
 
 
 def _open_mpi(request, placement, found, variables):
-    """Returns the command line of Open MPI's launcher: orterun until version 4, then PRRTE."""
+    """As `_hydra`, of Open MPI's launcher: orterun until version 4, then PRRTE."""
     is_new = found.family == mpirun.OPEN_MPI_5
     own = "--prtemca" if is_new else "--mca"
     line = [found.mpirun, "-np", str(placement.size), "--bind-to", "none"]
@@ -190,18 +191,11 @@ def _open_mpi(request, placement, found, variables):
             line += ["-x", name]
     # A hostfile of the environment has been read already.
     extra = {"PRTE_MCA_prte_default_hostfile": "none", "OMPI_MCA_orte_default_hostfile": "none"}
-    line += [*request.mpi_args, sys.executable, *RANK]
-    remote_shell = _remote_shell(request, placement, variables)
-    return CommandLine(f"the mpirun of {found.family}", line, extra, remote_shell)
+    return [*line, *request.mpi_args, sys.executable, *RANK], extra
 
 
 def _is_of_slurm(placement):
     return placement.scheduler is not None and "srun" in placement.scheduler.commands
-
-
-def _should_use_srun(placement, variables):
-    is_for_srun = _is_of_slurm(placement) or _is_in_groups(placement, variables)
-    return is_for_srun and shutil.which("srun") is not None and _offered_by_srun(mpirun.find())
 
 
 def _is_in_groups(placement, variables):
@@ -215,11 +209,10 @@ def _is_in_groups(placement, variables):
     return bool(names) and names.issuperset(host.name for host in placement.hosts)
 
 
-def _srun(request, placement, variables):
+def _srun(request, placement, found, variables):
     """Returns the command line of Slurm's launcher, which needs no ssh."""
     if shutil.which("srun") is None:
         raise RuntimeError("`--launcher srun` needs srun on PATH, which is not there.")
-    found = mpirun.find()
     plugin = _offered_by_srun(found)
     if plugin is None:
         raise RuntimeError(
