@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 
 from easyddl.hosts import host_list
@@ -91,12 +90,9 @@ def of_topology(text):
 
 def _show_topology():
     """Returns the output of `scontrol show topology`; empty if it fails."""
-    program = shutil.which("scontrol")
-    if program is None:
-        return ""
     try:
         done = subprocess.run(
-            [program, "show", "topology"],
+            ["scontrol", "show", "topology"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

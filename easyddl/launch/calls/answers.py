@@ -85,50 +85,35 @@ def _summary(error):
     return type(error).__name__
 
 
-def is_error(message):
-    """Returns whether an answer reports an error.
-
-    Args:
-        message: `Message`.
-    """
-    return "traceback" in message.header
+def is_error(rank):
+    """Returns whether a rank has answered that there is an error. Takes a `GroupRank`."""
+    return rank.answer is not None and "traceback" in rank.answer.header
 
 
-def failure(message, rank, host):
-    """Reads the answer of a rank that reports an error.
-
-    Args:
-        message: `Message`.
-        rank: Integer.
-        host: String.
-    """
-    found = message.header
+def failure(rank):
+    """Reads the answer of a `GroupRank` that reports an error."""
+    found, buffers = rank.answer
     package = found.get("module", "").partition(".")[0]
     cause = None
-    if message.buffers and (package not in _HEAVY or package in sys.modules):
+    if buffers and (package not in _HEAVY or package in sys.modules):
         with contextlib.suppress(Exception):
-            cause = pickling.loads(message.buffers)
+            cause = pickling.loads(buffers)
     if not isinstance(cause, BaseException):
         cause = None
-    return Failure(rank, host, found["text"], found["traceback"], cause)
+    return Failure(rank.number, rank.host, found["text"], found["traceback"], cause)
 
 
-def result(message, rank, host):
-    """Reads the answer of a rank that reports a result.
-
-    Args:
-        message: `Message`.
-        rank: Integer.
-        host: String.
+def result(rank):
+    """Reads the answer of a `GroupRank` that reports a result.
 
     Raises:
         RankError: If the result cannot be restored in this process.
     """
     try:
-        return pickling.loads(message.buffers)
+        return pickling.loads(rank.answer.buffers)
     except Exception as error:
         text = f"its result cannot be restored in this process ({_summary(error)})"
-        raise rank_error([Failure(rank, host, text, "", error)]) from error
+        raise rank_error([Failure(rank.number, rank.host, text, "", error)]) from error
 
 
 def rank_error(failures, note=""):

@@ -159,7 +159,6 @@ class Ranks:
             self._group.busy.release()
 
     def _answers(self, settings, call, timeout):
-        ranks = self._group.ranks
         try:
             failures = self._ask(settings, call, timeout)
         finally:
@@ -167,7 +166,7 @@ class Ranks:
         if failures:
             raise self._error(failures)
         self._is_fit = True
-        return [answers.result(each.answer, each.number, each.host) for each in ranks]
+        return [answers.result(each) for each in self._group.ranks]
 
     def _ask(self, settings, call, timeout):
         """Sends a call and waits for the answers. Returns the failures, by rank."""
@@ -182,7 +181,7 @@ class Ranks:
             if all(each.answer is not None for each in self._group.ranks):
                 self._check_output_arrives(now)
                 continue
-            if failed_at is None and any(map(answers.is_error, self._answered())):
+            if failed_at is None and self._failures():
                 failed_at = now
             if failed_at is not None and now - failed_at > self._grace:
                 raise answers.rank_error(self._failures(), self._still_running())
@@ -203,15 +202,8 @@ class Ranks:
             ]
             raise answers.rank_error([*self._failures(), *silent], "All ranks were ended.")
 
-    def _answered(self):
-        return [each.answer for each in self._group.ranks if each.answer is not None]
-
     def _failures(self):
-        return [
-            answers.failure(each.answer, each.number, each.host)
-            for each in self._group.ranks
-            if each.answer is not None and answers.is_error(each.answer)
-        ]
+        return [answers.failure(each) for each in self._group.ranks if answers.is_error(each)]
 
     def _still_running(self):
         running = [each.number for each in self._group.ranks if each.answer is None]

@@ -100,10 +100,7 @@ def _check_groups(placement, found, variables):
 
 # What chooses another means than ssh by which mpirun starts its helpers on hosts: the beginnings of
 # variables, and words in options.
-_OTHER_SHELLS = (
-    *("HYDRA_LAUNCHER", "HYDRA_BOOTSTRAP", "I_MPI_HYDRA_BOOTSTRAP"),
-    *("OMPI_MCA_plm", "PRTE_MCA_plm"),
-)
+_OTHER_SHELLS = (*_HELPERS, "OMPI_MCA_plm", "PRTE_MCA_plm")
 _OTHER_SHELL = re.compile("launcher|bootstrap|plm")
 
 
@@ -295,14 +292,7 @@ _PLUGINS = {
 def _offered_by_srun(found):
     """Returns the plugin by which srun starts this MPI; `None` without one."""
     try:
-        listed = subprocess.run(
-            ["srun", "--mpi=list"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=20,
-        ).stdout
+        listed = mpirun.printed_by("srun", "--mpi=list")
     except (OSError, subprocess.TimeoutExpired):
         return None
     offered = re.findall(r"[a-z0-9_]+", listed)

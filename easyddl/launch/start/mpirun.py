@@ -49,25 +49,33 @@ def find():
             f"No mpirun was found beside {sys.executable} or on PATH. Install an MPI, for example "
             "with `pip install mpich`, or load your site's module."
         )
-    mpi = recognize(mpirun, _version_of(mpirun))
+    try:
+        mpi = recognize(mpirun, printed_by(mpirun, "--version"))
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RuntimeError(f"`{mpirun} --version` failed: {error}") from None
     _check_engine(mpi)
     return mpi
 
 
-def _version_of(mpirun):
-    try:
-        shown = subprocess.run(
-            [mpirun, "--version"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=20,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise RuntimeError(f"`{mpirun} --version` failed: {error}") from None
-    return shown.stdout
+def printed_by(*command):
+    """Returns all that a program prints.
+
+    Args:
+        *command: Strings. The program and its arguments.
+
+    Raises:
+        OSError: If it cannot be started.
+        TimeoutExpired: If it runs for too long.
+    """
+    return subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=20,
+    ).stdout
 
 
 def recognize(mpirun, shown):
