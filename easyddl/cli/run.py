@@ -163,10 +163,7 @@ def _request(options):
     if options.restarts and options.calls is not None:
         raise ValueError("`--restarts` restarts scripts, not the ranks of `easyddl.Ranks`.")
     listed, source = _hosts.listed(options)
-    cpus = None
-    if options.cpus is not None:
-        cpus = allowed_cpus.read(options.cpus)
-        allowed_cpus.check(cpus, "--cpus")
+    cpus = None if options.cpus is None else allowed_cpus.read(options.cpus)
     if options.nic:
         addresses.of_interfaces(options.nic)
     settings = environment.variables(options.env, os.environ)

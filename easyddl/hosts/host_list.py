@@ -98,11 +98,6 @@ def unique(hosts, argument):
     return hosts
 
 
-def merged(names):
-    """Returns the hosts of a list that contains each host once for each of its slots."""
-    return [HostSlots(name, names.count(name)) for name in dict.fromkeys(names)]
-
-
 def expand_names(text):
     """Expands Slurm's notation of host names: `n[1-3,07],m1` names n1, n2, n3, n07 and m1.
 

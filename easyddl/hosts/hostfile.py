@@ -1,5 +1,6 @@
 """Hostfiles: one host on each line, with slots as in Open MPI (`h1 slots=4`) or MPICH (`h1:4`)."""
 
+import collections
 import pathlib
 import re
 
@@ -47,8 +48,9 @@ def read(path, argument="--hostfile", is_complete=True):
     if not listed:
         raise ValueError(f"`{argument}`: {path} names no host. It needs a line such as `h1:4`.")
     if all(host.slots is None for host in listed):
-        names = [host.name for host in listed]
-        return listed if len(set(names)) == len(names) else host_list.merged(names)
+        lines_of = collections.Counter(host.name for host in listed)
+        hosts = [host_list.HostSlots(*each) for each in lines_of.items()]
+        return listed if len(hosts) == len(listed) else hosts
     return host_list.unique(listed, f"{argument} {path}")
 
 

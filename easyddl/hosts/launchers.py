@@ -97,7 +97,7 @@ def slurm_groups(environment):
 def _pbs_hosts(environment):
     """Reads PBS' node file, which has a line for each slot."""
     path = environment.get("PBS_NODEFILE")
-    return host_list.merged(_names_in(path, "PBS_NODEFILE")) if path else None
+    return _hosts_in(path, "PBS_NODEFILE") if path else None
 
 
 def _lsf_hosts(environment):
@@ -105,7 +105,7 @@ def _lsf_hosts(environment):
     words = environment.get("LSB_MCPU_HOSTS", "").split()
     if not words:
         path = environment.get("LSB_DJOB_HOSTFILE")
-        return host_list.merged(_names_in(path, "LSB_DJOB_HOSTFILE")) if path else None
+        return _hosts_in(path, "LSB_DJOB_HOSTFILE") if path else None
     if len(words) % 2 or not all(slots.isdigit() for slots in words[1::2]):
         raise ValueError(
             "LSB_MCPU_HOSTS must be a list of hosts and slots, as in `h1 4 h2 4`. "
@@ -118,8 +118,8 @@ def _lsf_hosts(environment):
     ]
 
 
-def _names_in(path, variable):
-    return [host.name for host in hostfile.read(path, variable) for _ in range(host.slots or 1)]
+def _hosts_in(path, variable):
+    return [dataclasses.replace(h, slots=h.slots or 1) for h in hostfile.read(path, variable)]
 
 
 # The variables in which the MPI Operator of Kubernetes and the Kubeflow Trainer name a hostfile.

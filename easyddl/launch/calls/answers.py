@@ -54,18 +54,14 @@ def of_result(result, facts):
         return Message({**facts, "text": text, "traceback": ""}, [])
 
 
-def of_error(error, facts, frames=1):
-    """Returns the message for an exception.
+def of_error(error, facts):
+    """Returns the message for an exception. Its traceback leaves out the function of this package.
 
     Args:
         error: The exception.
         facts: Dictionary, as above.
-        frames: Integer. The number of outermost calls that the traceback leaves out.
     """
-    trace = error.__traceback__
-    for _ in range(frames):
-        trace = trace.tb_next if trace is not None else None
-    lines = traceback.format_exception(type(error), error, trace)
+    lines = traceback.format_exception(type(error), error, error.__traceback__.tb_next)
     facts = {
         **facts,
         "text": _summary(error),

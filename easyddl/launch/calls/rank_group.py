@@ -79,7 +79,6 @@ class RankGroup:
     def __init__(self, size, hosts, env, cpus, start_timeout, options=()):
         self.reason = None  # why the ranks have ended
         self.busy = threading.Lock()  # held during a call
-        self._process = os.getpid()
         self._selector = selectors.DefaultSelector()
         self.ranks = [GroupRank(number) for number in range(size)]
         self._ended = None  # the first rank whose connection was closed
@@ -265,7 +264,7 @@ class RankGroup:
         Args:
             relay: `Relay` that shows their last output, or `None`.
         """
-        if self.reason is not None or self._is_forked():
+        if self.reason is not None:
             return
         if not self.busy.acquire(blocking=False):
             self.end("they were closed during a call")
@@ -285,7 +284,7 @@ class RankGroup:
         Args:
             reason: String, for the errors of later calls.
         """
-        if self.reason is not None or self._is_forked():
+        if self.reason is not None:
             return
         self.reason = reason
         self._close_connections()
@@ -298,9 +297,6 @@ class RankGroup:
                 rank.control.socket.close()
         self._output.socket.close()
         self._selector.close()
-
-    def _is_forked(self):
-        return os.getpid() != self._process
 
     def forget(self):
         """Leaves the ranks to the process that has forked this one."""

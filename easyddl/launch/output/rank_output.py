@@ -36,7 +36,6 @@ class RankOutput:
         mark = bytes.fromhex(order["mark"]) if order["mark"] else None
         self._marks = {stream: CallMarks(mark) for stream in self._streams} if mark else {}
         self._found = dict.fromkeys(self._streams, 0)  # how many marks of each stream
-        self._told = 0  # how many marks of both
         self._path = None
         if order["output"]:
             self._path = pathlib.Path(order["directory"], order["output"], f"{self._rank}.log")
@@ -58,11 +57,9 @@ class RankOutput:
                 self._add(stream, piece)
 
     def _add_mark(self, stream):
-        """Tells the caller about the mark that both streams have."""
+        """Tells the caller how many marks both streams have."""
         self._found[stream] += 1
-        if min(self._found.values()) > self._told:
-            self._told += 1
-            self._link.send(mark=self._told)
+        self._link.send(mark=min(self._found.values()))
 
     def _add(self, stream, data):
         if self._found[stream]:

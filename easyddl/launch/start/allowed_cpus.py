@@ -11,7 +11,7 @@ from easyddl.machine import cpu_list
 
 
 def read(text):
-    """Reads the list of `--cpus`.
+    """Reads the list of `--cpus`, all of which this process may use.
 
     Args:
         text: String, such as `0-3,8`.
@@ -20,13 +20,14 @@ def read(text):
         Frozen set of integers.
 
     Raises:
-        ValueError: If the text is not such a list.
+        ValueError: If the text is not such a list, or this process may not use all of them.
     """
     cpus = cpu_list.parse(text)
     if not cpus:
         raise ValueError(
             f"`--cpus` must be a list of CPU numbers, as in `0-3,8`. Received: {text!r}"
         )
+    check(cpus, "--cpus")
     return cpus
 
 
