@@ -20,6 +20,7 @@ The functions take JSON data, and read nothing themselves. A job is a dict:
 
 import collections
 import dataclasses
+import itertools
 
 from easyddl.hosts import host_list
 from easyddl.machine import cpu_list, units
@@ -215,32 +216,21 @@ def _place(groups, rank, index):
 
 def _group_nodes(groups, hosts, first):
     """Returns the subtrees of groups. Adjacent equal groups without content share one line."""
-    nodes, folded = [], []
-
-    def fold():
-        if len(folded) > 1:
-            nodes.append(_Node(f"{len(folded)} × {_group_text(folded[0], first, each=True)}"))
-        elif folded:
-            nodes.append(_Node(_group_text(folded[0], first)))
-        folded.clear()
-
-    for group in sorted(groups, key=lambda group: min(group.cpus)):
-        is_leaf = not group.inner and not group.ranks
-        if not is_leaf or (folded and _shape(folded[0]) != _shape(group)):
-            fold()
-        if is_leaf:
-            folded.append(group)
-            continue
-        node = _Node(_group_text(group, first))
+    nodes, ordered = [], sorted(groups, key=lambda group: min(group.cpus))
+    for _, equal in itertools.groupby(ordered, key=_shape):
+        group, *others = equal
+        text = _group_text(group, first, each=bool(others))
+        node = _Node(f"{1 + len(others)} × {text}" if others else text)
         node.children += [_rank(hosts, index) for index in group.ranks]
         node.children += _group_nodes(group.inner, hosts, first)
         nodes.append(node)
-    fold()
     return nodes
 
 
 def _shape(group):
-    return group.kind.split()[0], group.size, len(group.cpus)
+    """Returns what is equal for groups that share one line."""
+    content = id(group) if group.inner or group.ranks else None
+    return content, group.kind.split()[0], group.size, len(group.cpus)
 
 
 def _group_text(group, host, each=False):

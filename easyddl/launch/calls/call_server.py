@@ -94,10 +94,6 @@ def _run(settings, call):
         console.declare_watched(settings["watched"])
         pickling.add_sources(settings["sources"])
         function, args, kwargs = pickling.loads(call)
-    except BaseException as error:
-        return answers.of_error(error, _facts())
-    del call
-    try:
         result = function(*args, **kwargs)
     except BaseException as error:
         return answers.of_error(error, _facts())
