@@ -146,7 +146,14 @@ class Ranks:
             self._require_open()
             relay = self._group.relay = Relay(self.size, (sys.stdout, sys.stderr))
             self._is_fit = False
-            return self._answers({**settings, "watched": relay.is_live}, call, timeout)
+            try:
+                failures = self._ask({**settings, "watched": relay.is_live}, call, timeout)
+            finally:
+                relay.finish()
+            if failures:
+                raise self._error(failures)
+            self._is_fit = True
+            return [answers.result(each) for each in self._group.ranks]
         except BaseException as error:
             if isinstance(error, Exception):
                 self._require_open()  # another thread has closed the ranks meanwhile
@@ -156,16 +163,6 @@ class Ranks:
             raise
         finally:
             self._group.busy.release()
-
-    def _answers(self, settings, call, timeout):
-        try:
-            failures = self._ask(settings, call, timeout)
-        finally:
-            self._group.relay.finish()
-        if failures:
-            raise self._error(failures)
-        self._is_fit = True
-        return [answers.result(each) for each in self._group.ranks]
 
     def _ask(self, settings, call, timeout):
         """Sends a call and waits for the answers. Returns the failures, by rank."""
