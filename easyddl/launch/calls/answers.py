@@ -1,7 +1,6 @@
 """The answer of a rank to a call: a result or an error, as a message."""
 
 import contextlib
-import dataclasses
 import sys
 import traceback
 
@@ -11,29 +10,6 @@ from easyddl.transport.connection import Message
 
 # An exception of these packages is not restored in a caller that has not imported them.
 _HEAVY = {"jax", "jaxlib", "keras", "tensorflow", "torch"}
-
-
-@dataclasses.dataclass(frozen=True)
-class Failure:
-    """Why a rank has no result.
-
-    Attributes:
-        rank: Integer.
-        host: String.
-        text: String. The error in one line.
-        remote_traceback: String. Empty if there is none.
-        cause: The exception of the rank, or `None` if it cannot be restored here.
-    """
-
-    rank: int
-    host: str
-    text: str
-    remote_traceback: str = ""
-    cause: BaseException | None = None
-
-    @property
-    def line(self):
-        return f"rank {self.rank} on host {self.host}: {self.text}"
 
 
 def of_result(result, facts):
@@ -87,16 +63,17 @@ def is_error(rank):
 
 
 def failure(rank):
-    """Reads the answer of a `GroupRank` that reports an error."""
+    """Reads the answer of a `GroupRank` that reports an error, as a `RankError` of one line.
+
+    Its cause is the exception of the rank, if it can be restored here.
+    """
     found, buffers = rank.answer
+    error = RankError(found["text"], rank.number, rank.host, found["traceback"])
     package = found.get("module", "").partition(".")[0]
-    cause = None
     if buffers and (package not in _HEAVY or package in sys.modules):
         with contextlib.suppress(Exception):
-            cause = pickling.loads(buffers)
-    if not isinstance(cause, BaseException):
-        cause = None
-    return Failure(rank.number, rank.host, found["text"], found["traceback"], cause)
+            error.__cause__ = pickling.loads(buffers)
+    return error
 
 
 def result(rank):
@@ -109,20 +86,21 @@ def result(rank):
         return pickling.loads(rank.answer.buffers)
     except Exception as error:
         text = f"its result cannot be restored in this process ({_summary(error)})"
-        raise rank_error([Failure(rank.number, rank.host, text, "", error)]) from error
+        raise rank_error([RankError(text, rank.number, rank.host)]) from error
 
 
 def rank_error(failures, note=""):
     """Returns the error for ranks that failed.
 
     Args:
-        failures: List of `Failure`, the one to describe first.
+        failures: List of `RankError` of one rank each, the one to describe first.
         note: String. What happened to the other ranks.
     """
-    first, *others = failures
-    paragraphs = [f"{first.line[0].upper()}{first.line[1:]}"]
+    first = failures[0]
+    line, *others = [f"rank {each.rank} on host {each.host}: {each}" for each in failures]
+    paragraphs = [f"{line[0].upper()}{line[1:]}"]
     if others:
-        paragraphs.append("\n".join(["Also failed:", *(f"  {each.line}" for each in others)]))
+        paragraphs.append("\n".join(["Also failed:", *(f"  {other}" for other in others)]))
     if note:
         paragraphs.append(note)
     if first.remote_traceback:
@@ -131,5 +109,5 @@ def rank_error(failures, note=""):
     error = RankError(
         "\n\n".join(paragraphs), first.rank, first.host, first.remote_traceback, failed
     )
-    error.__cause__ = first.cause
+    error.__cause__ = first.__cause__
     return error

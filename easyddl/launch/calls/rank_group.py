@@ -12,7 +12,8 @@ import threading
 import time
 
 from easyddl.hosts import launchers
-from easyddl.launch.calls import answers, call_server, run_process
+from easyddl.launch.calls import call_server, run_process
+from easyddl.launch.calls.rank_error import RankError
 from easyddl.machine import processes
 from easyddl.machine.background_program import BackgroundProgram
 from easyddl.transport import protocol
@@ -234,7 +235,7 @@ class RankGroup:
         return self._ended
 
     def why_ended(self):
-        """Returns which rank ended first, with what the launcher printed, as `answers.Failure`."""
+        """Returns which rank ended first, with what the launcher printed, as a `RankError`."""
         self._pump_until_end(_LAST_WORDS)
         said = self._last_lines()
         rank, status = self.ended_rank(), self._launcher.status
@@ -244,7 +245,7 @@ class RankGroup:
             text = f"the launcher of the ranks {end}, and with it this rank."
         if said:
             text += f"\nThe launcher printed:\n{said}"
-        return answers.Failure(rank.number, rank.host, text)
+        return RankError(text, rank.number, rank.host)
 
     def _pump_until_end(self, seconds):
         """Handles all output until the launcher has ended, or has sent nothing for some time."""

@@ -12,6 +12,7 @@ from typing import Any
 from easyddl.hosts import launched_process
 from easyddl.hosts.topology_tree import counted
 from easyddl.launch.calls import answers, call_arguments, pickling
+from easyddl.launch.calls.rank_error import RankError
 from easyddl.launch.calls.rank_group import RankGroup
 from easyddl.launch.output.relay import Relay
 from easyddl.runtime import console
@@ -192,7 +193,7 @@ class Ranks:
         """Raises an error if ranks have returned, and nothing of their output arrives."""
         if now - self._group.heard_at > max(self._grace, _OUTPUT):
             silent = [
-                answers.Failure(each.number, each.host, "the rest of its output has not arrived.")
+                RankError("the rest of its output has not arrived.", each.number, each.host)
                 for each in self._group.ranks
                 if not each.is_done
             ]
