@@ -14,6 +14,7 @@ import time
 
 from easyddl.doctor import hardware_facts, limits, memory, network, probe, software
 from easyddl.doctor.link_ports import LinkPorts
+from easyddl.hosts import launched_process
 from easyddl.transport import handshake, protocol
 from easyddl.transport.connection import Connection, ConnectionLost, end_if_unanswered
 
@@ -81,24 +82,20 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(prog="easyddl doctor's agent")
     parser.add_argument("--host", required=True)
     parser.add_argument("--port", required=True, type=int)
-    parser.add_argument("addresses", nargs="+")
     options = parser.parse_args(arguments)
     token = os.environ.pop(TOKEN, "")
-
-    def connect(address):
-        return handshake.connect((address, options.port), token, protocol.MESSAGES)
-
+    address = os.environ[launched_process.RUN_ADDRESS]
     try:
-        connection = Connection(probe.connect_to_first(options.addresses, connect))
+        sock = handshake.connect((address, options.port), token, protocol.MESSAGES)
     except OSError as error:
-        places = ", ".join(f"{address}:{options.port}" for address in options.addresses)
         print(
-            f"the agent started, but it cannot connect to the coordinator at {places} ({error}): "
-            "is there a firewall?",
+            "the agent started, but it cannot connect to the coordinator at "
+            f"{address}:{options.port} ({error}): is there a firewall?",
             file=sys.stderr,
         )
         return 1
-    end_if_unanswered(connection.socket, SILENCE)
+    end_if_unanswered(sock, SILENCE)
+    connection = Connection(sock)
     connection.send(host=options.host)
     with contextlib.suppress(ConnectionLost):
         Agent(connection, token).serve()

@@ -11,6 +11,7 @@ import sys
 import time
 
 from easyddl.doctor.agent import TOKEN
+from easyddl.hosts import launched_process
 from easyddl.launch.start import command_line
 from easyddl.machine import processes
 from easyddl.machine.background_program import BackgroundProgram
@@ -33,8 +34,10 @@ class Program(BackgroundProgram):
     """
 
     def __init__(self, command, token=""):
+        # `easyddl run` replaces this address in the agents that it starts.
+        env = {**os.environ, TOKEN: token, launched_process.RUN_ADDRESS: "127.0.0.1"}
         # In "/" Python does not import easyddl from the current directory.
-        super().__init__(command, env={**os.environ, TOKEN: token}, cwd="/")
+        super().__init__(command, env=env, cwd="/")
 
     def reason(self):
         """Returns the last lines that the program printed."""
@@ -70,8 +73,7 @@ def agent_command(host, coordinator):
     Returns:
         List of strings.
     """
-    where = ["--host", host, "--port", str(coordinator.port), *coordinator.addresses()]
-    return [*_AGENT, *where]
+    return [*_AGENT, "--host", host, "--port", str(coordinator.port)]
 
 
 def agent(host, coordinator, options):

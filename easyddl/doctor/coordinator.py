@@ -4,7 +4,6 @@ import secrets
 import selectors
 import socket
 
-from easyddl.doctor import network
 from easyddl.doctor.remote_agent import RemoteAgent
 from easyddl.transport import protocol
 from easyddl.transport.listener import Listener
@@ -35,18 +34,6 @@ class Coordinator:
         self._selector.close()
         for agent in self.agents.values():
             agent.close()
-
-    def addresses(self):
-        """Returns the addresses at which agents can connect to this process.
-
-        Returns:
-            List of strings: first the addresses of this host's name, then those of its network
-            devices, and last the loopback address, for an agent on this host.
-        """
-        own = [interface["address"] for interface in network.interfaces()]
-        name = socket.gethostname()
-        named = [a for a in network.look_up([name])[name]["addresses"] if a in own]
-        return list(dict.fromkeys([*named, *own, "127.0.0.1"]))
 
     def accept(self, seconds):
         """Takes the agents that connect, for at most some seconds."""

@@ -26,28 +26,6 @@ _REACH = 3.2  # seconds, in which the kernel repeats a lost first packet after 1
 _ATTEMPTS = 256  # at once
 
 
-def connect_to_first(addresses, connect):
-    """Connects to the first address that answers.
-
-    Args:
-        addresses: List of strings.
-        connect: Function of an address. Returns a connected socket.
-
-    Returns:
-        The connected socket.
-
-    Raises:
-        OSError: If no address answers. This is the error of the first address.
-    """
-    first = None
-    for address in addresses:
-        try:
-            return connect(address)
-        except OSError as error:
-            first = first or error
-    raise first or OSError("the host has no address")
-
-
 def reach(targets):
     """Tries the ports of other hosts.
 
@@ -75,16 +53,15 @@ def reach(targets):
 
 
 def _attempt(addresses, port):
-    """Returns the address at which a port can be reached, and the reason why it cannot."""
-
-    def connect(address):
-        return socket.create_connection((address, port), _REACH)
-
-    try:
-        with connect_to_first(addresses, connect) as connection:
-            return connection.getpeername()[0], None
-    except OSError as error:
-        return None, str(error.strerror or error)
+    """Returns the first address at which a port can be reached, and the reason why it cannot."""
+    reasons = []
+    for address in addresses:
+        try:
+            socket.create_connection((address, port), _REACH).close()
+            return address, None
+        except OSError as error:
+            reasons.append(str(error.strerror or error))
+    return None, reasons[0] if reasons else "the host has no address"
 
 
 def measure(token, address, port, packets, seconds):

@@ -344,8 +344,7 @@ def test_a_client_that_cannot_be_accepted_does_not_keep_the_loop_awake():
 def test_the_token_is_not_seen_in_an_examination():
     with Coordinator() as coordinator, Wire(coordinator.port) as wire:
         line = [sys.executable, "-m", "easyddl.doctor.agent", "--host", "here"]
-        line += ["--port", str(wire.address[1]), "127.0.0.1"]
-        agent = Program(line, coordinator.token)
+        agent = Program([*line, "--port", str(wire.address[1])], coordinator.token)
         wait_until(lambda: coordinator.accept(0.05) or "here" in coordinator.agents)
         facts = coordinator.agents["here"].ask("facts").result(TIMEOUT)
         link_ports = LinkPorts(coordinator.token)
