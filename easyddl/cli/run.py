@@ -205,9 +205,10 @@ def _follow_plan(path, request, placed):
 
         hosts = [host.name for host in placed.hosts]
         found = job_hosts.of_hosts(path, hosts, argument, given)
-        settings.update(EASYDDL_RACKS=found.racks, EASYDDL_HOST_ORDER=found.order, EASYDDL_PLAN="")
+        settings.update(EASYDDL_RACKS=found["racks"], EASYDDL_HOST_ORDER=found["host_order"])
+        settings["EASYDDL_PLAN"] = ""
         if not any(given.get(f"EASYDDL_{name}", "").strip() for name in ("ALGORITHM", "ROUTE")):
-            settings["EASYDDL_ALGORITHM"] = found.algorithm
+            settings["EASYDDL_ALGORITHM"] = found["algorithm"]
     return dataclasses.replace(request, environment=settings)
 
 

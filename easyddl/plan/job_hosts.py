@@ -1,27 +1,6 @@
 """The hosts of a job in a plan file: their racks, their order, and the algorithms between them."""
 
-import dataclasses
-
 from easyddl.plan import cost, plan_file
-
-
-@dataclasses.dataclass(frozen=True)
-class JobHosts:
-    """What the engine takes from a plan.
-
-    Attributes:
-        racks: String. The rack of each host, as EASYDDL_RACKS names them, such as `x,x,y,y`, or
-            `a/x,a/y,b/z,b/z` for racks in groups; empty if the plan has no groups.
-        order: String. The numbers of the hosts in the order of the plan, as EASYDDL_HOST_ORDER has
-            them, such as `0,2,1,3`.
-        algorithm: String. The rules of the algorithms, as EASYDDL_ALGORITHM has them, such as
-            `direct/whole,100000:direct/ring`; empty if the plan has none.
-    """
-
-    racks: str
-    order: str
-    algorithm: str
-
 
 # The variables that hold what a plan file holds, and their names in messages.
 _SAME = {
@@ -41,7 +20,14 @@ def of_hosts(path, hosts, argument, environment):
         environment: Dict. The environment variables of the job.
 
     Returns:
-        `JobHosts`.
+        Dict of arguments of `_core.World`.
+
+        - `racks`: the rack of each host, as EASYDDL_RACKS names them, such as `x,x,y,y`, or
+          `a/x,a/y,b/z,b/z` for racks in groups; empty if the plan has no groups.
+        - `host_order`: the numbers of the hosts in the order of the plan, as EASYDDL_HOST_ORDER has
+          them, such as `0,2,1,3`.
+        - `algorithm`: the rules of the algorithms, as EASYDDL_ALGORITHM has them, such as
+          `direct/whole,100000:direct/ring`; empty if the plan has none.
 
     Raises:
         ValueError: If the file cannot be read, or is wrong, or does not know a host of the job, or
@@ -70,14 +56,13 @@ def of_hosts(path, hosts, argument, environment):
             f"the hosts of the plan with their domains. Received: hosts = {', '.join(known)}"
         )
     order = sorted(range(len(hosts)), key=lambda number: known.index(found[hosts[number]]))
-    rack_of = dict(zip(known, plan_file.racks_of(nest, names), strict=True)) if names else {}
-    return JobHosts(
-        racks=",".join(rack_of[found[host]] for host in hosts if names),
-        order=",".join(map(str, order)),
-        algorithm=",".join(
-            (f"{begin}:" if begin else "") + "/".join(algorithms) for begin, algorithms in rules
-        ),
-    )
+    racks = plan_file.racks_of(nest, names)
+    algorithms = [(f"{begin}:" if begin else "") + "/".join(levels) for begin, levels in rules]
+    return {
+        "racks": ",".join(racks[found[host]] for host in hosts if racks),
+        "host_order": ",".join(map(str, order)),
+        "algorithm": ",".join(algorithms),
+    }
 
 
 def _known_name(host, known):

@@ -39,32 +39,32 @@ def racks_of(nest, names):
     """Returns the rack of each host, as EASYDDL_RACKS has them.
 
     Args:
-        nest: A nest of hosts, of two or more levels: that of a plan, or one level of its groups.
-        names: Dict. The name of each group of the plan but the outermost.
+        nest: A nest of hosts.
+        names: Dict. The name of each group but the outermost.
 
     Returns:
-        List of strings, in the order of the hosts, such as `["a1/r1", "a1/r2"]`.
+        Dict of strings by host, such as `{"h1": "a1/r1", "h2": "a1/r2"}`; empty without groups.
     """
-    by_hosts = {tuple(cost.hosts_of(group)): name for group, name in names.items()}
-
-    def paths(group, outer):
-        name = names.get(group) or by_hosts[tuple(cost.hosts_of(group))]
-        inner = [name] if outer is None else [f"{outer}/{name}"]
-        if isinstance(group[0], str):
-            return inner * len(group)
-        return [path for child in group for path in paths(child, inner[0])]
-
-    return [path for group in nest for path in paths(group, None)]
+    racks = {}
+    for level in reversed(range(cost.depth(nest) - 1)):
+        for group in cost.groups_at(nest, level):
+            for host in cost.hosts_of(group):
+                racks[host] = f"{racks[host]}/{names[group]}" if host in racks else names[group]
+    return racks
 
 
-def text(nest, names, rules, comment=""):
-    """Returns the text of a plan file.
+def write(path, nest, names, rules, comment=""):
+    """Writes a plan file.
 
     Args:
+        path: String.
         nest: A nest of hosts.
         names: Dict. The name of each group but the outermost.
         rules: List of pairs, as of a `planner.Plan`.
         comment: String. Lines for the start of the file.
+
+    Raises:
+        OSError: If this is not possible.
     """
     lines = [f"# {line}".rstrip() for line in comment.splitlines()]
     lines += [f"format = {_FORMAT}", f"hosts = {json.dumps(cost.hosts_of(nest))}"]
@@ -77,16 +77,7 @@ def text(nest, names, rules, comment=""):
             lines.append(f"members = {json.dumps(members)}")
     for begin, algorithms in rules:
         lines += ["", "[[algorithms]]", f"from = {begin}", f"levels = {json.dumps(algorithms)}"]
-    return "\n".join(lines) + "\n"
-
-
-def write(path, nest, names, rules, comment=""):
-    """Writes a plan file.
-
-    Raises:
-        OSError: If this is not possible.
-    """
-    pathlib.Path(path).write_text(text(nest, names, rules, comment), encoding="utf-8")
+    pathlib.Path(path).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def read(path, argument="--plan"):

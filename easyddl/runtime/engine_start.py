@@ -131,8 +131,7 @@ def _network(comm, host):
         from easyddl.plan import job_hosts  # only the root of a job with a plan needs it
 
         found = job_hosts.of_hosts(plan, list(dict.fromkeys(hosts)), "EASYDDL_PLAN", os.environ)
-    algorithm = named["algorithm"] or found.algorithm
-    return {"racks": found.racks, "host_order": found.order, "algorithm": algorithm}
+    return {**found, "algorithm": named["algorithm"] or found["algorithm"]}
 
 
 def _algorithm():

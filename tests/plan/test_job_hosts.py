@@ -12,6 +12,10 @@ def of_hosts(path, hosts, argument="--plan", **environment):
     return job_hosts.of_hosts(path, hosts, argument, environment)
 
 
+def settings(racks, order):
+    return {"racks": racks, "host_order": order, "algorithm": ""}
+
+
 def write(tmp_path, nest, names, rules=()):
     path = tmp_path / "plan.toml"
     plan_file.write(path, nest, dict(names), rules)
@@ -32,13 +36,13 @@ def racks(tmp_path):
     ],
 )
 def test_hosts_of_a_job(racks, hosts, expected, order):
-    assert of_hosts(racks, hosts.split()) == job_hosts.JobHosts(expected, order, "")
+    assert of_hosts(racks, hosts.split()) == settings(expected, order)
 
 
 def test_the_plan_has_domains(tmp_path):
     nest = (("h1.a.org", "h2.a.org"), ("h2.b.org",))
     path = write(tmp_path, nest, zip(nest, ("r1", "r2"), strict=True))
-    assert of_hosts(path, ["h1", "h2.b.org"]).racks == "r1,r2"
+    assert of_hosts(path, ["h1", "h2.b.org"])["racks"] == "r1,r2"
     with pytest.raises(ValueError, match=r"does not know the hosts h2, h1\.c\.org of this job"):
         of_hosts(path, ["h2", "h1", "h1.c.org"])
 
@@ -47,18 +51,18 @@ def test_groups_of_racks(tmp_path):
     inner = [rack for aisle in AISLES for rack in aisle]
     names = dict(zip((*inner, *AISLES), ("r1", "r2", "r3", "r4", "a1", "a2"), strict=True))
     path = write(tmp_path, AISLES, names)
-    assert of_hosts(path, ["h1", "h2", "h3", "h5"]).racks == "a1/r1,a1/r2,a2/r3,a2/r4"
+    assert of_hosts(path, ["h1", "h2", "h3", "h5"])["racks"] == "a1/r1,a1/r2,a2/r3,a2/r4"
 
 
 def test_no_groups(tmp_path):
     path = write(tmp_path, ("h1", "h2"), {})
-    assert of_hosts(path, ["h2", "h1"]) == job_hosts.JobHosts("", "1,0", "")
+    assert of_hosts(path, ["h2", "h1"]) == settings("", "1,0")
 
 
 def test_algorithms(tmp_path):
     rules = (0, ("direct", "whole")), (70_000, ("ring", "halving"))
     path = write(tmp_path, RACKS, zip(RACKS, ("r1", "r2"), strict=True), rules)
-    assert of_hosts(path, ["h1", "h2"]).algorithm == "direct/whole,70000:ring/halving"
+    assert of_hosts(path, ["h1", "h2"])["algorithm"] == "direct/whole,70000:ring/halving"
 
 
 def test_an_unknown_host(racks):

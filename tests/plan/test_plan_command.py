@@ -64,7 +64,7 @@ def test_levels_of_groups(tmp_path, capsys):
     path, written = tmp_path / "aisles.toml", str(tmp_path / "plan.toml")
     path.write_text("\n".join(lines))
     plan(capsys, "--topology", str(path), "-o", written)
-    racks = job_hosts.of_hosts(written, hosts, "--plan", {}).racks.split(",")
+    racks = job_hosts.of_hosts(written, hosts, "--plan", {})["racks"].split(",")
     assert len(racks) == 27
     assert len(set(racks)) == 9 and all(racks.count(rack) == 3 for rack in racks)
     assert len({rack.split("/")[0] for rack in racks}) == 3
