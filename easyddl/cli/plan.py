@@ -214,7 +214,7 @@ def _report(graph, listed, planned, names, options):
 
     hosts, size = [host.name for host in listed], options.size
     planned_cost = planned.allreduce(graph, size)
-    bound = partitions.lower_bound(graph, hosts, size)
+    least, reason = partitions.lower_bound(graph, hosts, size)
     alternatives = {
         "hosts as listed, ring": cost.allreduce(graph, tuple(hosts), size, ["ring"]),
         "hosts as listed, without a plan": cost.allreduce(graph, tuple(hosts), size),
@@ -225,7 +225,7 @@ def _report(graph, listed, planned, names, options):
     rows = [["", "time", "algorithm of each level"]]
     for name, each in alternatives.items():
         rows.append([name, seconds(each.seconds), _algorithms(each.algorithms)])
-    rows.append(["lower bound", seconds(bound.seconds), bound.reason])
+    rows.append(["lower bound", seconds(least), reason])
     yield from text_table.lines(rows, left=(0, 2))
     yield ""
     yield "The plan:"

@@ -1,6 +1,7 @@
 """The groups of hosts that a network suggests, and the lower bounds that they set."""
 
 import dataclasses
+import operator
 
 from easyddl.machine.units import bit_rate
 
@@ -84,29 +85,19 @@ def _of(graph, hosts, parts, cut):
     return Partition(tuple(map(tuple, members.values())), tuple(capacities.values()), cut)
 
 
-@dataclasses.dataclass(frozen=True)
-class LowerBound:
-    """The least time that any allreduce takes.
-
-    Attributes:
-        seconds: Float.
-        reason: String. What sets it.
-    """
-
-    seconds: float
-    reason: str
-
-
 def lower_bound(graph, hosts, size):
-    """Returns the `LowerBound` of an allreduce of `size` bytes between some hosts."""
+    """Returns the least time of any allreduce of `size` bytes between some hosts.
+
+    Returns:
+        Pair: the seconds, and a string of what sets them.
+    """
     first = hosts[0]
     latency = max((graph.route(first, host).latency for host in hosts[1:]), default=0.0)
-    best = LowerBound(latency, "the latency of a message")
+    bounds = [(latency, "the latency of a message")]
     for partition in of_network(graph, hosts):
         seconds, groups = partition.seconds(size)
-        if seconds > best.seconds:
-            best = LowerBound(seconds, _reason(partition, groups))
-    return best
+        bounds.append((seconds, _reason(partition, groups)))
+    return max(bounds, key=operator.itemgetter(0))
 
 
 def _reason(partition, groups):
