@@ -71,31 +71,26 @@ def read(path, rate, uplink, argument="--topology"):
 
 
 def _of_toml(file):
-    file.check_keys(["hosts", "links"], ["switches"])
-    hosts = _names(file, "hosts", file.table["hosts"])
-    switches = _names(file, "switches", file.table.get("switches", []))
+    file.check_keys(file.table, ["hosts", "links"], ["switches"])
+    hosts, switches = (_names(file, key, file.table) for key in ("hosts", "switches"))
     for name in switches:
         if name in hosts:
-            raise file.error("switches", name, f"{name} is the name of a host, too")
+            raise file.error("switches", f"{name} is the name of a host, too")
     known, links = {*hosts, *switches}, {}
-    for index, table in enumerate(
-        file.tables("links", ["between", "and", "rate"], ["latency"])
-    ):  # fmt: skip
-        place = {"table": "links", "index": index}
-        rate, latency = _link(file, table, place)
-        ends = [_names(file, key, table[key], **place) for key in ("between", "and")]
+    for table in file.tables("links", ["between", "and", "rate"], ["latency"]):
+        rate, latency = _link(file, table)
+        ends = [_names(file, key, table) for key in ("between", "and")]
         for key, names in zip(("between", "and"), ends, strict=True):
             for name in names:
                 if name not in known:
                     problem = f"the link leads to {name}, which is no host and no switch"
-                    raise file.error(key, table[key], problem, **place)
+                    raise file.error(key, problem, table)
         for a in ends[0]:
             for b in ends[1]:
                 if a == b:
-                    raise file.error("and", table["and"], f"the link joins {a} to itself", **place)
+                    raise file.error("and", f"the link joins {a} to itself", table)
                 if frozenset((a, b)) in links:
-                    problem = f"{a} and {b} have a link already"
-                    raise file.error("between", table["between"], problem, **place)
+                    raise file.error("between", f"{a} and {b} have a link already", table)
                 # A message between two hosts then has the latency that the engine assumes.
                 assumed = sum(LATENCY_BYTES / 2 / rate for name in (a, b) if name in hosts)
                 links[frozenset((a, b))] = Link(
@@ -104,32 +99,33 @@ def _of_toml(file):
     return Graph(hosts, switches, links.values())
 
 
-def _link(file, table, place):
+def _link(file, table):
     values = []
     for key in ("rate", "latency"):
         try:
             values.append(quantity(table[key], key) if key in table else None)
         except ValueError as error:
-            raise file.error(key, table[key], f"the {key} {error}", **place) from None
+            raise file.error(key, f"the {key} {error}", table) from None
     return values
 
 
-def _names(file, key, value, **place):
+def _names(file, key, table):
     """Returns the names of a text such as `h[1-4],m1`, or of a list of such texts."""
+    value = table.get(key, [])
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise file.error(key, value, f"{key} must be names, such as 'h[1-4]'", **place)
+        raise file.error(key, f"{key} must be names, such as 'h[1-4]'", table)
     try:
         names = [name for text in texts for name in host_list.expand_names(text)]
         for name in names:
             host_list.check_name(name, key, name)
     except ValueError as error:
-        raise file.error(key, value, _problem(error), **place) from None
+        raise file.error(key, _problem(error), table) from None
     for name in names:
         if names.count(name) > 1:
-            raise file.error(key, value, f"{key} names {name} twice", **place)
+            raise file.error(key, f"{key} names {name} twice", table)
     if not names and key == "hosts":
-        raise file.error(key, value, "a network needs a host", **place)
+        raise file.error(key, "a network needs a host", table)
     return names
 
 

@@ -91,115 +91,112 @@ def read(path, argument="--plan"):
         ValueError: If the file cannot be read, or is wrong. The text names the line and the value.
     """
     file = TomlFile(path, argument)
-    file.check_keys(["format", "hosts"], ["order", "groups", "algorithms"])
+    file.check_keys(file.table, ["format", "hosts"], ["order", "groups", "algorithms"])
     if file.table["format"] != _FORMAT or type(file.table["format"]) is not int:
-        problem = f"this version of easyddl reads the format {_FORMAT}"
-        raise file.error("format", file.table["format"], problem)
-    hosts = _strings(file, "hosts", file.table["hosts"])
+        raise file.error("format", f"this version of easyddl reads the format {_FORMAT}")
+    hosts = _strings(file, "hosts", file.table)
     if not hosts:
-        raise file.error("hosts", hosts, "a plan needs a host")
+        raise file.error("hosts", "a plan needs a host")
     if not all(re.fullmatch(_NAME, host) for host in hosts):
         problem = "the name of a host must be a text without spaces, commas and slashes"
-        raise file.error("hosts", hosts, problem)
-    tables = file.tables("groups", ["name", "members"])
-    if not tables:
+        raise file.error("hosts", problem)
+    groups = _groups(file, hosts)
+    if not groups:
         if "order" in file.table:
-            raise file.error("order", file.table["order"], "there are no groups to order")
+            raise file.error("order", "there are no groups to order")
         return tuple(hosts), {}, _rules(file, 1)
-    members = _members(file, tables, hosts)
     if "order" not in file.table:
-        raise file.error("order", None, "the key 'order' must name the outermost groups")
-    order = _strings(file, "order", file.table["order"])
-    nest, names = _nest(file, order, members, hosts)
+        raise file.error("order", "the key 'order' must name the outermost groups")
+    _strings(file, "order", file.table)
+    nest, names = _nest(file, groups, hosts)
     return nest, names, _rules(file, cost.depth(nest))
 
 
 def _rules(file, levels):
     """Returns the rules of the tables [[algorithms]]."""
     rules, known = [], ", ".join(cost.ALGORITHMS)
-    for index, table in enumerate(file.tables("algorithms", ["from", "levels"])):
-        place = {"table": "algorithms", "index": index}
+    for table in file.tables("algorithms", ["from", "levels"]):
         begin, algorithms = table["from"], table["levels"]
         if type(begin) is not int or not 0 <= begin < _MOST_BYTES:
             problem = f"from must be a number of bytes below {_MOST_BYTES:.0e}"
-            raise file.error("from", begin, problem, **place)
+            raise file.error("from", problem, table)
         if bool(begin) != bool(rules) or (rules and begin <= rules[-1][0]):
             problem = "the first from must be 0, and each other greater than the one before"
-            raise file.error("from", begin, problem, **place)
+            raise file.error("from", problem, table)
         is_flat = algorithms == list(cost.FLAT)
         if not isinstance(algorithms, list) or not (
             is_flat or all(each in cost.ALGORITHMS for each in algorithms)
         ):
             problem = f"levels must be a list of {known}, or of flat alone"
-            raise file.error("levels", algorithms, problem, **place)
+            raise file.error("levels", problem, table)
         if len(algorithms) != levels and not is_flat:
             problem = f"levels must name the algorithm of each of the {levels} level(s)"
-            raise file.error("levels", algorithms, problem, **place)
+            raise file.error("levels", problem, table)
         rules.append((begin, tuple(algorithms)))
     return tuple(rules)
 
 
-def _members(file, tables, hosts):
-    """Returns the members of each group by its name, with its place in the file."""
-    members = {}
-    for index, table in enumerate(tables):
-        place = {"table": "groups", "index": index}
+def _groups(file, hosts):
+    """Returns the table of each group by its name."""
+    groups = {}
+    for table in file.tables("groups", ["name", "members"]):
         name = table["name"]
         if not isinstance(name, str) or not re.fullmatch(_NAME, name):
             problem = "the name of a group must be a text without spaces, commas and slashes"
-            raise file.error("name", name, problem, **place)
-        if name in members or name in hosts:
-            problem = "given twice" if name in members else "the name of a host, too"
-            raise file.error("name", name, f"the group {name} is {problem}", **place)
-        inside = _strings(file, "members", table["members"], **place)
-        if not inside:
-            raise file.error("members", inside, f"the group {name} has no member", **place)
-        members[name] = (inside, place)
-    return members
+            raise file.error("name", problem, table)
+        if name in groups or name in hosts:
+            problem = "given twice" if name in groups else "the name of a host, too"
+            raise file.error("name", f"the group {name} is {problem}", table)
+        if not _strings(file, "members", table):
+            raise file.error("members", f"the group {name} has no member", table)
+        groups[name] = table
+    return groups
 
 
-def _nest(file, order, members, hosts):
+def _nest(file, groups, hosts):
     """Returns the nest of the groups, and a dict of their names."""
     nests = {host: host for host in hosts}
 
-    def join(inside, key, place):
+    def join(key, table):
         """Returns the nest of some members; `None` if the nest of one is not known yet."""
+        inside = table[key]
         for each in inside:
-            if each not in nests and each not in members:
+            if each not in nests and each not in groups:
                 problem = f"{each} is none of the hosts and none of the groups"
-                raise file.error(key, inside, problem, **place)
+                raise file.error(key, problem, table)
         if any(each not in nests for each in inside):
             return None
         nest = tuple(nests[each] for each in inside)
         if len(set(map(cost.depth, nest))) > 1:
             problem = "the members of a group must have the same number of levels below them"
-            raise file.error(key, inside, problem, **place)
+            raise file.error(key, problem, table)
         if cost.depth(nest) > _MOST_LEVELS:
-            problem = f"groups may have {_MOST_LEVELS} levels at most"
-            raise file.error(key, inside, problem, **place)
+            raise file.error(key, f"groups may have {_MOST_LEVELS} levels at most", table)
         return nest
 
-    waiting = list(members)
+    waiting = list(groups)
     while waiting:
-        found = {name: join(members[name][0], "members", members[name][1]) for name in waiting}
+        found = {name: join("members", groups[name]) for name in waiting}
         nests.update({name: nest for name, nest in found.items() if nest is not None})
         if not any(found.values()):
-            inside, place = members[waiting[0]]
-            raise file.error("members", inside, f"the group {waiting[0]} contains itself", **place)
+            problem = f"the group {waiting[0]} contains itself"
+            raise file.error("members", problem, groups[waiting[0]])
         waiting = [name for name in waiting if name not in nests]
-    nest = join(order, "order", {})
+    nest = join("order", file.table)
     placed = cost.hosts_of(nest)
     for host in hosts:
         if placed.count(host) != 1:
             problem = f"the host {host} is in {placed.count(host)} of the groups and their groups"
-            raise file.error("order", order, problem)
-    return nest, {nests[name]: name for name in members}
+            raise file.error("order", problem)
+    return nest, {nests[name]: name for name in groups}
 
 
-def _strings(file, key, value, **place):
+def _strings(file, key, table):
+    """Returns the list of a key, after a check that it has names, each once."""
+    value = table[key]
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise file.error(key, value, f"{key} must be a list of names", **place)
+        raise file.error(key, f"{key} must be a list of names", table)
     for each in value:
         if value.count(each) > 1:
-            raise file.error(key, value, f"{key} names {each} twice", **place)
+            raise file.error(key, f"{key} names {each} twice", table)
     return value

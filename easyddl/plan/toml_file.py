@@ -23,20 +23,27 @@ class TomlFile:
         except ValueError as error:  # it names line and column
             raise ValueError(f"`{argument}`: {path} is not valid TOML: {error}") from None
 
-    def error(self, key, value, problem, table=None, index=None):
-        """Returns a `ValueError` about a value.
+    def error(self, key, problem, table=None):
+        """Returns a `ValueError` about the value of a key.
 
         Args:
             key: String.
-            value: Object. What the file has.
             problem: String. What is wrong, without a dot.
-            table: String. The name of the array of tables that the key belongs to, if any.
-            index: Integer. The position of the table in the array.
+            table: Dict. The table of the key: one of `tables`, or by default `table`.
         """
-        line = self._line_of(key, table, index)
+        value = (self.table if table is None else table).get(key)
+        line = self._line_of(key, *self._place_of(table))
         return ValueError(
             f"`{self._argument} {self._path}, line {line}`: {problem}. Received: {key} = {value!r}"
         )
+
+    def _place_of(self, table):
+        """Returns the name of a table's array, and its position there; `None` for other tables."""
+        for name, value in self.table.items():
+            for index, each in enumerate(value if isinstance(value, list) else ()):
+                if each is table:
+                    return name, index
+        return None, None
 
     def _line_of(self, key, table, index):
         """Returns the number of a key's line; of its table's if the key is not on its own line."""
@@ -63,25 +70,21 @@ class TomlFile:
         """
         tables = self.table.get(name, [])
         if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
-            raise self.error(name, tables, f"{name} must be tables that begin with [[{name}]]")
-        for index, each in enumerate(tables):
-            self._check_keys(each, required, optional, name, index)
+            raise self.error(name, f"{name} must be tables that begin with [[{name}]]")
+        for each in tables:
+            self.check_keys(each, required, optional, f" of each [[{name}]]")
         return tables
 
-    def check_keys(self, required, optional):
-        """Checks the keys outside of tables."""
-        self._check_keys(self.table, required, optional)
-
-    def _check_keys(self, table, required, optional, name=None, index=None):
+    def check_keys(self, table, required, optional, where=""):
+        """Checks the keys of a table. `where` is a part of the error of a missing key."""
         known = (*required, *optional)
-        for key, value in table.items():
+        for key in table:
             if key not in known:
                 problem = f"{key!r} is not one of the keys {', '.join(known)}"
-                raise self.error(key, value, problem, name, index)
+                raise self.error(key, problem, table)
         for key in required:
             if key not in table:
-                where = f" of each [[{name}]]" if name else ""
-                raise self.error(key, None, f"the key {key!r}{where} is missing", name, index)
+                raise self.error(key, f"the key {key!r}{where} is missing", table)
 
 
 def read_text(path, argument):
