@@ -140,9 +140,7 @@ def _described(options, listed, source):
     """Returns the `Graph` that a file describes."""
     from easyddl.plan import network_file
 
-    graph = network_file.read(
-        options.topology, options.rate, options.uplink or options.rate, "--topology"
-    )
+    graph = network_file.read(options.topology, options.rate, options.uplink or options.rate)
     for host in listed or ():
         if host.name not in graph.hosts:
             raise ValueError(

@@ -107,18 +107,6 @@ def engine_algorithm(size, members):
     return _core.cheapest_inter_host_algorithm(int(size), members)
 
 
-def with_shards(algorithm, size, members, owners):
-    """Returns the algorithm that the engine uses in place of one that leaves no shards.
-
-    Args:
-        algorithm: String.
-        size: Number. The bytes to reduce.
-        members: Integer.
-        owners: Integer. How many of the members own a shard.
-    """
-    return _core.algorithm_with_shards(algorithm, int(size), members, owners)
-
-
 def candidates(group_sizes, owners, is_last, size):
     """Returns the algorithms among which a plan may choose for a level.
 
@@ -128,11 +116,11 @@ def candidates(group_sizes, owners, is_last, size):
         is_last: Boolean. Whether this is the outermost level.
         size: Number. The bytes that a group reduces.
     """
-    most = max(group_sizes)
-    found = []
+    most, found = max(group_sizes), []
+    sizes = [n for n in group_sizes if n > 1]
     for algorithm in ALGORITHMS:
-        sizes = [n for n in group_sizes if n > 1]
-        if not is_last and any(with_shards(algorithm, size, n, owners) != algorithm for n in sizes):
+        used = {_core.algorithm_with_shards(algorithm, int(size), n, owners) for n in sizes}
+        if not is_last and used - {algorithm}:
             continue
         if algorithm == "direct" and not _core.direct_is_safe(int(size), most, owners):
             continue
@@ -140,10 +128,6 @@ def candidates(group_sizes, owners, is_last, size):
             continue
         found.append(algorithm)
     return found
-
-
-def _power_within(n):
-    return 1 << (n.bit_length() - 1)
 
 
 def phases(algorithm, members, owners, size, is_last=True):
@@ -165,14 +149,10 @@ def phases(algorithm, members, owners, size, is_last=True):
         return [], []
     if algorithm == "halving":
         return _halving(members, size, is_last)
-    return {"whole": _whole, "direct": _direct, "ring": _ring}[algorithm](members, owners, size)
-
-
-def _whole(members, owners, size):
-    return [(1, [(a, b, size) for a, b in itertools.permutations(members, 2)])], []
-
-
-def _direct(members, owners, size):
+    if algorithm == "ring":
+        return _ring(members, owners, size)
+    if algorithm == "whole":
+        return [(1, [(a, b, size) for a, b in itertools.permutations(members, 2)])], []
     flows = [(a, b, size / owners) for b in members[:owners] for a in members if a != b]
     return [(1, flows)], [(1, [(b, a, bytes_) for a, b, bytes_ in flows])]
 
@@ -202,7 +182,7 @@ def _ring(members, owners, size):
 
 
 def _halving(members, size, is_last):
-    power = _power_within(len(members))
+    power = 1 << (len(members).bit_length() - 1)
     beyond = list(zip(members[power:], members, strict=False))
     reduce = [(1, [(a, b, size) for a, b in beyond])] if beyond else []
     distances = [power >> number for number in range(1, power.bit_length())]
@@ -235,7 +215,7 @@ def level_rounds(nest, level, size, choose):
         n = len(group)
         algorithm = choose(level, shard, n)
         if not is_last:
-            algorithm = with_shards(algorithm, shard, n, kept)
+            algorithm = _core.algorithm_with_shards(algorithm, int(shard), n, kept)
         used[n] = algorithm
         lanes = [lanes_of(child, owners) for child in group]
         all_phases += [

@@ -8,6 +8,7 @@ from easyddl.plan.cost import LATENCY_BYTES
 from easyddl.plan.graph import Graph, Link
 from easyddl.plan.toml_file import TomlFile, read_text
 
+_ARGUMENT = "--topology"  # for errors
 _RATES = {
     "bit/s": 1 / 8, "kbit/s": 1e3 / 8, "Mbit/s": 1e6 / 8, "Gbit/s": 1e9 / 8, "Tbit/s": 1e12 / 8,
     "kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9,
@@ -41,14 +42,13 @@ def quantity(text, kind):
     return value
 
 
-def read(path, rate, uplink, argument="--topology"):
+def read(path, rate, uplink):
     """Reads the file of a network.
 
     Args:
         path: String. A file whose name ends in `.toml`, or else one of Slurm.
         rate: Float. Bytes per second of the link of a host, for a file of Slurm, which has none.
         uplink: Float. The same for the links between switches.
-        argument: String. The name of the argument that holds the path, for errors.
 
     Returns:
         `Graph`.
@@ -57,13 +57,15 @@ def read(path, rate, uplink, argument="--topology"):
         ValueError: If the file cannot be read, or is wrong. The text names the line and the value.
     """
     if str(path).endswith(".toml"):
-        graph = _of_toml(TomlFile(path, argument))
+        graph = _of_toml(TomlFile(path, _ARGUMENT))
     else:
-        graph = _of_slurm(read_text(path, argument), f"{argument} {path}", rate, uplink)
+        graph = _of_slurm(read_text(path, _ARGUMENT), f"{_ARGUMENT} {path}", rate, uplink)
     try:
         graph.check_routes()
     except ValueError as error:
-        raise ValueError(f"`{argument}`: the network in {path} is not connected. {error}") from None
+        raise ValueError(
+            f"`{_ARGUMENT}`: the network in {path} is not connected. {error}"
+        ) from None
     return graph
 
 

@@ -69,7 +69,11 @@ def plan(graph, hosts, size):
     walk = tuple(network_order(graph, hosts))
     is_small = len(hosts) <= _MOST_MOVED
     nests = [walk, *_nests(graph, walk), *(_equal_groups(walk) if is_small else ())]
-    seconds = functools.cache(lambda nest: _seconds(graph, nest, size))
+
+    @functools.cache
+    def seconds(nest):
+        return sum(each for each, _ in cost.best_levels(graph, nest)(size))
+
     kept = sorted(nests, key=seconds)[:_KEPT_NESTS]
     if is_small:
         kept = list(dict.fromkeys(_moved(nest, seconds) for nest in kept))
@@ -122,10 +126,6 @@ def _changes(function, sizes, nearly):
             yield high
         else:
             yield from _changes(function, [low, middle, high], nearly)
-
-
-def _seconds(graph, nest, size):
-    return sum(seconds for seconds, _ in cost.best_levels(graph, nest)(size))
 
 
 # ---- groups
@@ -298,13 +298,6 @@ def _reordered(graph, nest, level, size, algorithm, group):
     return tuple(group[index] for index in order)
 
 
-def _arc(graph, senders, receivers, size):
-    """Returns the latency of the messages between the lanes of two members, and their loads."""
-    pairs = zip(senders, receivers, strict=True)
-    latency, messages, loads = cost.round_loads(graph, [(*pair, size) for pair in pairs])
-    return latency, messages + loads
-
-
 def _halving_order(graph, lanes, size, is_last):
     """Returns the better of two orders for `halving`.
 
@@ -333,15 +326,14 @@ def _halving_order(graph, lanes, size, is_last):
 def _two_opt(graph, lanes, size):
     """Returns an order of a ring that no reversal of a part makes cheaper."""
     n = len(lanes)
-    flows = n * len(lanes[0])
-    tries = _TRIED_TURNS // flows
+    tries = _TRIED_TURNS // (n * len(lanes[0]))
 
     def price(order):
         loads, latencies = {}, []
         for a, b in zip(order, [*order[1:], order[0]], strict=True):
-            latency, arc = _cached_arc(a, b)
+            latency, carried = arc(a, b)
             latencies.append(latency)
-            for link, load in arc.items():
+            for link, load in carried.items():
                 loads[link] = loads.get(link, 0.0) + load
         times = {link: load / graph.rates[link] for link, load in loads.items()}
         # Among orders with equal rounds, prefer less load on all links: it leads to better orders.
@@ -352,8 +344,11 @@ def _two_opt(graph, lanes, size):
         return max(latencies) + times[fullest], total, is_least
 
     @functools.cache
-    def _cached_arc(a, b):
-        return _arc(graph, lanes[a], lanes[b], size)
+    def arc(a, b):
+        """Returns the latency of the messages from a member to another, and their loads."""
+        flows = [(*pair, size) for pair in zip(lanes[a], lanes[b], strict=True)]
+        latency, messages, loads = cost.round_loads(graph, flows)
+        return latency, messages + loads
 
     def is_less(new, old):
         if abs(new[0] - old[0]) > old[0] * _TOLERANCE:
