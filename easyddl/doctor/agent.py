@@ -22,59 +22,47 @@ TOKEN = "EASYDDL_DOCTOR_TOKEN"  # the environment variable
 SILENCE = 15  # seconds after which a host that does not answer is lost
 
 
-class Agent:
-    """Answers questions, one after another.
+def serve(connection, token):
+    """Answers questions, one after another, until the connection ends.
 
     Args:
         connection: `Connection` to the coordinator.
         token: String. The secret of this examination.
+
+    Raises:
+        ConnectionLost: When the connection ends.
     """
-
-    def __init__(self, connection, token):
-        self._connection = connection
-        self._ports = LinkPorts(token)
-        self._questions = {
-            "time": time.time,
-            "facts": self._facts,
-            "names": network.look_up,
-            "memory": memory.measure,
-            "reach": probe.reach,
-            "link": functools.partial(probe.measure, token),
-        }
-
-    def serve(self):
-        """Answers until the connection ends.
-
-        Raises:
-            ConnectionLost: When it ends.
-        """
-        while True:
-            question, _ = self._connection.wait()
-            self._connection.send(**self._answer(**question))
-            self._connection.flush(None)
-
-    def _answer(self, ask, arguments):
+    questions = {
+        "time": time.time,
+        "facts": functools.partial(_facts, LinkPorts(token).ports),
+        "names": network.look_up,
+        "memory": memory.measure,
+        "reach": probe.reach,
+        "link": functools.partial(probe.measure, token),
+    }
+    while True:
+        question, _ = connection.wait()
         try:
-            return {"result": self._questions[ask](**arguments)}
+            answer = {"result": questions[question["ask"]](**question["arguments"])}
         except Exception as error:  # the coordinator reports every error
-            return {"error": f"{type(error).__name__}: {error}"}
-
-    def _facts(self):
-        return {
-            "hostname": socket.gethostname(),
-            "software": software.facts(),
-            "hardware": hardware_facts.facts(),
-            "limits": limits.facts(),
-            "interfaces": network.interfaces(),
-            "ports": self._ports.ports,
-        }
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        connection.send(**answer)
+        connection.flush(None)
 
 
-def main(arguments=None):
+def _facts(ports):
+    return {
+        "hostname": socket.gethostname(),
+        "software": software.facts(),
+        "hardware": hardware_facts.facts(),
+        "limits": limits.facts(),
+        "interfaces": network.interfaces(),
+        "ports": ports,
+    }
+
+
+def main():
     """Runs an agent.
-
-    Args:
-        arguments: List of strings. Defaults to `None`, the arguments of the process.
 
     Returns:
         The exit status.
@@ -82,7 +70,7 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(prog="easyddl doctor's agent")
     parser.add_argument("--host", required=True)
     parser.add_argument("--port", required=True, type=int)
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     token = os.environ.pop(TOKEN, "")
     address = os.environ[launched_process.RUN_ADDRESS]
     try:
@@ -98,7 +86,7 @@ def main(arguments=None):
     connection = Connection(sock)
     connection.send(host=options.host)
     with contextlib.suppress(ConnectionLost):
-        Agent(connection, token).serve()
+        serve(connection, token)
     return 0
 
 

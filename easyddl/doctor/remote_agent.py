@@ -11,10 +11,6 @@ from easyddl.transport.connection import ENDED, ConnectionLost, end_if_unanswere
 _TIMEOUT = 60  # seconds for an answer
 
 
-class AgentLostError(ConnectionError):
-    """The connection to an agent broke, or the agent does not answer."""
-
-
 class RemoteAgent:
     """Sends questions to an agent, each after the answer to the one before.
 
@@ -35,7 +31,7 @@ class RemoteAgent:
         """Asks a question.
 
         Args:
-            question: String. The name of the question: see `Agent`.
+            question: String. The name of the question: see `agent.serve`.
             **arguments: Arguments of the question, which JSON can represent.
 
         Returns:
@@ -56,7 +52,7 @@ class RemoteAgent:
                 is_end = str(error) == ENDED or isinstance(error.__cause__, ConnectionResetError)
                 self.lost = "its agent ended" if is_end else f"the connection broke: {error}"
         if self.lost is not None:
-            raise AgentLostError(self.lost)
+            raise ConnectionError(self.lost)
         if "error" in answer:
             raise RuntimeError(answer["error"])
         return answer["result"]
