@@ -11,18 +11,12 @@ _LAYOUT = struct.Struct("=8x 24I 4Q 6I 4Q 2I 2Q 2I")
 
 
 class TcpInfo(typing.NamedTuple):
-    """The fields that are used here, with times in microseconds."""
+    """What is used here of the fields, with times in microseconds."""
 
     min_rtt: int
-    retransmitted: int
-    needless: int
+    lost: int
     sent: int
     acknowledged: int
-
-    @property
-    def lost(self):
-        """The number of lost packets: retransmissions, without those reported as needless."""
-        return max(0, self.retransmitted - self.needless)
 
 
 def read(connection):
@@ -32,17 +26,13 @@ def read(connection):
         connection: Socket.
 
     Returns:
-        `TcpInfo`. `sent` counts packets with data, `acknowledged` bytes.
+        `TcpInfo`. `sent` counts packets with data, `acknowledged` bytes. `lost` counts the
+        retransmitted packets, without those reported as needless.
 
     Raises:
         OSError: If the connection is closed.
     """
     data = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SIZE)
     fields = _LAYOUT.unpack(data.ljust(_SIZE, b"\0"))
-    return TcpInfo(
-        min_rtt=fields[31],
-        retransmitted=fields[23],
-        needless=fields[42],
-        sent=fields[33],
-        acknowledged=fields[26],
-    )
+    lost = max(0, fields[23] - fields[42])
+    return TcpInfo(min_rtt=fields[31], lost=lost, sent=fields[33], acknowledged=fields[26])
