@@ -192,4 +192,4 @@ def test_a_wrong_sum_is_found(count, monkeypatch):
 
 def test_the_algorithms_of_the_command_are_those_of_the_benchmark():
     assert (*command._ALGORITHMS, *command._WIRE_DTYPES) == timing.ALGORITHMS
-    assert all(name in bench_report.LABELS for name in (*timing.ALGORITHMS, *timing.BOUNDS))
+    assert all(name in bench_report.LOOKS for name in (*timing.ALGORITHMS, *timing.BOUNDS))

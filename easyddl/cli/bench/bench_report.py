@@ -2,15 +2,16 @@
 
 from easyddl.launch.output import text_table
 
-LABELS = {
-    "easyddl": "easyddl",
-    "mpi": "MPI_Allreduce",
-    "ring": "flat ring",
-    "gloo": "gloo",
-    "bfloat16": "bfloat16",
-    "float16": "float16",
-    "copy": "copy bound",
-    "wire": "wire bound",
+# The label, the color and the marker of each line. Colour-blind people can distinguish the colors.
+LOOKS = {
+    "easyddl": ("easyddl", "#0072b2", "o"),
+    "mpi": ("MPI_Allreduce", "#d55e00", "s"),
+    "ring": ("flat ring", "#009e73", "^"),
+    "gloo": ("gloo", "#cc79a7", "D"),
+    "bfloat16": ("bfloat16", "#56b4e9", "v"),
+    "float16": ("float16", "#e69f00", "<"),
+    "copy": ("copy bound", "#777777", "."),
+    "wire": ("wire bound", "#000000", "."),
 }
 _BOUNDS = ("copy", "wire")
 _NONE = "-"
@@ -47,7 +48,7 @@ class Table:
 
     def __init__(self, algorithms):
         self._algorithms = algorithms
-        self._columns = [LABELS[name] for name in (*algorithms, *_BOUNDS)]
+        self._columns = [LOOKS[name][0] for name in (*algorithms, *_BOUNDS)]
         if "easyddl" in algorithms:
             if "mpi" in algorithms:
                 self._columns.append("MPI/easyddl")
@@ -89,19 +90,6 @@ class Table:
         return text_table.line([name, *cells], [12, *self._widths])
 
 
-_COLORS = {
-    "easyddl": "#0072b2",  # colour-blind people can distinguish these colours
-    "mpi": "#d55e00",
-    "ring": "#009e73",
-    "gloo": "#cc79a7",
-    "bfloat16": "#56b4e9",
-    "float16": "#e69f00",
-    "copy": "#777777",
-    "wire": "#000000",
-}
-_MARKERS = {"easyddl": "o", "mpi": "s", "ring": "^", "gloo": "D", "bfloat16": "v", "float16": "<"}
-
-
 def plot(report, path):
     """Draws the times of all sizes on logarithmic axes, and writes the picture.
 
@@ -122,12 +110,13 @@ def plot(report, path):
     lines = [("seconds", name) for name in report["algorithms"]]
     lines += [("bounds", name) for name in report["bounds"]]
     for kind, name in lines:
+        label, color, marker = LOOKS[name]
         axes.plot(
             sizes,
             [result[kind][name] for result in results],
-            label=LABELS[name],
-            color=_COLORS[name],
-            marker=_MARKERS.get(name, "."),
+            label=label,
+            color=color,
+            marker=marker,
             markersize=5,
             linestyle="-" if kind == "seconds" else "--",
             linewidth=2.2 if name == "easyddl" else 1.4,
@@ -135,7 +124,7 @@ def plot(report, path):
         )
     for name in report["algorithms"]:
         spread = [[result[which][name] for result in results] for which in ("least", "worst")]
-        axes.fill_between(sizes, *spread, color=_COLORS[name], alpha=0.15, linewidth=0, zorder=1)
+        axes.fill_between(sizes, *spread, color=LOOKS[name][1], alpha=0.15, linewidth=0, zorder=1)
     times = [
         result[which][name]
         for result in results
