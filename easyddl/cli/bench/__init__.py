@@ -15,8 +15,9 @@ from easyddl.cli import _numbers, _output_files
 
 SUMMARY = "time allreduce on these ranks, next to MPI's and the bounds of memory and network"
 
-_ALGORITHMS = ("easyddl", "mpi", "ring", "gloo")
-_WIRE_DTYPES = ("bfloat16", "float16")
+ALGORITHMS = ("easyddl", "mpi", "ring", "gloo")
+WIRE_DTYPES = ("bfloat16", "float16")
+BOUNDS = ("copy", "wire")
 _SIZES = "4 1Ki 16Ki 256Ki 4Mi 32Mi 100M"
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
@@ -50,10 +51,10 @@ def add_arguments(parser):
     parser.add_argument(
         "--algorithms",
         nargs="+",
-        choices=_ALGORITHMS,
-        default=list(_ALGORITHMS),
+        choices=ALGORITHMS,
+        default=list(ALGORITHMS),
         metavar="NAME",
-        help=f"one or more of {', '.join(_ALGORITHMS)} (default: all; gloo needs torch)",
+        help=f"one or more of {', '.join(ALGORITHMS)} (default: all; gloo needs torch)",
     )
     parser.add_argument(
         "--rounds",
@@ -64,7 +65,7 @@ def add_arguments(parser):
     )
     parser.add_argument(
         "--wire-dtype",
-        choices=_WIRE_DTYPES,
+        choices=WIRE_DTYPES,
         help="also time easyddl with data that is sent to other hosts in this dtype",
     )
     parser.add_argument("--busy", action="store_true", help="keep every core busy with other work")

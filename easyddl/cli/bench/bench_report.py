@@ -1,5 +1,6 @@
 """The table and the picture of `easyddl bench`."""
 
+from easyddl.cli.bench import BOUNDS
 from easyddl.launch.output import text_table
 
 # The label, the color and the marker of each line. Colour-blind people can distinguish the colors.
@@ -13,7 +14,6 @@ LOOKS = {
     "copy": ("copy bound", "#777777", "."),
     "wire": ("wire bound", "#000000", "."),
 }
-_BOUNDS = ("copy", "wire")
 _NONE = "-"
 
 
@@ -48,7 +48,7 @@ class Table:
 
     def __init__(self, algorithms):
         self._algorithms = algorithms
-        self._columns = [LOOKS[name][0] for name in (*algorithms, *_BOUNDS)]
+        self._columns = [LOOKS[name][0] for name in (*algorithms, *BOUNDS)]
         if "easyddl" in algorithms:
             if "mpi" in algorithms:
                 self._columns.append("MPI/easyddl")
@@ -69,19 +69,19 @@ class Table:
         return "\n".join([self._medians(result), *spread])
 
     def _of_rounds(self, which, seconds):
-        cells = [format_seconds(seconds.get(name)) for name in (*self._algorithms, *_BOUNDS)]
+        cells = [format_seconds(seconds.get(name)) for name in (*self._algorithms, *BOUNDS)]
         return self._line(which, cells)
 
     def _medians(self, result):
         seconds, bounds = result["seconds"], result["bounds"]
         cells = [format_seconds(seconds[name]) for name in self._algorithms]
-        cells += [format_seconds(bounds[name]) for name in _BOUNDS]
+        cells += [format_seconds(bounds[name]) for name in BOUNDS]
         if "easyddl" in seconds:
             ours = seconds["easyddl"]
             if "mpi" in seconds:
                 cells.append(f"{seconds['mpi'] / ours:.2f}")
             cells += [
-                _NONE if bounds[name] is None else f"{bounds[name] / ours:.0%}" for name in _BOUNDS
+                _NONE if bounds[name] is None else f"{bounds[name] / ours:.0%}" for name in BOUNDS
             ]
         return self._line(format_bytes(result["bytes"]), cells)
 

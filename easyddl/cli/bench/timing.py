@@ -8,12 +8,8 @@ import sys
 
 import numpy as np
 
-from easyddl.cli.bench import gloo, object_collectives
+from easyddl.cli.bench import BOUNDS, WIRE_DTYPES, gloo, object_collectives
 from easyddl.runtime import world
-
-WIRE_DTYPES = ("bfloat16", "float16")
-ALGORITHMS = ("easyddl", "mpi", "ring", "gloo", *WIRE_DTYPES)
-BOUNDS = ("copy", "wire")
 
 # The duration of a round in seconds, if a call is shorter. It spans several time slices of the
 # scheduler, so that the cost of waiting falls on the algorithm that waits.
@@ -36,7 +32,7 @@ class Bench:
     The constructor and the methods are collective. Use it in a `with` statement.
 
     Args:
-        algorithms: List of names out of `ALGORITHMS`. Those of `WIRE_DTYPES` are easyddl with
+        algorithms: List of names out of `ALGORITHMS` and `WIRE_DTYPES`. The latter are easyddl with
             data that is sent to other hosts in this dtype.
 
     Attributes:
