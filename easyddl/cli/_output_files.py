@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import pathlib
 import sys
 import tempfile
@@ -14,25 +15,37 @@ def add_arguments(parser):
         help="write the measurements to FILE; - writes to standard output, without the table",
     )  # fmt: skip
     parser.add_argument(
-        "--plot", type=_picture, metavar="FILE.png",
+        "--plot", type=picture(".png"), metavar="FILE.png",
         help="draw a picture (needs matplotlib: pip install easyddl[plot])",
     )  # fmt: skip
 
 
-def write_json(content, path):
-    """Writes JSON data to a file, or to standard output if the path is `-`."""
+def picture(ending):
+    """Returns a function that checks the file name of a picture, and returns it."""
+
+    def check(text):
+        if not text.lower().endswith(ending):
+            raise argparse.ArgumentTypeError(f"must end in {ending}. Received: {text!r}")
+        return text
+
+    return check
+
+
+def write(options, content, plot):
+    """Writes the files of `--json` and `--plot`.
+
+    Args:
+        options: Namespace. See `problem`.
+        content: JSON data.
+        plot: Function of a path, which draws the picture.
+    """
     text = json.dumps(content, indent=1) + "\n"
-    if path == "-":
+    if options.json == "-":
         sys.stdout.write(text)
-    else:
-        pathlib.Path(path).write_text(text)
-
-
-def _picture(text):
-    """Checks the file name of a picture, and returns it."""
-    if not text.lower().endswith(".png"):
-        raise argparse.ArgumentTypeError(f"must end in .png. Received: {text!r}")
-    return text
+    elif options.json is not None:
+        pathlib.Path(options.json).write_text(text)
+    if options.plot is not None:
+        plot(options.plot)
 
 
 def problem(options):
@@ -42,22 +55,32 @@ def problem(options):
         options: Namespace. `json` and `plot`, each the name of a file or `None`. The JSON file `-`
             is standard output.
     """
-    for name in ("json", "plot"):
-        path = getattr(options, name)
-        if path is None or (name == "json" and path == "-"):
-            continue
-        if reason := file_problem(name, path):
-            return reason
-    return _plot_problem() if options.plot is not None else None
+    names = ["plot"] if options.json == "-" else ["json", "plot"]
+    return files_problem(options, names) or (_plot_problem() if options.plot is not None else None)
 
 
-def file_problem(name, path):
-    """Returns the reason why a file cannot be written; `None` if it can.
+def files_problem(options, written, read=()):
+    """Returns the reason why the files of some options cannot be written; `None` if they can.
 
     Args:
-        name: String. The name of the option, without the hyphens.
-        path: String.
+        options: Namespace.
+        written: List of strings. The names of the options, without the hyphens.
+        read: List of strings. Options with files that must not be written over.
     """
+    taken = {}
+    for name in (*read, *written):
+        path = getattr(options, name)
+        if path is None:
+            continue
+        other = taken.setdefault(os.path.realpath(path), name)
+        if other != name:
+            return f"argument --{name}: {path} is the file of --{other}, too"
+        if name in written and (reason := _file_problem(name, path)):
+            return reason
+    return None
+
+
+def _file_problem(name, path):
     path = pathlib.Path(path)
     if path.is_dir():
         return f"argument --{name}: {str(path)!r} is a directory"

@@ -8,7 +8,6 @@ groups of hosts, it says so and proposes nothing.
 
 import argparse
 import itertools
-import os
 import pathlib
 import shlex
 import sys
@@ -48,7 +47,7 @@ def add_arguments(parser):
     )  # fmt: skip
     parser.add_argument("-o", "--output", metavar="FILE.toml", help="write the plan to a file")
     parser.add_argument(
-        "--plot", type=_picture, metavar="FILE.svg",
+        "--plot", type=_output_files.picture(".svg"), metavar="FILE.svg",
         help="draw the network with the groups of the plan and the bytes of each link",
     )  # fmt: skip
     parser.add_argument(
@@ -58,12 +57,6 @@ def add_arguments(parser):
         "fewer hosts",
     )
     _agents.add_arguments(parser, 120)
-
-
-def _picture(text):
-    if not text.lower().endswith(".svg"):
-        raise argparse.ArgumentTypeError(f"must end in .svg. Received: {text!r}")
-    return text
 
 
 def _quantity(kind):
@@ -87,20 +80,9 @@ def run(options):
     from easyddl.hosts.host_list import HostSlots
     from easyddl.plan import plan_file, planner
 
-    files = {"topology": options.topology}
-    for name in ("output", "plot"):
-        path = getattr(options, name)
-        if path is None:
-            continue
-        problem = _output_files.file_problem(name, path)
-        for other, taken in files.items():
-            if taken is not None and os.path.realpath(taken) == os.path.realpath(path):
-                problem = f"argument --{name}: {path} is the file of --{other}, too"
-        if problem:
-            sys.stderr.write(f"easyddl plan: {problem}\n")
-            return 2
-        files[name] = path
     try:
+        if problem := _output_files.files_problem(options, ["output", "plot"], ["topology"]):
+            raise ValueError(problem)
         listed, source = _hosts.listed(options)
         if options.topology is None:
             graph, groups, reason = _measured(options, listed)

@@ -9,6 +9,7 @@ that must cross the network, from all hosts at once.
 """
 
 import argparse
+import functools
 import re
 
 from easyddl.cli import _numbers, _output_files
@@ -81,7 +82,7 @@ def run(options):
     Returns:
         The exit status.
     """
-    from easyddl.cli.bench import object_collectives, timing
+    from easyddl.cli.bench import bench_report, object_collectives, timing
     from easyddl.doctor import software
     from easyddl.runtime import world
 
@@ -115,7 +116,8 @@ def run(options):
         with timing.busy_cores(options.busy):
             _measure(benchmark, results, options)
     if world.is_root():
-        _write(results, options)
+        plot = functools.partial(bench_report.plot, results)
+        _output_files.write(options, results, plot)
     return 0
 
 
@@ -150,12 +152,3 @@ def _measure(benchmark, results, options):
             result = benchmark.compare(size, options.rounds, advance=lambda name: bar.update())
             results["results"].append(result)
             say(table.rows(result))
-
-
-def _write(results, options):
-    from easyddl.cli.bench import bench_report
-
-    if options.json is not None:
-        _output_files.write_json(results, options.json)
-    if options.plot is not None:
-        bench_report.plot(results, options.plot)

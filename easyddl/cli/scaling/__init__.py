@@ -10,6 +10,7 @@ scaling.
 """
 
 import argparse
+import functools
 import os
 import shlex
 import sys
@@ -87,10 +88,8 @@ def run(options):
     except scaling_job.JobFailed as failure:
         print(f"easyddl scaling: {failure}", file=sys.stderr)
         return failure.status
-    if options.json is not None:
-        _output_files.write_json(scaling_report.as_json(measurements, program), options.json)
-    if options.plot is not None:
-        scaling_report.plot(measurements, program, options.plot)
+    plot = functools.partial(scaling_report.plot, measurements, program)
+    _output_files.write(options, scaling_report.as_json(measurements, program), plot)
     return 0
 
 
