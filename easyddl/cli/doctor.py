@@ -35,16 +35,18 @@ def run(options):
         The exit status.
     """
     from easyddl.doctor import examination, report, topology
+    from easyddl.hosts import launchers
 
     try:
-        hosts = _named_hosts(options)
+        listed, _ = _hosts.listed(options)
+        hosts = listed or (launchers.allocated() or (None, []))[1]
     except ValueError as error:
         options.fail(str(error))
-    racks = _racks(options, hosts)
+    names = [host.name for host in hosts] or None
+    racks = _racks(options, names)
+    slots = {host.name: host.slots for host in hosts}
     try:
         with _agents.interruptible(), _agents.progress() as progress:
-            names = [host.name for host in hosts] if hosts else None
-            slots = [host.slots for host in hosts] if hosts else None
             results = examination.examine(names, options, progress, racks, slots)
     except KeyboardInterrupt:
         print("easyddl doctor: interrupted; all agents have been ended", file=sys.stderr)
@@ -57,21 +59,13 @@ def run(options):
     return 0 if results.can_start else 1
 
 
-def _named_hosts(options):
-    """Returns the `HostSlots` to examine; `None` for this host alone."""
-    from easyddl.hosts import launchers
-
-    listed, _ = _hosts.listed(options)
-    return listed or (launchers.allocated() or (None, None))[1]
-
-
-def _racks(options, hosts):
-    """Returns the rack of each host; `None` if they are not known."""
+def _racks(options, names):
+    """Returns the rack of each host, or of this one; `None` if it is not known."""
     from easyddl.hosts import racks as known
 
     if options.racks is None:
-        return known.of_hosts([host.name for host in hosts]) if hosts else None
+        return known.of_hosts(names) if names else None
     try:
-        return known.parse(options.racks, len(hosts or [None]))
+        return known.parse(options.racks, len(names or [None]))
     except ValueError as error:
         options.fail(f"argument --racks: {error}")

@@ -3,7 +3,6 @@
 import concurrent.futures
 import contextlib
 import dataclasses
-import itertools
 import socket
 import time
 
@@ -63,15 +62,15 @@ def examine(hosts, options, progress=lambda text: None, racks=None, slots=None):
             measuring the links.
         progress: Function of a string that describes the current activity.
         racks: List of strings. The racks that a job on these hosts would have; `None` for none.
-        slots: List of integers. The number of ranks on each host. By default there is a rank for
-            each GPU, or for each core on hosts without GPUs.
+        slots: Dictionary by host of the number of ranks; `None` for none. On other hosts there is a
+            rank for each GPU, or for each core without GPUs.
 
     Returns:
         `Results`.
     """
     begin = time.monotonic()
     with _examination(hosts, options, progress) as examination:
-        results = examination.run(options.seconds, racks, slots or itertools.repeat(None))
+        results = examination.run(options.seconds, racks, slots or {})
     results.seconds = time.monotonic() - begin
     return results
 
@@ -126,10 +125,9 @@ class _Examination:
         """Examines the hosts, and returns `Results`."""
         results, findings = self._results, self._results.findings
         names = self._begin()
-        for host, given in zip(results.hosts, slots, strict=False):
-            if host in results.facts:
-                there = results.facts[host]["hardware"]
-                results.ranks[host] = given or len(there["gpus"]) or there["usable_cores"]
+        for host, found in results.facts.items():
+            there = found["hardware"]
+            results.ranks[host] = slots.get(host) or len(there["gpus"]) or there["usable_cores"]
         self._compare_clocks()
         findings += judge_software.judge(results.facts)
         findings += judge_hosts.limits(results.facts, results.ranks)
