@@ -216,14 +216,11 @@ class _Examination:
             if agent.lost is None:
                 found[host] = agent
             else:
-                self._lost(host, agent.lost)
+                self._reported.add(host)
+                message = f"{host} was lost during the examination: {agent.lost}"
+                advice = "check whether the host is still up and its network works"
+                self._results.findings.append(error("hosts", message, advice, [host]))
         return found
-
-    def _lost(self, host, reason):
-        self._reported.add(host)
-        message = f"{host} was lost during the examination: {reason}"
-        advice = "check whether the host is still up and its network works"
-        self._results.findings.append(error("hosts", message, advice, [host]))
 
     def _ask_all(self, question, **arguments):
         """Asks all agents a question, and adds a finding for each that fails to answer."""

@@ -36,9 +36,9 @@ class Finding:
         return {**dataclasses.asdict(self), "level": self.level.value, "hosts": list(self.hosts)}
 
 
-def fine(subject, message, hosts=()):
+def fine(subject, message):
     """Returns a finding that needs no action."""
-    return Finding(Level.FINE, subject, message, tuple(hosts))
+    return Finding(Level.FINE, subject, message)
 
 
 def warning(subject, message, advice, hosts=()):

@@ -38,8 +38,8 @@ def reachability(hosts, reached):
         findings.append(
             error(
                 "ports",
-                f"the TCP ports {_listed(ports)} of {host} cannot be reached from {from_whom}: "
-                f"{reason}",
+                f"the TCP ports {', '.join(map(str, ports))} of {host} cannot be reached from "
+                f"{from_whom}: {reason}",
                 f"let the firewall of {host} accept all TCP ports from the other hosts, or limit "
                 "MPI to open ones (MPICH: MPIR_CVAR_CH3_PORT_RANGE, Open MPI: "
                 "btl_tcp_port_min_v4)",
@@ -79,21 +79,15 @@ def links(hosts, measured, left_out=0):
             )
         )
     if not findings and good.rate:
-        findings.append(_fine(measured, good))
+        count = len({frozenset(pair) for pair, link in measured.items() if link.measured})
+        alike = f"{count} {'link is' if count == 1 else 'links are'} alike"
+        told = f"{alike}: {bit_rate(good.rate)} per TCP stream, {seconds(good.rtt)}"
+        findings.append(fine("links", told))
     if left_out:
         findings.append(
             fine("links", f"{left_out} pairs were left out to save time (option --seconds)")
         )
     return findings
-
-
-def _fine(measured, good):
-    count = len({frozenset(pair) for pair, link in measured.items() if link.measured})
-    plural = "link is" if count == 1 else "links are"
-    return fine(
-        "links",
-        f"{count} {plural} alike: {bit_rate(good.rate)} per TCP stream, {seconds(good.rtt)}",
-    )
 
 
 def _link_finding(a, b, measured, bad, good):
@@ -147,7 +141,3 @@ def _blocked(answer):
     if answer is None:
         return {}
     return {port: reason for port, reason in answer["ports"].items() if reason is not None}
-
-
-def _listed(items):
-    return ", ".join(map(str, items))

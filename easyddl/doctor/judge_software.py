@@ -27,11 +27,7 @@ _FACTS = (
     ("hardware", "gpus", "the GPUs", Level.WARNING, _ALIKE),
 )  # fmt: skip
 _MAY_BE_MISSING = ("nccl", "nvidia_driver")
-_NEEDED = (
-    ("easyddl", "easyddl", "easyddl"),
-    ("keras", "Keras", "keras"),
-    ("mpi4py", "mpi4py", "mpi4py"),
-)
+_NEEDED = {"easyddl": "easyddl", "keras": "Keras", "mpi4py": "mpi4py"}  # titles by package
 
 
 def judge(facts):
@@ -58,8 +54,8 @@ def judge(facts):
 
 
 def _missing(host, software):
-    for name, title, package in _NEEDED:
-        if software[name] is None:
+    for package, title in _NEEDED.items():
+        if software[package] is None:
             message = f"{host} has no {title} for {software['executable']}"
             yield error("software", message, f"`pip install {package}`", [host])
     if software["backend_version"] is None:
