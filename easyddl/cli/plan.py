@@ -103,7 +103,7 @@ def run(options):
     hosts = [host.name for host in listed]
     planned = planner.plan(graph, hosts, options.size)
     names = plan_file.group_names(graph, planned.nest)
-    lines = [*_measured_groups(groups), *_report(graph, listed, planned, names, options)]
+    lines = list(_report(graph, groups, listed, planned, names, options))
     for argument, write in (("output", _write), ("plot", _plot)):
         path = getattr(options, argument)
         try:
@@ -136,8 +136,7 @@ def _measured(options, listed):
     """Measures the network.
 
     Returns:
-        Tuple of a `Graph`, or `None` if nothing is proposed; the groups that were found; and why
-        nothing is proposed.
+        `measured_network.Judgement`.
 
     Raises:
         ValueError: If no hosts are named.
@@ -156,16 +155,7 @@ def _measured(options, listed):
         survey, errors = examination.survey(hosts, options, progress)
     if survey is None:
         raise RuntimeError("; ".join(f"{each.message} ({each.advice})" for each in errors))
-    found = measured_network.judge(survey)
-    return found.graph, found.groups, found.reason
-
-
-def _measured_groups(groups):
-    """Yields the lines of the groups that were measured."""
-    if groups:
-        yield "Groups of hosts, by the rates between them:"
-        yield from (f"  {group}" for group in groups)
-        yield ""
+    return measured_network.judge(survey)
 
 
 def _write(path, graph, planned, names, groups, options):
@@ -189,7 +179,7 @@ def _plot(path, graph, planned, names, groups, options):
     pathlib.Path(path).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _report(graph, listed, planned, names, options):
+def _report(graph, groups, listed, planned, names, options):
     from easyddl.plan import cost, partitions, planner
 
     hosts, size = [host.name for host in listed], options.size
@@ -200,6 +190,10 @@ def _report(graph, listed, planned, names, options):
         "hosts as listed, without a plan": cost.allreduce(graph, tuple(hosts), size),
         "planned": planned_cost,
     }
+    if groups:
+        yield "Groups of hosts, by the rates between them:"
+        yield from (f"  {group}" for group in groups)
+        yield ""
     yield f"An allreduce of {decimal_size(size)} between {counted(len(hosts), 'host')}:"
     yield ""
     rows = [["", "time", "algorithm of each level"]]

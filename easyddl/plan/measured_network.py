@@ -9,6 +9,7 @@ rates.
 import dataclasses
 import itertools
 import statistics
+import typing
 
 from easyddl.machine.units import bit_rate, seconds
 from easyddl.plan.cost import LATENCY_BYTES
@@ -61,8 +62,7 @@ class Group:
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class Judgement:
+class Judgement(typing.NamedTuple):
     """What a survey shows.
 
     Attributes:
