@@ -196,15 +196,14 @@ def _halving(members, size, is_last):
 # ---- time
 
 
-def level_rounds(nest, level, size, choose):
+def level_rounds(nest, level, size, algorithm=None):
     """Returns the rounds of a level, and the algorithm of its largest group.
 
     Args:
         nest: A nest.
         level: Integer. 0 is the innermost one.
         size: Number. The bytes to reduce.
-        choose: Function of the level, the bytes of a shard and the number of a group's members.
-            Returns an algorithm.
+        algorithm: String. By default the one that the engine uses for each group.
     """
     owners, is_last = owners_of(nest), level + 1 == depth(nest)
     kept = owners[level]
@@ -213,13 +212,12 @@ def level_rounds(nest, level, size, choose):
     used, all_phases = {}, []
     for group in groups:
         n = len(group)
-        algorithm = choose(level, shard, n)
+        used[n] = algorithm or engine_algorithm(shard, n)
         if not is_last:
-            algorithm = _core.algorithm_with_shards(algorithm, int(shard), n, kept)
-        used[n] = algorithm
+            used[n] = _core.algorithm_with_shards(used[n], int(shard), n, kept)
         lanes = [lanes_of(child, owners) for child in group]
         all_phases += [
-            phases(algorithm, members, kept, shard, is_last) for members in zip(*lanes, strict=True)
+            phases(used[n], members, kept, shard, is_last) for members in zip(*lanes, strict=True)
         ]
     reduce, gather = zip(*all_phases, strict=True)
     return _together(reduce) + _together(gather), used[max(used)]
@@ -276,7 +274,7 @@ def round_line(graph, flows):
 
 def level_line(graph, nest, level, algorithm):
     """Returns the time of a level as a function of the bytes; all its groups use an algorithm."""
-    rounds, _ = level_rounds(nest, level, 1, lambda *_: algorithm)
+    rounds, _ = level_rounds(nest, level, 1, algorithm)
     lines = [(count, round_line(graph, flows)) for count, flows in rounds]
     return lambda size: sum(count * line(size) for count, line in lines)
 
@@ -309,13 +307,9 @@ def allreduce(graph, nest, size, algorithms=None):
         algorithms: List of strings, one for each level, the innermost first. Defaults to `None`:
             those that the engine uses.
     """
-
-    def choose(level, shard, members):
-        return engine_algorithm(shard, members) if algorithms is None else algorithms[level]
-
     seconds, used, link_bytes = 0.0, [], collections.defaultdict(float)
     for level in range(depth(nest)):
-        rounds, algorithm = level_rounds(nest, level, size, choose)
+        rounds, algorithm = level_rounds(nest, level, size, algorithms and algorithms[level])
         used.append(algorithm)
         for count, flows in rounds:
             seconds += count * round_line(graph, flows)(1)
