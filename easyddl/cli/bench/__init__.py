@@ -90,9 +90,7 @@ def run(options):
     problem = object_collectives.broadcast(
         _output_files.problem(options) if world.is_root() else None
     )
-    if problem is None:
-        missing = timing.memory_missing(max(options.sizes))
-        problem = missing and f"argument --sizes: {missing}"
+    problem = problem or timing.memory_missing(max(options.sizes))
     if problem is not None:
         options.fail(problem)
 

@@ -60,9 +60,7 @@ class Bench:
             wires = set(algorithms) & set(WIRE_DTYPES)
             self.skipped.update(dict.fromkeys(wires, "all ranks are on one host"))
         self.algorithms = [name for name in algorithms if name not in self.skipped]
-        self.bounds = ["copy"]
-        if world.num_nodes() > 1:
-            self.bounds.append("wire")
+        self.bounds = list(BOUNDS) if world.num_nodes() > 1 else ["copy"]
 
     def __enter__(self):
         return self
@@ -187,8 +185,8 @@ def memory_missing(size):
     for host, needs, has in object_collectives.allgather((world.host(), needed, total)):
         if needs > has:
             return (
-                f"{size} bytes need {ARRAYS} arrays on each rank, together {needs / 1e9:.1f} GB "
-                f"on host {host}, which has {has / 1e9:.1f} GB"
+                f"argument --sizes: {size} bytes need {ARRAYS} arrays on each rank, together "
+                f"{needs / 1e9:.1f} GB on host {host}, which has {has / 1e9:.1f} GB"
             )
     return None
 
