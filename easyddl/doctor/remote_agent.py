@@ -9,6 +9,7 @@ from easyddl.doctor.agent import SILENCE
 from easyddl.transport.connection import ENDED, ConnectionLost, end_if_unanswered
 
 _TIMEOUT = 60  # seconds for an answer
+_TRIPS = 8  # between clocks, of which the fastest is used
 
 
 class RemoteAgent:
@@ -57,23 +58,20 @@ class RemoteAgent:
             raise RuntimeError(answer["error"])
         return answer["result"]
 
-    def clock_offset(self, rounds=8):
+    def clock_offset(self):
         """Compares the agent's clock with the clock of this process, as NTP does.
-
-        Args:
-            rounds: Integer. The number of round trips, of which the fastest is used.
 
         Returns:
             Pair of numbers in seconds: by how much the agent's clock is ahead, and the uncertainty.
         """
-        best = None
-        for _ in range(rounds):
+        trips = []
+        for _ in range(_TRIPS):
             start, mark = time.time(), time.perf_counter()
             theirs = self.ask("time").result()
             trip = time.perf_counter() - mark
-            if best is None or trip < best[1]:
-                best = theirs - (start + trip / 2), trip
-        return best[0], best[1] / 2
+            trips.append((trip, theirs - (start + trip / 2)))
+        trip, ahead = min(trips)
+        return ahead, trip / 2
 
     def close(self):
         """Closes the connection, which ends the agent and the questions to it."""
