@@ -12,8 +12,7 @@ import socket
 import sys
 import time
 
-from easyddl.doctor import hardware_facts, limits, memory, network, probe, software
-from easyddl.doctor.link_ports import LinkPorts
+from easyddl.doctor import hardware_facts, limits, link_ports, memory, network, probe, software
 from easyddl.hosts import launched_process
 from easyddl.transport import handshake, protocol
 from easyddl.transport.connection import Connection, ConnectionLost, end_if_unanswered
@@ -34,7 +33,7 @@ def serve(connection, token):
     """
     questions = {
         "time": time.time,
-        "facts": functools.partial(_facts, LinkPorts(token).ports),
+        "facts": functools.partial(_facts, link_ports.open_ports(token)),
         "names": network.look_up,
         "memory": memory.measure,
         "reach": probe.reach,

@@ -16,29 +16,30 @@ _SILENCE = 20  # seconds without data after which a connection is closed
 _ROUND = 0.2  # the longest pause in seconds between two checks of the clients' deadlines
 
 
-class LinkPorts:
+def open_ports(token):
     """Accepts other agents in one thread, and serves each of them in a separate thread.
 
     Args:
         token: String. The secret of this examination. Other connections are closed.
+
+    Returns:
+        List of integers: the ports.
     """
+    selector = selectors.DefaultSelector()
+    servers = [_listen() for _ in range(_PORTS)]
+    listeners = [Listener(selector, server, token, [protocol.PROBE]) for server in servers]
+    threading.Thread(target=_accept, args=[selector, listeners], daemon=True).start()
+    return [listener.port for listener in listeners]
 
-    def __init__(self, token):
-        self._selector = selectors.DefaultSelector()
-        servers = [_listen() for _ in range(_PORTS)]
-        kinds = [protocol.PROBE]
-        self._listeners = [Listener(self._selector, each, token, kinds) for each in servers]
-        self.ports = [listener.port for listener in self._listeners]
-        threading.Thread(target=self._run, daemon=True).start()
 
-    def _run(self):
-        while True:
-            for key, _ in self._selector.select(_ROUND):
-                key.data()
-            for listener in self._listeners:
-                for arrival in listener.take():
-                    arguments = [arrival.socket, arrival.number]
-                    threading.Thread(target=_serve, args=arguments, daemon=True).start()
+def _accept(selector, listeners):
+    while True:
+        for key, _ in selector.select(_ROUND):
+            key.data()
+        for listener in listeners:
+            for arrival in listener.take():
+                arguments = [arrival.socket, arrival.number]
+                threading.Thread(target=_serve, args=arguments, daemon=True).start()
 
 
 def _serve(sock, every):

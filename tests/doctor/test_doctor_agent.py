@@ -14,12 +14,11 @@ import time
 
 import pytest
 
-from easyddl.doctor import probe, remote_agent, report, topology
+from easyddl.doctor import link_ports, probe, remote_agent, report, topology
 from easyddl.doctor.agent_start import Program, agent_command, end_all
 from easyddl.doctor.coordinator import Coordinator
 from easyddl.doctor.examination import Results, examine
 from easyddl.doctor.finding import error, fine, warning
-from easyddl.doctor.link_ports import LinkPorts
 from easyddl.doctor.link_table import Link
 from easyddl.transport import handshake, protocol
 from easyddl.transport.connection import Connection
@@ -28,22 +27,21 @@ TIMEOUT = 60
 
 
 def test_a_link_to_this_host_is_measured():
-    link_ports = LinkPorts("secret")
+    ports = link_ports.open_ports("secret")
     with socket.create_server(("127.0.0.1", 0)) as server:
         closed = server.getsockname()[1]
     addresses = ["127.0.0.1"]
-    reached = probe.reach({"a": (addresses, link_ports.ports), "b": (addresses, [closed])})
-    ports = dict.fromkeys(map(str, link_ports.ports))
-    assert reached["a"] == {"address": "127.0.0.1", "ports": ports}
+    reached = probe.reach({"a": (addresses, ports), "b": (addresses, [closed])})
+    assert reached["a"] == {"address": "127.0.0.1", "ports": dict.fromkeys(map(str, ports))}
     assert reached["b"]["address"] is None
     assert "refused" in reached["b"]["ports"][str(closed)]
-    arguments = ["secret", "127.0.0.1", link_ports.ports[0]]
+    arguments = ["secret", "127.0.0.1", ports[0]]
     found = probe.measure(*arguments, packets=80, seconds=0.2)
     assert 0 < found["min_rtt"] < 1
     assert 80 <= found["sent"] < 200
     assert found["rate"] > 1e6
     with pytest.raises(OSError):
-        probe.measure("wrong", "127.0.0.1", link_ports.ports[0], packets=8, seconds=0)
+        probe.measure("wrong", "127.0.0.1", ports[0], packets=8, seconds=0)
 
 
 def started(coordinator, host):

@@ -16,7 +16,7 @@ import pytest
 from easyddl.doctor import probe
 from easyddl.doctor.agent_start import Program, end_all
 from easyddl.doctor.coordinator import Coordinator
-from easyddl.doctor.link_ports import LinkPorts
+from easyddl.doctor.link_ports import open_ports
 from easyddl.hosts.host_list import HostSlots
 from easyddl.launch.start.placement import Placement
 from easyddl.launch.start.request import Request
@@ -347,8 +347,7 @@ def test_the_token_is_not_seen_in_an_examination():
         agent = Program([*line, "--port", str(wire.address[1])], coordinator.token)
         wait_until(lambda: coordinator.accept(0.05) or "here" in coordinator.agents)
         facts = coordinator.agents["here"].ask("facts").result(TIMEOUT)
-        link_ports = LinkPorts(coordinator.token)
-        with Wire(link_ports.ports[0]) as other:
+        with Wire(open_ports(coordinator.token)[0]) as other:
             measure = [coordinator.token, *other.address]
             assert probe.measure(*measure, packets=8, seconds=0)["sent"]
             other.has_no(coordinator.token)
