@@ -80,9 +80,9 @@ class SyncBatchNormalization(MomentsBatchNormalization):
 
         # A fit has its own sums, one for each call within a step, because calls may run in any
         # order.
-        join = context.join()
-        if join is not None and join.is_in_step:
-            return join.sum_at_this_place(("moments", length), make)
+        step = context.running_step()
+        if step is not None:
+            return step.join.sum_at_this_place(("moments", length), make)
         if self._rows is None:
             patches.replace(self, "_rows", make())
         return self._rows

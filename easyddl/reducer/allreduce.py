@@ -64,8 +64,7 @@ def _is_of_step(x):
     backend = backends.backend_of(x)
     if backend is None:
         return False
-    join = context.join()
-    in_step = join is not None and join.is_in_step
+    in_step = context.running_step() is not None
     return backend.is_symbolic(x) or (in_step and "float" in str(x.dtype))
 
 
@@ -120,9 +119,9 @@ def _sum_at_this_place(x, shape):
     def make(place):
         return InStepSum(f"allreduce {place + 1} in the step", (math.prod(shape) + 1,))
 
-    join = context.join()
-    if join is not None and join.is_in_step:
-        return join.sum_at_this_place(("allreduce", shape), make)
+    step = context.running_step()
+    if step is not None:
+        return step.join.sum_at_this_place(("allreduce", shape), make)
     sums = _custom_steps.setdefault(backends.require().scope_of(x), [])
     sums.append(make(len(sums)))
     return sums[-1]

@@ -134,6 +134,12 @@ def step():
     return next((each.step for each in active() if each.step is not None), None)
 
 
+def running_step() -> Step | None:
+    """Returns the step that `step()` returns if it is being traced or run; otherwise `None`."""
+    innermost = step()
+    return innermost if innermost is not None and innermost.join.is_in_step else None
+
+
 def exchange():
     """Returns the `FitExchange` of the innermost context that has one, or `None`."""
     return next((each.exchange for each in active() if each.exchange is not None), None)

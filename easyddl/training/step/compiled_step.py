@@ -176,12 +176,6 @@ class CompiledStep:
         self._reducers.clear()
 
 
-def current():
-    """Returns the step that the innermost fit is running or tracing; `None` if there is none."""
-    step = context.step()
-    return step if step is not None and step.join.is_in_step else None
-
-
 def of(model):
     """Returns the step that the model's fits share; `None` if there is none."""
     return vars(model).get(_ATTRIBUTE)

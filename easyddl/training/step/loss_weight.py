@@ -187,7 +187,8 @@ def _denominators_recorded(kind_of_scalars, samples):
         has_weights = reduction == "mean_with_sample_weight" and sample_weight is not None
         is_reduced = reduction not in (None, "none")
         is_uneven = is_reduced and (calls[-1].selects or mask is not None or has_weights)
-        if is_uneven and samples is not None and _is_in_step():
+        is_in_step = world.size() > 1 and context.running_step() is not None
+        if is_uneven and samples is not None and is_in_step:
             denominators.append(_BY_SAMPLES)
             return _weighted_by_samples(loss, denominator, samples)
         denominators.append(denominator)
@@ -228,11 +229,6 @@ def _selects_values(loss, y_true, y_pred):
         )
         _selects[loss] = not backends.require().has_fixed_shape(loss.call, arguments)
     return _selects[loss]
-
-
-def _is_in_step():
-    join = context.join()
-    return world.size() > 1 and join is not None and join.is_in_step
 
 
 def _weighted_by_samples(loss, denominator, samples):

@@ -15,7 +15,8 @@ import keras
 
 from easyddl import backends
 from easyddl.compat import patches
-from easyddl.training.step import compiled_step, optimizer_hook, unreduced_updates
+from easyddl.steps import context
+from easyddl.training.step import optimizer_hook, unreduced_updates
 
 # The methods that Keras's trainers and custom steps call. A subclass may override them.
 # With the position of their argument `grads`; `None` if they pass the gradients to `apply`.
@@ -64,7 +65,7 @@ def _discovering(original):
 
     @functools.wraps(original)
     def method(self, *args, **kwargs):
-        step = compiled_step.current()
+        step = context.running_step()
         if optimizer_hook.is_hooked(self) or optimizer_hook.is_inside_hooked_apply():
             return original(self, *args, **kwargs)
         if step is not None:

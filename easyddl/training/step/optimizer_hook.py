@@ -110,7 +110,7 @@ def _interrupt_submission(kept):
 
     The gradients of a fit belong to other registrations than those of the script's own loop.
     """
-    if not (context.step() is not None and context.step().join.is_in_step):
+    if context.running_step() is None:
         kept.pause()
     return kept.pause
 
@@ -189,7 +189,8 @@ def _has_own_apply(optimizer):
 
 def _weight_of(batch_weight, by_update):
     def weight():
-        found = batch_weight or _batch_weight_of_step()
+        step = context.running_step()
+        found = batch_weight or (step and step.weight)
         if found is None:
             return None
         if not by_update:
@@ -198,11 +199,6 @@ def _weight_of(batch_weight, by_update):
         return UNWEIGHTED if found.is_unweighted else None
 
     return weight
-
-
-def _batch_weight_of_step():
-    step = context.step()
-    return step.weight if step is not None and step.join.is_in_step else None
 
 
 def reducer_of(optimizer, otherwise=None):
