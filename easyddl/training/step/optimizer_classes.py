@@ -66,12 +66,16 @@ def _discovering(original):
     @functools.wraps(original)
     def method(self, *args, **kwargs):
         step = context.running_step()
-        if optimizer_hook.is_hooked(self) or optimizer_hook.is_inside_hooked_apply():
+        if optimizer_hook.is_hooked(self) or context.active(optimizer_hook.Update):
             return original(self, *args, **kwargs)
         if step is not None:
             step.hook(self)
         elif not optimizer_hook.move_outwards(self):
-            with unreduced_updates.noted(_gradients_of(name, args, kwargs)):
+            gradients = _gradients_of(name, args, kwargs)
+            if not gradients:
+                return original(self, *args, **kwargs)
+            unreduced_updates.note(gradients)
+            with optimizer_hook.Update():
                 return original(self, *args, **kwargs)
         return getattr(self, name)(*args, **kwargs)
 

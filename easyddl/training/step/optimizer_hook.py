@@ -211,16 +211,11 @@ def is_hooked(optimizer):
     return hasattr(optimizer, _HOOK)
 
 
-def is_inside_hooked_apply():
-    """Returns whether the `apply` of a hooked optimizer is running.
+class Update(context.Scope):
+    """An update whose gradients are averaged, or noted because they are not, while it runs.
 
-    It may call other optimizers, which then receive gradients that are already averaged.
+    It may call other methods of the optimizer, and other optimizers, with the same gradients.
     """
-    return bool(context.active(_HookedApply))
-
-
-class _HookedApply(context.Scope):
-    """The `apply` of a hooked optimizer, while it runs."""
 
 
 def _build(optimizer, variables, reducer):
@@ -258,7 +253,7 @@ def _apply_replacements(optimizer, reducer):
         nonlocal are_averaged
         are_averaged = True
         try:
-            with _HookedApply():
+            with Update():
                 yield
         finally:
             are_averaged = False
@@ -269,7 +264,7 @@ def _apply_replacements(optimizer, reducer):
         grads = list(grads)
         _build(optimizer, trainable_variables, reducer)
         variables = _variables_of(optimizer, trainable_variables)
-        with backends.require().once_there_is_a_batch(), _HookedApply():
+        with backends.require().once_there_is_a_batch(), Update():
             return original(mean(grads, variables), trainable_variables)
 
     def stateless_apply(optimizer_variables, grads, trainable_variables):
@@ -336,7 +331,7 @@ def _update_replacements(optimizer, reducer):
             if is_eager:
                 grads, found = mean_of_update(grads, variables)
                 means.extend(found)
-        with backends.require().once_there_is_a_batch(), _HookedApply():
+        with backends.require().once_there_is_a_batch(), Update():
             return original_apply(grads, trainable_variables)
 
     def clip(grads):

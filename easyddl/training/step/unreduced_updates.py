@@ -7,7 +7,6 @@ one that tries out whether a step runs, is not reported. What the script reduces
 with mpi4py, is not seen.
 """
 
-import contextlib
 import functools
 import math
 import weakref
@@ -31,10 +30,6 @@ _OF_KERAS = (
     "`optimizer=ddl.DistributedOptimizer(keras.optimizers.SGD(...))`, or reduce the gradients by "
     "ddl.allreduce()."
 )
-
-
-class _Update(context.Scope):
-    """An update that was noted, while it runs."""
 
 
 class _Batch(context.Scope):
@@ -85,24 +80,13 @@ def watch():
     backends.require().on_native_update(_note_native)
 
 
-@contextlib.contextmanager
-def noted(gradients):
+def note(gradients):
     """Notes an update of a Keras optimizer that has no hook and runs in no step of a fit.
 
-    As a context it lasts while the update runs, because this may call another method of the
-    optimizer, or an inner optimizer.
-
     Args:
-        gradients: List of gradients; `None` for variables without one. It is empty if another
-            method, which this one calls, has them.
+        gradients: List of gradients; `None` for variables without one.
     """
-    if not gradients:
-        yield
-        return
-    if not context.active(_Update):
-        _note(gradients, "a Keras optimizer", _OF_KERAS)
-    with _Update():
-        yield
+    _note(gradients, "a Keras optimizer", _OF_KERAS)
 
 
 def _note_native(gradients):
