@@ -10,7 +10,6 @@ import keras
 from easyddl.callbacks import global_batch, hooks, instances, scaling_measurement
 from easyddl.callbacks.fresh_copy import FreshCopy
 from easyddl.callbacks.global_variables_callback import DDLGlobalVariablesCallback
-from easyddl.optimizers import momentum_correction
 from easyddl.reducer import reduction_options
 from easyddl.runtime import validators, world
 from easyddl.training.agreement import replicas
@@ -170,7 +169,7 @@ class DDLCallback(FreshCopy, callback_order.First, keras.callbacks.Callback):
             shared_fit.begin_evaluation(active, self, fit is not None)
         elif fit is not None:
             instances.require_single(fit.callbacks, DDLCallback, DDLGlobalVariablesCallback)
-            shared_fit.begin(fit, (momentum_correction.hook,))
+            shared_fit.begin(fit)
             hooks.act_on_root(fit)
             if scaling_measurement.is_wanted():
                 scaling_measurement.begin(fit)

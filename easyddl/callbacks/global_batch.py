@@ -1,7 +1,7 @@
 """Warns if an update takes more samples than the linear scaling rule supports."""
 
-from easyddl.optimizers import momentum_correction
 from easyddl.runtime import notices, world
+from easyddl.training.step import momentum_correction
 
 LIMIT = 8192  # samples per update, up to which the rule held for Goyal et al., 2017
 

@@ -11,10 +11,10 @@ import keras
 
 from easyddl.callbacks.fresh_copy import FreshCopy
 from easyddl.compat import keras_callback, keras_optimizer
-from easyddl.optimizers import momentum_correction
 from easyddl.optimizers.scale_lr import factor_of, ramp, require_unscaled
 from easyddl.runtime import notices, validators, world
 from easyddl.training.fit import fit_context
+from easyddl.training.step import momentum_correction
 
 _warmups: weakref.WeakSet[LearningRateWarmupCallback] = weakref.WeakSet()  # those in use
 

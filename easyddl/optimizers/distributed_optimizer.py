@@ -6,11 +6,10 @@ from typing import Literal, TypeVar
 
 import keras
 
-from easyddl.optimizers import momentum_correction
 from easyddl.reducer import reduction_options
 from easyddl.runtime import validators
 from easyddl.training.agreement import replicas
-from easyddl.training.step import optimizer_classes, optimizer_hook
+from easyddl.training.step import momentum_correction, optimizer_classes, optimizer_hook
 
 _Optimizer = TypeVar("_Optimizer", bound=keras.optimizers.Optimizer)
 

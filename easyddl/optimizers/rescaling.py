@@ -3,7 +3,7 @@
 from keras.optimizers import schedules
 
 from easyddl.compat import keras_optimizer
-from easyddl.optimizers import momentum_correction
+from easyddl.training.step import momentum_correction
 
 
 def rescale(optimizer, rate, steps):

@@ -9,9 +9,9 @@ from easyddl.callbacks.learning_rates import (
     LearningRateScheduleCallback,
     LearningRateWarmupCallback,
 )
-from easyddl.optimizers import momentum_correction
 from easyddl.optimizers.warmup import LearningRateWarmup
 from easyddl.runtime import notices, world
+from easyddl.training.step import momentum_correction
 
 STEPS, BATCH = 5, 4  # of an epoch
 

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from keras.optimizers import schedules
 
-from easyddl.optimizers import momentum_correction
 from easyddl.optimizers.warmup import LearningRateWarmup
 from easyddl.runtime import world
+from easyddl.training.step import momentum_correction
 
 
 def rates(schedule, steps):

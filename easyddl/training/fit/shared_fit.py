@@ -11,12 +11,11 @@ from easyddl.training.state import adapted_layers, layer_state, model_state
 from easyddl.training.step import compiled_step, loss_weight, optimizer_classes
 
 
-def begin(fit, optimizer_hooks):
+def begin(fit):
     """Hooks the model of a fit until the fit ends. Collective.
 
     Args:
         fit: `FitContext`.
-        optimizer_hooks: Tuple of functions: see `compiled_step.for_fit`.
     """
     first, model = fit.first, fit.model
     backends.require().check_model(model)
@@ -24,7 +23,7 @@ def begin(fit, optimizer_hooks):
     if is_shared and fit.last and adapted_layers.sync_from_root(model, fit.last.root_rank):
         compiled_step.drop_constants(model)
     settings = compiled_step.Settings(first.reduction, first.scalar_losses)
-    step = compiled_step.for_fit(model, settings, optimizer_hooks)
+    step = compiled_step.for_fit(model, settings)
     fit.step = fit.at_end.enter_context(step)
     fit.join.goes_on = first.uneven == "join"
     optimizer_classes.watch()

@@ -13,7 +13,7 @@ from easyddl.runtime import world
 from easyddl.steps import context
 from easyddl.steps.batch_weight import BatchWeight
 from easyddl.steps.join import Join
-from easyddl.training.step import loss_weight, optimizer_hook
+from easyddl.training.step import loss_weight, momentum_correction, optimizer_hook
 
 _ATTRIBUTE = "_easyddl_step"
 
@@ -29,6 +29,8 @@ class Settings:
 class CompiledStep:
     """The state of a model's compiled training step. All fits of the model share it.
 
+    The model refers to it until it is closed.
+
     Keras compiles a step once and uses it again in later fits, until the model is compiled again.
     On TensorFlow a layer that is frozen between two fits is therefore still trained in the second
     one. The step contains the numbers under which the ranks have registered its collectives, so the
@@ -40,7 +42,6 @@ class CompiledStep:
     Args:
         model: A compiled Keras model.
         settings: `Settings`.
-        optimizer_hooks: Additional hooks of each optimizer: see `for_fit`.
 
     Attributes:
         join: The `Join` of the step's reducers.
@@ -53,7 +54,7 @@ class CompiledStep:
             the backend knows them.
     """
 
-    def __init__(self, model, settings, optimizer_hooks=()):
+    def __init__(self, model, settings):
         self._model = model
         self._settings = settings
         self._compilation = keras_trainer.compilation_of(model)
@@ -64,15 +65,11 @@ class CompiledStep:
         self.root_rank = None
         self.is_traced = False
         self.used_variables = list
-        self._optimizer_hooks = optimizer_hooks
         self._hooks = contextlib.ExitStack()  # removed at the end of each fit
         self._reducers = {}  # pairs of an optimizer and its reducer, by the optimizer's id
         self._train_function = None
         self._test_function = None
-
-    def attach(self):
-        """Stores the step in the model for later fits, until the step is closed."""
-        self._detach = patches.add(self._model, _ATTRIBUTE, self)
+        self._detach = patches.add(model, _ATTRIBUTE, self)
 
     def is_valid(self, settings):
         """Returns whether a fit with these settings can use the step that is already compiled."""
@@ -95,8 +92,7 @@ class CompiledStep:
             )
             self._reducers[id(optimizer)] = optimizer, reducer
         self._hooks.callback(optimizer_hook.hook(optimizer, self._reducers[id(optimizer)][1]))
-        for hook in self._optimizer_hooks:
-            self._hooks.callback(hook(optimizer))
+        self._hooks.callback(momentum_correction.hook(optimizer))
         if is_new and self.join.is_in_step:
             self._broadcast_variables(optimizer)
 
@@ -202,7 +198,7 @@ def drop_test_constants(model):
     model.predict_function = None
 
 
-def for_fit(model, settings, optimizer_hooks=()):
+def for_fit(model, settings):
     """Returns the step for a new fit: the existing one if it is valid on all ranks, or a new one.
 
     The function is a collective.
@@ -210,8 +206,6 @@ def for_fit(model, settings, optimizer_hooks=()):
     Args:
         model: A compiled Keras model.
         settings: `Settings`.
-        optimizer_hooks: Functions that take an optimizer, hook it for the length of the fit, and
-            return a function that removes the hook.
 
     Raises:
         RuntimeError: If another fit of the same model is active.
@@ -231,6 +225,4 @@ def for_fit(model, settings, optimizer_hooks=()):
     if is_valid:
         return existing
     drop(model)
-    step = CompiledStep(model, settings, optimizer_hooks)
-    step.attach()
-    return step
+    return CompiledStep(model, settings)

@@ -11,7 +11,7 @@ from keras import ops
 
 from easyddl import backends
 from easyddl.compat import keras_optimizer, patches
-from easyddl.optimizers.warmup import LearningRateWarmup
+from easyddl.data.kinds import is_a
 
 
 def velocities(optimizer):
@@ -58,7 +58,7 @@ def hook(optimizer):
     """
     optimizer = innermost(optimizer)
     schedule = keras_optimizer.learning_rate_of(optimizer)
-    corrects = isinstance(schedule, LearningRateWarmup) and schedule.correct_momentum
+    corrects = is_a(schedule, "easyddl", "LearningRateWarmup") and schedule.correct_momentum
     if not corrects or keras_optimizer.UPDATE in vars(optimizer):
         return lambda: None
     original = getattr(optimizer, keras_optimizer.UPDATE)
