@@ -28,7 +28,7 @@ from steps import TAKES_SEVERAL_STEPS
 import easyddl as ddl
 from easyddl.checkpoint import atomic_files
 from easyddl.reducer import gradient_reducer
-from easyddl.training.state import moving_statistics
+from easyddl.training.state import model_state
 
 
 def new_model(optimizer="sgd", **arguments):
@@ -338,17 +338,17 @@ def check_moving_statistics_are_averaged():
             own[variable.path] = variable, [n.astype(variable.dtype) for n in numbers]
             variable.assign(own[variable.path][1][RANK])
     untouched = [weight.numpy().copy() for weight in model.trainable_weights]
-    moving_statistics.average_moving_statistics(model)
+    model_state.average_own_state(model)
     assert len(own) == 4
     for variable, numbers in own.values():
         mean = np.mean(np.stack(numbers).astype("float64"), axis=0).astype(variable.dtype)
         np.testing.assert_array_equal(variable.numpy(), mean)
     before = [variable.numpy().tobytes() for variable, _ in own.values()]
-    moving_statistics.average_moving_statistics(model)  # equal numbers stay just what they are
+    model_state.average_own_state(model)  # equal numbers stay just what they are
     assert [variable.numpy().tobytes() for variable, _ in own.values()] == before
     for weight, number in zip(model.trainable_weights, untouched, strict=True):
         np.testing.assert_array_equal(weight.numpy(), number)
-    moving_statistics.average_moving_statistics(keras.Sequential([keras.layers.Dense(1)]))
+    model_state.average_own_state(keras.Sequential([keras.layers.Dense(1)]))
 
 
 @in_shared_folder

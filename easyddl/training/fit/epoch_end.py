@@ -1,7 +1,7 @@
 """The end of an epoch and of its steps on all ranks, some of which may have had fewer batches."""
 
 from easyddl import backends
-from easyddl.collectives import objects
+from easyddl.collectives import objects, variables
 from easyddl.runtime import console, settled_errors, world
 from easyddl.training.agreement import epoch_logs
 from easyddl.training.metrics import evaluation
@@ -73,7 +73,8 @@ def _sync_unequal_ranks(model, steps, uneven, epoch):
             f"{epoch + 1} of model.fit() before the others. {_ADVICE}"
         )
     if short:
-        model_state.sync_from_rank(model, root_rank=steps.index(most))
+        shared = model_state.shared_variables(model)  # `average_own_state` averages the others
+        variables.broadcast_variables(shared, root_rank=steps.index(most))
 
 
 def end_epoch(fit, logs, has_validated):

@@ -21,7 +21,6 @@ from easyddl.collectives import arrays, variables
 from easyddl.compat import keras_layer
 from easyddl.reducer import allreduce
 from easyddl.runtime import notices, world
-from easyddl.training.state.moving_statistics import tracked_statistics
 
 _Merge: TypeAlias = Literal["sum", "mean", "root"]
 _Layer = TypeVar("_Layer", bound=type)
@@ -29,6 +28,9 @@ _Layer = TypeVar("_Layer", bound=type)
 _IN_STEP = ("sum", "mean")
 _MERGES = (*_IN_STEP, "root")
 _AGGREGATIONS = {"sum": "sum", "mean": "mean", "only_first_replica": "root"}
+
+# The moving statistics of batch normalization. Only layers that renormalize have the last three.
+_STATISTICS = ("moving_mean", "moving_variance", "moving_stddev", "renorm_mean", "renorm_stddev")
 
 _merges: dict[type, _Merge | dict[str, _Merge]] = {}  # by the class of a user's layer
 
@@ -101,6 +103,18 @@ def batch_states(model):
     layers = [each for each in keras_layer.layers_of(model) if isinstance(each, keras.layers.RNN)]
     states = [each.states for each in layers if each.stateful and each.states is not None]
     return keras.tree.flatten(states)
+
+
+def tracked_statistics(model):
+    """Returns those of `model_state.moving_statistics` that are Keras variables."""
+    found = [
+        getattr(layer, name, None)
+        for layer in keras_layer.layers_of(model)
+        if isinstance(layer, keras.layers.BatchNormalization)
+        and not getattr(layer, "is_synchronized_by_easyddl", False)
+        for name in _STATISTICS
+    ]
+    return [variable for variable in found if variable is not None]
 
 
 def merging_train_step(train_step, model):

@@ -5,11 +5,7 @@ import keras
 from easyddl import backends
 from easyddl.collectives import arguments, objects, variables
 from easyddl.compat import keras_layer, keras_optimizer
-from easyddl.training.state.layer_state import batch_states
-from easyddl.training.state.moving_statistics import (
-    average_moving_statistics,
-    moving_statistics,
-)
+from easyddl.training.state.layer_state import batch_states, tracked_statistics
 from easyddl.training.step import compiled_step, optimizer_hook
 from easyddl.training.step.inner_optimizers import inner_optimizers
 
@@ -42,22 +38,14 @@ def accumulated_steps(model):
     Returns:
         Integer; `None` if no optimizer accumulates gradients.
     """
-    flat = [each for outer in optimizers(model) for each in (outer, *inner_optimizers(outer))]
+    flat = _with_inner(optimizers(model))
     accumulating = [each for each in flat if keras_optimizer.accumulators_of(each)]
     counts = [int(keras_optimizer.steps_of(each).numpy()) for each in accumulating]
     return max(counts) if counts else None
 
 
-def sync_from_rank(model, root_rank):
-    """Broadcasts the variables of a rank that has run all steps. Collective.
-
-    What `average_own_state` averages is left unchanged.
-
-    Args:
-        model: A built Keras model in training.
-        root_rank: Integer. The rank whose variables all ranks receive.
-    """
-    variables.broadcast_variables(shared_variables(model), root_rank)
+def _with_inner(outermost):
+    return [each for outer in outermost for each in (outer, *inner_optimizers(outer))]
 
 
 def average_own_state(model, weight=1.0):
@@ -66,13 +54,38 @@ def average_own_state(model, weight=1.0):
     These are the moving statistics, and the gradients that an optimizer has accumulated and not
     yet applied: the mean keeps those of all ranks, where a broadcast or a file keeps one rank's.
 
+    Ranks with equal weights but other moving statistics make different predictions. Training does
+    not use the moving statistics, so averaging changes only predictions and saved models.
+
     Args:
         model: A built Keras model in training.
-        weight: Float. The weight of this rank's moving statistics: see `average_moving_statistics`.
+        weight: Float. The weight of this rank's moving statistics, for example its number of
+            batches since the last average.
+
+    Raises:
+        RuntimeError: On all ranks, if their models differ.
     """
-    average_moving_statistics(model, weight)
-    accumulated = [a for each in optimizers(model) for a in _accumulators(each)]
-    variables.average_variables(accumulated, "accumulated gradients")
+    variables.average_variables(moving_statistics(model), "moving statistics", weight)
+    variables.average_variables(_accumulated_gradients(model), "accumulated gradients")
+
+
+def moving_statistics(model):
+    """Returns the variables of a model's moving statistics that differ between ranks.
+
+    These are the moving statistics of `BatchNormalization` layers, and the running statistics of
+    PyTorch's `BatchNorm` and `InstanceNorm` modules.
+    """
+    return [*tracked_statistics(model), *_untracked(model, lambda state: state.statistics)]
+
+
+def _accumulated_gradients(model):
+    """Returns the variables in which optimizers, and those inside of them, accumulate gradients.
+
+    Those that contain averaged gradients already are left out.
+    """
+    averaging = filter(optimizer_hook.reduces_by_update, optimizers(model))
+    found = [a for each in _with_inner(averaging) for a in keras_optimizer.accumulators_of(each)]
+    return [each for each in found if each is not None]
 
 
 def shared_variables(model):
@@ -80,9 +93,8 @@ def shared_variables(model):
 
     Some layers' state among them may differ: see `layer_state.synced_at_epoch_end`.
     """
-    accumulated = [a for each in optimizers(model) for a in _accumulators(each)]
-    differing = (*accumulated, *moving_statistics(model), *batch_states(model))
-    left_out = {id(variable) for variable in differing}
+    own = (*_accumulated_gradients(model), *moving_statistics(model), *batch_states(model))
+    left_out = {id(variable) for variable in own}
     return [variable for variable in all_variables(model) if id(variable) not in left_out]
 
 
@@ -134,15 +146,3 @@ def _untracked(model, select):
     backend = backends.require()
     states = [backend.untracked_state(layer) for layer in keras_layer.layers_of(model)]
     return list({id(v): v for state in states for v in select(state)}.values())
-
-
-def _accumulators(optimizer):
-    """Returns the variables in which an optimizer and its inner optimizers accumulate gradients.
-
-    Those that contain averaged gradients already are left out.
-    """
-    if not optimizer_hook.reduces_by_update(optimizer):
-        return []
-    all_optimizers = (optimizer, *inner_optimizers(optimizer))
-    found = [each for one in all_optimizers for each in keras_optimizer.accumulators_of(one)]
-    return [each for each in found if each is not None]
