@@ -92,7 +92,7 @@ class DDLGlobalVariablesCallback(FreshCopy, callback_order.Last, keras.callbacks
         if backends.require().build(self.model, spec):
             self._broadcast_variables()
         else:
-            _require_batches_on_all_ranks(fit)
+            _require_batches_on_all_ranks(fit.ranks_without_batch)
             self._broadcasts_late = True
 
     def after_first_step(self, fit: Any) -> None:
@@ -177,8 +177,7 @@ class DDLGlobalVariablesCallback(FreshCopy, callback_order.Last, keras.callbacks
                 vars(callback).update(values)
 
 
-def _require_batches_on_all_ranks(fit):
-    without = [r for r, has in enumerate(objects.allgather_object(fit.has_batches)) if not has]
+def _require_batches_on_all_ranks(without):
     if without:
         raise RuntimeError(
             "The model is not built. Its step runs eagerly and creates its variables from the "

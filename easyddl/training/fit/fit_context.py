@@ -55,7 +55,7 @@ class FitContext(context.Context):
         random_states: The `PerRankStates` of this fit, if each rank draws its own random numbers
             until the fit ends; otherwise `None`.
         arrays_before: Dict. The checksums of the arrays of layers when the fit started.
-        has_batches: Boolean. Whether this rank has a batch for the first step.
+        ranks_without_batch: List of the ranks that have no batch for the first step.
         steps: Integer. The number of calls of the train function on this rank in this epoch.
         has_restored_metrics: Boolean. Whether this epoch continues with the metrics of a backup.
         data: `EpochData`.
@@ -88,8 +88,7 @@ class FitContext(context.Context):
         self._batches_before_fit = None  # those that the meter counted
         self._batches_before_epoch = self._batches_before_average = 0
         self.has_restored_metrics = False
-        self.has_batches = False
-        self._thread = threading.get_ident()
+        self.ranks_without_batch = []
         self._in_progress = None  # the `StepInProgress` that this rank has not waited for
         self._exchanges_first_batch = self._has_first_batch = False
         self._has_stepped = False
@@ -163,11 +162,6 @@ class FitContext(context.Context):
         frequency = self._validation_freq
         return frequency is not None and keras_trainer.validates_after(self.model, epoch, frequency)
 
-    def succeed(self):
-        """Tells the listeners that Keras's `fit` has returned."""
-        for each in self.listeners:
-            each.after_fit(self)
-
     def set_steps(self, by_rank):
         """Sets what the ranks know of their numbers of steps in an epoch.
 
@@ -183,10 +177,15 @@ class FitContext(context.Context):
         is_even = self._is_even and not self.part_before  # the rest of an epoch may be uneven
         return several > 1 and not is_even and self.batches % several > 0
 
-    def end_steps(self):
-        """Tells the listeners that the last step of an epoch has ended."""
+    def tell(self, event, *arguments):
+        """Calls the method of all listeners that belongs to an event.
+
+        Args:
+            event: String. The name of a method of `FitEvents`.
+            *arguments: The arguments of the method after the fit.
+        """
         for each in self.listeners:
-            each.after_steps(self)
+            getattr(each, event)(self, *arguments)
 
     def noted_logs(self, logs, prefix=""):
         """Notes logs that are equal on all ranks, and returns them.
@@ -271,15 +270,14 @@ class FitContext(context.Context):
         if self._has_first_batch:
             return spec
         self._has_first_batch = True
-        self.has_batches = spec is not None
         mine = None if spec is None else structures.describe(spec)
-        specs = [each for each in objects.allgather_object(mine) if each is not None]
-        if spec is None and specs:
-            spec = structures.rebuild(specs[0])
+        specs = objects.allgather_object(mine)
+        self.ranks_without_batch = [rank for rank, each in enumerate(specs) if each is None]
+        if spec is None and any(specs):
+            spec = structures.rebuild(next(filter(None, specs)))
         self._first_spec = spec
         if spec is not None:
-            for each in self.listeners:
-                each.before_first_batch(self, spec)
+            self.tell("before_first_batch", spec)
             self._first_weights = _sampled_weights(self.model)  # they may have been built only now
             if self.step is not None:
                 self.step.is_traced = True
@@ -303,7 +301,7 @@ class FitContext(context.Context):
 
     def is_training_thread(self):
         """Returns whether this thread runs the steps. Keras may call callbacks in other threads."""
-        return threading.get_ident() == self._thread
+        return threading.get_ident() == self.thread
 
     def begin_epoch(self, epoch):
         """Resets the counts of an epoch, and sets the order of its data."""
@@ -343,8 +341,7 @@ class FitContext(context.Context):
             self.steps += 1
             if not self._has_stepped:
                 self._has_stepped = True
-                for each in self.listeners:
-                    each.after_first_step(self)
+                self.tell("after_first_step")
             model.stop_training = self.join.ends_by_step(done, model.stop_training)
             return result
 

@@ -81,7 +81,7 @@ def _fit(original):
                 optimizer_hook.move_outwards(self.optimizer)
             _attach(callbacks, self, epochs=arguments.get("epochs", 1))
             history = original(self, **arguments)
-            active.succeed()
+            active.tell("after_fit")
             return history
 
     return fit

@@ -31,7 +31,7 @@ def hook(model, fit=None):
     def results(logs):
         active = evaluation.current(model)
         if active is None and fit is not None:
-            fit.end_steps()
+            fit.tell("after_steps")
             if world.size() == 1:
                 return original(logs)
             found = metrics.shared_logs(model, logs, fit.has_samples, fit.note_equal_states)
