@@ -151,9 +151,10 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
             backup_dir, keep=2 if double_checkpoint else 1, held=self._claim.held
         )
         self._preemption = Preemption(signals, self._save_here, self._steps_here)
-        self._begin()
+        self._begin(None)
 
-    def _begin(self):
+    def _begin(self, fit):
+        self._fit = fit
         self._resumed = None  # the backup, until it is completely restored
         self._skipped = 0  # skipped steps of the first epoch
         self._items = None  # the `EpochItems` of the fit, if all ranks know them
@@ -167,7 +168,7 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
         self._has_trained = False
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        self._begin()
+        self._begin(fit_context.current(self.model))
         self._tell("import")
         built = is_built(self.model)
         world.agree(
@@ -191,8 +192,7 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
         self._preemption.begin(self.model)
 
     def _exchange_data(self):
-        fit = fit_context.current(self.model)
-        mine = fit and fit.first and resumed_epoch.items_of(fit)
+        mine = self._fit and self._fit.first and resumed_epoch.items_of(self._fit)
         found = mine and (mine.layout, mine.items_per_step)
         gathered = objects.allgather_object((self.params.get("steps"), found))
         steps, by_rank = zip(*gathered, strict=True)
@@ -245,6 +245,7 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
         self._preemption.end_training()
         if self.delete_checkpoint:
             objects.from_root(self._backups.remove, "BackupAndRestore.on_train_end")
+        self._fit = None
 
     def _steps_here(self):
         return self._steps if self._resumed is None else None
@@ -258,8 +259,11 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
         fit_context.average_state(self.model)
         # A resumed training begins with equal state on all ranks and without earlier weights of
         # batches, so this training continues so.
-        layer_state.sync_from_root(self.model, self._root_of_layer_state())
-        self._forget_weights()
+        step = self._fit and self._fit.step
+        layer_state.sync_from_root(self.model, (step and step.root_rank) or 0)
+        if step is not None:
+            variables.value_of(keras_optimizer.steps_of(self.model.optimizer))  # ends the last step
+            step.forget_weights()
         mine = saved_random_states.capture(self.model)
         mine["batch_states"] = [
             np.asarray(v.numpy()).tolist() for v in layer_state.batch_states(self.model)
@@ -364,16 +368,6 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
             found.append(None if None in theirs else theirs)
         return found
 
-    def _forget_weights(self):
-        fit = fit_context.current(self.model)
-        if fit is not None and fit.step is not None:
-            variables.value_of(keras_optimizer.steps_of(self.model.optimizer))  # ends the last step
-            fit.step.forget_weights()
-
-    def _root_of_layer_state(self):
-        fit = fit_context.current(self.model)
-        return (fit and fit.step and fit.step.root_rank) or 0
-
     def _build_optimizers(self, state):
         """Builds the optimizers for the weights that they were built for in the backup's training.
 
@@ -434,7 +428,7 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
                 # without any takes part in the exchange of the first batch, as the others do.
                 return max(1, self.params["steps"])
             self._end_rest = undo
-            fit_context.current(self.model).at_end.callback(undo)
+            self._fit.at_end.callback(undo)
         return self._whole_executions(steps) if is_same else 0
 
     def _say_again(self):
@@ -452,8 +446,7 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
 
     def _order(self):
         """Returns the order of the fit's arrays, if it shuffles arrays; otherwise `None`."""
-        fit = fit_context.current(self.model)
-        return fit and fit.array_order
+        return self._fit and self._fit.array_order
 
     def _restore_order(self):
         order, seed = self._order(), self._resumed.get("order")
@@ -462,23 +455,22 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
 
     def _set_initial_epoch(self, epoch):
         undo = keras_trainer.set_initial_epoch(self.model, epoch)
-        fit = fit_context.current(self.model)
-        if fit is not None:  # undo this, because otherwise later fits would begin there too
-            fit.at_end.callback(undo)
+        if self._fit is not None:  # undo this, because otherwise later fits would begin there too
+            self._fit.at_end.callback(undo)
 
     def _skip_steps(self, steps):
         self._skipped = steps
         if steps == 0:
             return
         self._restored = [np.array(variable.numpy()) for variable in self._variables()]
-        backend, fit = backends.require(), fit_context.current(self.model)
+        backend = backends.require()
         backend.skip_steps(self.model, steps)
-        if fit is None:
+        if self._fit is None:
             backend.on_first_batch(self.model, self._begin_metrics)
         else:
             # All ranks do this together, because a trace of the step registers its collectives.
-            fit.exchange_first_batch()
-            fit.at_end.callback(setattr, self.model, "train_function", None)
+            self._fit.exchange_first_batch()
+            self._fit.at_end.callback(setattr, self.model, "train_function", None)
 
     def before_first_batch(self, fit: Any, spec: Any) -> None:
         if self._restored:
@@ -498,9 +490,8 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
             keras_trainer.build(self.model, backend.symbolic_batch(spec))
 
     def _restore_metrics(self):
-        fit = fit_context.current(self.model)
-        if fit is not None:
-            fit.has_restored_metrics = True
+        if self._fit is not None:
+            self._fit.has_restored_metrics = True
         mine = self._resumed["ranks"][world.rank()]
         for variable, value in zip(_metrics_of(self.model), mine["metrics"], strict=True):
             variable.assign(np.array(value, variable.dtype))
