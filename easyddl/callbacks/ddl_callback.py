@@ -130,21 +130,11 @@ class DDLCallback(FreshCopy, callback_order.First, keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         self.reduction = reduction_options.requested(bucket_bytes, sparse_as_dense, wire_dtype)
-        if uneven not in _UNEVEN:
-            raise ValueError(f"`uneven` must be one of {_UNEVEN}. Received: uneven={uneven!r}")
-        self.uneven = uneven
-        if scalar_losses not in (None, *scalar.KINDS):
-            raise ValueError(
-                f"`scalar_losses` must be one of {scalar.KINDS}, or None for means with a warning. "
-                f"Received: scalar_losses={scalar_losses!r}"
-            )
-        self.scalar_losses = scalar_losses
-        if validation not in (None, *evaluation.VALIDATIONS):
-            raise ValueError(
-                f"`validation` must be one of {evaluation.VALIDATIONS}, or None. "
-                f"Received: validation={validation!r}"
-            )
-        self.validation = validation
+        self.uneven = validators.one_of("uneven", uneven, _UNEVEN)
+        self.scalar_losses = validators.one_of(
+            "scalar_losses", scalar_losses, scalar.KINDS, " for means with a warning"
+        )
+        self.validation = validators.one_of("validation", validation, evaluation.VALIDATIONS, "")
         if check_replicas is not None and check_replicas is not False:
             otherwise = ", None for the end of fit(), or False for never"
             validators.positive_integer("check_replicas", check_replicas, otherwise)

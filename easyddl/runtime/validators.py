@@ -32,6 +32,25 @@ def positive_integer(name, value, otherwise=""):
     return value
 
 
+def one_of(name, value, choices, otherwise=None):
+    """Returns the value of an argument if it is one of several values.
+
+    Args:
+        name: String. The name of the argument.
+        value: The value that the user passed.
+        choices: Tuple of the values that the argument may have.
+        otherwise: String, for the error message. If it is given, the argument may also be `None`,
+            and it says what for.
+
+    Raises:
+        ValueError: If the value is not one of them.
+    """
+    if value not in choices and (value is not None or otherwise is None):
+        also = "" if otherwise is None else f", or None{otherwise}"
+        raise ValueError(f"`{name}` must be one of {choices}{also}. Received: {name}={value!r}")
+    return value
+
+
 def instance_of_keras_3(name, value, cls, example):
     """Raises a `TypeError` unless an argument is an instance of a class of Keras 3.
 
