@@ -81,6 +81,11 @@ def average_variables(variables, what, weight=1.0):
         variable.assign(mean.reshape(value.shape).astype(value.dtype))
 
 
+def sampled(array, most):
+    """Returns at most `most` elements of an array at even distances, as a flat array."""
+    return array.reshape(-1)[:: array.size // most + 1]
+
+
 def checksum(array):
     """Returns the CRC-32 of the bytes of an array."""
     return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8))

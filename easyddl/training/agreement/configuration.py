@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 from easyddl.collectives import differences
-from easyddl.collectives.variables import checksum
+from easyddl.collectives.variables import checksum, sampled
 from easyddl.compat import keras_layer, keras_saving, keras_trainer, patches, user_code
 from easyddl.runtime import console, notices
 from easyddl.runtime.shared_error import comparable
@@ -208,7 +208,7 @@ def _text_of_array(value):
         return None
     if array.dtype.kind not in "biufSU":
         return None
-    sample = array.reshape(-1)[:: array.size // _MOST_ELEMENTS + 1]
+    sample = sampled(array, _MOST_ELEMENTS)
     if array.dtype.kind == "f":
         with np.errstate(all="ignore"):
             sample = sample.astype(np.float32)

@@ -8,7 +8,7 @@ import numpy as np
 
 from easyddl import backends
 from easyddl.collectives import arguments
-from easyddl.collectives.variables import checksum
+from easyddl.collectives.variables import checksum, sampled
 from easyddl.compat import keras_layer
 from easyddl.training.state import adapted_layers
 
@@ -50,4 +50,4 @@ def _checksum(value):
             return None  # a tensor without an equivalent in NumPy
     if value.dtype == object:
         return None
-    return checksum(value.reshape(-1)[:: value.size // _MOST_ELEMENTS + 1])
+    return checksum(sampled(value, _MOST_ELEMENTS))

@@ -9,7 +9,7 @@ import numpy as np
 
 from easyddl import backends
 from easyddl.collectives import objects
-from easyddl.collectives.variables import checksum, value_of
+from easyddl.collectives.variables import checksum, sampled, value_of
 from easyddl.compat import keras_optimizer, keras_trainer, patches, user_code
 from easyddl.data import global_random, set_epoch
 from easyddl.hosts import launched_process
@@ -400,8 +400,7 @@ def _sampled_weights(model):
     cls = type(model)
     if user_code.is_of_keras(cls.train_step) and user_code.is_of_keras(cls.make_train_function):
         return None
-    values = [value_of(each).reshape(-1) for each in model.trainable_weights]
-    return [checksum(each[:: each.size // 4096 + 1]) for each in values]
+    return [checksum(sampled(value_of(each), 4096)) for each in model.trainable_weights]
 
 
 def _reduced_steps():
