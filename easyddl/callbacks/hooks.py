@@ -8,13 +8,9 @@ import numpy as np
 from easyddl.compat import patches
 from easyddl.runtime import world
 
+_KERAS_NAMES = dir(keras.callbacks.Callback)
 
-def _names():
-    own = [name for name in dir(keras.callbacks.Callback) if name.startswith("on_")]
-    return ("set_params", "set_model", *own)
-
-
-NAMES = _names()
+NAMES = ("set_params", "set_model", *(name for name in _KERAS_NAMES if name.startswith("on_")))
 
 _WRITERS = tuple(
     getattr(keras.callbacks, name)

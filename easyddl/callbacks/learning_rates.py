@@ -96,12 +96,9 @@ class LearningRateScheduleCallback(FreshCopy, keras.callbacks.Callback):
     def _compare_rates(self):
         """Warns if one of two rates seems to be that of one rank, and the other that of all."""
         warmup = next((each for each in _warmups if each.model is self.model), None)
+        rate, words = self._rate(), "the optimizer's learning rate is"
         if warmup is not None:
-            self._compare_with(warmup.final_lr, "the rate after the warmup is")
-        else:
-            self._compare_with(self._rate(), "the optimizer's learning rate is")
-
-    def _compare_with(self, rate, words):
+            rate, words = warmup.final_lr, "the rate after the warmup is"
         # The optimizer's rate has no effect if this callback sets another one from the beginning.
         factor = _suspicious_factor(rate, self.initial_lr)
         if factor is not None and not (self.is_due(0) and rate < self.initial_lr):

@@ -391,9 +391,7 @@ class Generations:
         try:
             new.mkdir()
             write(new)
-            for path in new.iterdir():
-                _sync(path)
-            _sync(new)
+            _sync_all(new)
             with self._held():
                 new.rename(self.folder / f"backup-{number}")
         except BaseException:

@@ -74,13 +74,11 @@ def warn_of_batch_losses(model):
     Returns:
         Boolean: whether the model has such a loss.
     """
-    found = False
-    for loss in keras.tree.flatten(getattr(model, "loss", None)):
-        name = _name_of_batch_loss(loss)
-        if name is not None:
-            found = True
-            _warn_of_batch_loss(name)
-    return found
+    names = map(_name_of_batch_loss, keras.tree.flatten(getattr(model, "loss", None)))
+    found = [name for name in names if name is not None]
+    for name in found:
+        _warn_of_batch_loss(name)
+    return bool(found)
 
 
 def _warn_of_batch_loss(name):
