@@ -56,20 +56,11 @@ def callbacks_of(callbacks):
 
 def has_first(callbacks):
     """Returns whether the argument `callbacks` of `fit` or `evaluate` contains a `DDLCallback`."""
-    return first_of(callbacks_of(callbacks)) is not None
+    return find(First, callbacks_of(callbacks)) is not None
 
 
-def first_of(callbacks):
-    """Returns the `DDLCallback` in a list of callbacks; `None` if there is none."""
-    return _find(First, callbacks)
-
-
-def last_of(callbacks):
-    """Returns the `DDLGlobalVariablesCallback` in a list of callbacks; `None` if there is none."""
-    return _find(Last, callbacks)
-
-
-def _find(kind, callbacks):
+def find(kind, callbacks):
+    """Returns the first instance of a class in a list of callbacks; `None` if there is none."""
     return next((each for each in callbacks if isinstance(each, kind)), None)
 
 

@@ -72,8 +72,8 @@ class FitContext(context.Context):
         self.array_order = None
         self.arguments = arguments
         self.callbacks = callback_order.callbacks_of(arguments.get("callbacks"))
-        self.first = callback_order.first_of(self.callbacks)
-        self.last = callback_order.last_of(self.callbacks)
+        self.first = callback_order.find(callback_order.First, self.callbacks)
+        self.last = callback_order.find(callback_order.Last, self.callbacks)
         self.listeners = [c for c in self.callbacks if isinstance(c, callback_order.FitEvents)]
         self.epoch = 0
         self.steps_per_epoch = None
