@@ -68,7 +68,11 @@ def hook(optimizer, reducer):
     """
     move_outwards(optimizer)
     if is_hooked(optimizer):
-        return _interrupt_submission(reducer_of(optimizer))
+        kept = reducer_of(optimizer)
+        # The gradients of a fit belong to other registrations than those of the script's own loop.
+        if context.running_step() is None:
+            kept.pause()
+        return kept.pause
     by_update = reduces_by_update(optimizer)
     replacements_for = _update_replacements if by_update else _apply_replacements
     replacements = replacements_for(optimizer, reducer)
@@ -103,16 +107,6 @@ def _by_all_ranks(update):
             raise
 
     return call
-
-
-def _interrupt_submission(kept):
-    """Pauses a kept reducer before a fit, and returns the function that pauses it at the end.
-
-    The gradients of a fit belong to other registrations than those of the script's own loop.
-    """
-    if context.running_step() is None:
-        kept.pause()
-    return kept.pause
 
 
 def keep_hook(optimizer, options, at_first_update=None):
