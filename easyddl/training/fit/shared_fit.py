@@ -22,8 +22,7 @@ def begin(fit):
     is_shared = world.size() > 1
     if is_shared and fit.last and adapted_layers.sync_from_root(model, fit.last.root_rank):
         compiled_step.drop_constants(model)
-    settings = compiled_step.Settings(first.reduction, first.scalar_losses)
-    step = compiled_step.for_fit(model, settings)
+    step = compiled_step.for_fit(model, first.reduction, first.scalar_losses)
     fit.step = fit.at_end.enter_context(step)
     fit.join.goes_on = first.uneven == "join"
     optimizer_classes.watch()

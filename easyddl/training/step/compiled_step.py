@@ -1,14 +1,12 @@
 """The compiled training step of a model, which several fits share."""
 
 import contextlib
-import dataclasses
 
 import numpy as np
 
 from easyddl import backends
 from easyddl.collectives import arrays, variables
 from easyddl.compat import keras_optimizer, keras_trainer, patches
-from easyddl.reducer.reduction_options import ReductionOptions
 from easyddl.runtime import world
 from easyddl.steps import context
 from easyddl.steps.batch_weight import BatchWeight
@@ -16,14 +14,6 @@ from easyddl.steps.join import Join
 from easyddl.training.step import loss_weight, momentum_correction, optimizer_hook
 
 _ATTRIBUTE = "_easyddl_step"
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """The arguments of `DDLCallback` that the compiled step depends on."""
-
-    reduction: ReductionOptions
-    scalar_losses: str | None
 
 
 class CompiledStep:
@@ -41,7 +31,8 @@ class CompiledStep:
 
     Args:
         model: A compiled Keras model.
-        settings: `Settings`.
+        reduction: `ReductionOptions`.
+        scalar_losses: The argument of `DDLCallback`.
 
     Attributes:
         join: The `Join` of the step's reducers.
@@ -54,9 +45,9 @@ class CompiledStep:
             the backend knows them.
     """
 
-    def __init__(self, model, settings):
+    def __init__(self, model, reduction, scalar_losses):
         self._model = model
-        self._settings = settings
+        self._reduction, self._scalar_losses = reduction, scalar_losses
         self._compilation = keras_trainer.compilation_of(model)
         self._exchange = context.exchange()
         self.join = Join()
@@ -71,12 +62,12 @@ class CompiledStep:
         self._test_function = None
         self._detach = patches.add(model, _ATTRIBUTE, self)
 
-    def is_valid(self, settings):
-        """Returns whether a fit with these settings can use the step that is already compiled."""
+    def is_valid(self, reduction, scalar_losses):
+        """Returns whether a fit with these arguments can use the step that is already compiled."""
         if self._exchange is not context.exchange():
             return False  # its collectives belong to another one, which may be broken
-        compilation = keras_trainer.compilation_of(self._model)
-        return self._settings == settings and compilation is self._compilation
+        is_same = (self._reduction, self._scalar_losses) == (reduction, scalar_losses)
+        return is_same and keras_trainer.compilation_of(self._model) is self._compilation
 
     @property
     def optimizers(self):
@@ -87,9 +78,7 @@ class CompiledStep:
         """Makes an optimizer average its gradients until the fit ends."""
         is_new = id(optimizer) not in self._reducers
         if is_new:
-            reducer = optimizer_hook.create_reducer(
-                optimizer, self._settings.reduction, self.weight
-            )
+            reducer = optimizer_hook.create_reducer(optimizer, self._reduction, self.weight)
             self._reducers[id(optimizer)] = optimizer, reducer
         self._hooks.callback(optimizer_hook.hook(optimizer, self._reducers[id(optimizer)][1]))
         self._hooks.callback(momentum_correction.hook(optimizer))
@@ -144,9 +133,7 @@ class CompiledStep:
         self.join.start_fit()
         self.root_rank = None
         self._hooks.callback(self.weight.clear)
-        self._hooks.callback(
-            loss_weight.hook(self._model, self.weight, self._settings.scalar_losses)
-        )
+        self._hooks.callback(loss_weight.hook(self._model, self.weight, self._scalar_losses))
         self._model.train_function = self._train_function
         if loss_weight.changes_test_function(self._model):
             self._model.test_function = self._test_function
@@ -198,14 +185,15 @@ def drop_test_constants(model):
     model.predict_function = None
 
 
-def for_fit(model, settings):
+def for_fit(model, reduction, scalar_losses):
     """Returns the step for a new fit: the existing one if it is valid on all ranks, or a new one.
 
     The function is a collective.
 
     Args:
         model: A compiled Keras model.
-        settings: `Settings`.
+        reduction: `ReductionOptions`.
+        scalar_losses: The argument of `DDLCallback`.
 
     Raises:
         RuntimeError: If another fit of the same model is active.
@@ -217,7 +205,7 @@ def for_fit(model, settings):
             "a callback. The ranks cannot distinguish the steps of the two fits. Call it after "
             f"the other fit. Received: model {model.name!r}"
         )
-    is_valid = existing is not None and existing.is_valid(settings)
+    is_valid = existing is not None and existing.is_valid(reduction, scalar_losses)
     if world.size() > 1:
         # If only one rank compiled a new step, it would wait for the others to register its
         # collectives.
@@ -225,4 +213,4 @@ def for_fit(model, settings):
     if is_valid:
         return existing
     drop(model)
-    return CompiledStep(model, settings)
+    return CompiledStep(model, reduction, scalar_losses)
