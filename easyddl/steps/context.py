@@ -134,7 +134,7 @@ def step():
     return next((each.step for each in active() if each.step is not None), None)
 
 
-def running_step() -> Step | None:
+def running_step():
     """Returns the step that `step()` returns if it is being traced or run; otherwise `None`."""
     innermost = step()
     return innermost if innermost is not None and innermost.join.is_in_step else None

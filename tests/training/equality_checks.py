@@ -1,5 +1,6 @@
 """k ranks that take n samples a step end with the weights of one process that takes k * n."""
 
+import contextlib
 import functools
 
 import keras
@@ -9,6 +10,7 @@ from mpi4py import MPI
 from steps import BACKEND, gradients_of
 
 import easyddl as ddl
+from easyddl.reducer.gradient_reducer import GradientReducer
 
 N = 4  # samples a rank takes in a step
 STEPS = 20
@@ -164,6 +166,25 @@ def check_momenta_become_subnormal():
     # TensorFlow and XLA take subnormal numbers as zero. PyTorch keeps them.
     expected = by_the_root(momenta_after_a_step, alone, x, y)
     assert COMM.allgather(momenta) == [expected] * COMM.size, (momenta, expected)
+
+
+@contextlib.contextmanager
+def reduction_switched_off():
+    mean = GradientReducer.mean
+    GradientReducer.mean = lambda self, grads, variables: grads
+    try:
+        yield
+    finally:
+        GradientReducer.mean = mean
+
+
+def check_without_reduction_it_fails():
+    with reduction_switched_off():
+        weights, first, _ = train_on_all_ranks(dense, sgd())
+    expected, _ = train_on_one(dense, sgd(), first)
+    if COMM.size > 1:
+        assert difference(weights, expected) > 1e-3
+    keras.backend.clear_session()
 
 
 def check_custom_loop_in_eager_mode():
