@@ -84,6 +84,13 @@ void RowGather::run(Communicator& communicator, const std::vector<Rows>& rows, d
   }
 }
 
+void RowGather::release() {
+  // Not `= {}`, which would keep the memory.
+  own_part_ = std::vector<Word>();
+  all_parts_ = std::vector<Word>();
+  wide_ = std::vector<float>();
+}
+
 // Returns the length of a table's rows in words. Values are padded, so that the next indices begin
 // at a whole word.
 size_t RowGather::words_of(size_t table, size_t count) const {

@@ -31,8 +31,6 @@ class RowGather {
   // Values of float32 are sent in the type `wire`: each is rounded once, for all ranks alike.
   RowGather(std::vector<Table> tables, std::optional<DType> wire);
 
-  bool has_tables() const { return !tables_.empty(); }
-
   // Throws an Error unless there are rows for each table, and all indices are within the table.
   void check(const std::vector<Rows>& rows) const;
 
@@ -41,6 +39,9 @@ class RowGather {
   // A rank without a batch passes no rows, and gets no outputs.
   void run(Communicator& communicator, const std::vector<Rows>& rows, double factor,
            const AllocateRows& allocate_rows, const Fingerprint& fingerprint);
+
+  // Frees the buffers. MPI never uses them: see ChunkStream.
+  void release();
 
   // Returns how many rows of each table all ranks together have had in all steps.
   std::vector<uint64_t> gathered() const { return {gathered_.begin(), gathered_.end()}; }

@@ -34,6 +34,9 @@ class HostReduction {
   // joined.
   void run_joined_step();
 
+  // Frees the memory for rows. No step may be in progress.
+  void close() { rows_.release(); }
+
   // Returns how many rows of each table all ranks have had in all steps.
   std::vector<uint64_t> gathered_rows() const { return rows_.gathered(); }
 

@@ -296,6 +296,7 @@ void Reducer::close() {
   if (is_unfinished) communicator_.give_up(what() + " was closed in the middle of a step.");
   if (thread_.joinable()) thread_.join();
   registration().end();
+  on_host_.close();
   on_gpu_.close();
   Communicator::retire(std::move(owned_communicator_));
 }

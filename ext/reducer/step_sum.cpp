@@ -201,7 +201,7 @@ void StepSum::close() {
   // read the shared memory.
   if (is_in_progress()) keep_forever(std::move(sum_));
   sum_.reset();
-  zeros_ = {};
+  zeros_ = std::vector<uint8_t>();
   gpu_.close();
 }
 

@@ -1,6 +1,8 @@
 // Rows of sparse gradients, after the buckets of a reducer, and in a reducer without buckets.
 #include "collectives/row_gather.h"
 
+#include <malloc.h>
+
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -145,3 +147,26 @@ TEST(rows_that_are_no_rows_of_their_table_fail_on_all_ranks) {
   EXPECT_CONTAINS(error_of({{&outside, 1, bytes, 8}, {}}), "values of 8 bytes");
   EXPECT_CONTAINS(error_of({{}}), "Rows of 1 sparse gradients were submitted, but 2");
 }
+
+#if __GLIBC_PREREQ(2, 33)
+TEST(a_closed_reducer_keeps_no_memory_for_rows) {
+  const auto allocated = [] { return mallinfo2().uordblks + mallinfo2().hblkhd; };
+  const size_t count = size_t{1} << 18, all = count * static_cast<size_t>(ranks::size());
+  const std::vector<int64_t> indices(count);
+  const std::vector<float> values(count);
+  std::vector<int64_t> all_indices(all);
+  std::vector<float> all_values(all);
+  const Rows mine{indices.data(), count, reinterpret_cast<const uint8_t*>(values.data()),
+                  count * sizeof(float)};
+  ReducerGroup& group = ranks::reducer_group();
+  const size_t before = allocated();
+  Reducer reducer(group, "a model", {}, Op::mean,
+                  {{"letters", DType::float32, count, sizeof(float)}});
+  const AllocateRows room = [&](const std::vector<size_t>&) -> std::vector<RowOutput> {
+    return {{all_indices.data(), reinterpret_cast<uint8_t*>(all_values.data())}};
+  };
+  EXPECT_EQUAL(submit_rows(reducer, {mine}, 1, room), "");
+  reducer.close();
+  EXPECT(allocated() < before + mine.bytes);
+}
+#endif
