@@ -35,6 +35,11 @@ class FitExchange:
         """Whether the communicators can be used, as far as this rank knows."""
         return not (self.own.failure or self.script.failure)
 
+    def close(self):
+        """Frees this rank's memory. Later collectives of the communicators fail."""
+        self.script.close()
+        self.own.close()
+
 
 @world.on_all_ranks("the start of a fit", of_script=True)
 def open_communicators(called):
@@ -50,5 +55,7 @@ def open_communicators(called):
     is_whole = depth < len(_by_depth) and _by_depth[depth].is_whole
     outer = world.communicator()
     if not all(outer.gather_values(is_whole, world.fingerprint(f"{called} (at its start)"))):
+        for replaced in _by_depth[depth:]:
+            replaced.close()
         _by_depth[depth:] = [FitExchange(outer)]
     return _by_depth[depth]

@@ -199,6 +199,8 @@ void define_communicator(py::module_& m) {
           py::arg("why"),
           "Breaks the communicator on all ranks, because this rank leaves a collective that others "
           "may be in.")
+      .def("close", &Communicator::close, py::call_guard<WithoutPythonLock>(),
+           "Frees this rank's memory, unless a thread is in a collective. Every later call fails.")
       .def(
           "reduce_scatter",
           [](Communicator& communicator, const Bytes& input, Bytes output, size_t count, int size,

@@ -42,6 +42,13 @@ CollectiveContext::CollectiveContext(const World& world, int first_tag, size_t m
       outgoing_(ChunkStream::Direction::send, comm_, first_tag + 5),
       incoming_(ChunkStream::Direction::receive, comm_, first_tag + 5) {}
 
+bool CollectiveContext::has_messages_in_progress() const {
+  return control_schedule_.is_in_progress() || outgoing_.is_in_progress() ||
+         incoming_.is_in_progress() ||
+         std::any_of(schedules_.begin(), schedules_.end(),
+                     [](const Schedule& schedule) { return schedule.is_in_progress(); });
+}
+
 const void* const* CollectiveContext::sources(const uint8_t* own, size_t offset, uint32_t phase) {
   for (int member = 0; member < shared_memory_.size(); ++member) {
     const bool is_own = own != nullptr && member == shared_memory_.rank();

@@ -41,6 +41,9 @@ class CollectiveContext {
   CollectiveContext(const CollectiveContext&) = delete;
   CollectiveContext& operator=(const CollectiveContext&) = delete;
 
+  // Returns whether MPI may still write to this memory, after a collective that failed part-way.
+  bool has_messages_in_progress() const;
+
   const Topology& topology() const { return topology_; }
   MPI_Comm comm() const { return comm_; }
   const Idle& idle() const { return idle_; }

@@ -56,10 +56,7 @@ class Communicator::ThreadLock {
 class Communicator::RunningCall {
  public:
   RunningCall(Communicator& communicator, const CollectiveCall& call)
-      : communicator_(communicator),
-        call_(call),
-        thread_lock_(communicator, call.fingerprint),
-        fingerprint_(communicator.context_, call.fingerprint) {
+      : communicator_(communicator), call_(call), thread_lock_(communicator, call.fingerprint) {
     const std::string failure = communicator_.failure();
     if (!failure.empty()) {
       throw Error(
@@ -68,7 +65,6 @@ class Communicator::RunningCall {
     }
     communicator_.number_ = communicator_.world_.exit_protocol().begin(communicator_.id_);
     communicator_.call_ = &call;
-    communicator_.broken_ = true;
     if (Trace::on() != nullptr) begin_ = Trace::now();
   }
   ~RunningCall() {
@@ -82,7 +78,6 @@ class Communicator::RunningCall {
   RunningCall(const RunningCall&) = delete;
   RunningCall& operator=(const RunningCall&) = delete;
 
-  void succeed() { communicator_.broken_ = false; }
   void fail(const std::string& reason) {
     communicator_.give_up(call_.name + (" failed part-way: " + reason));
   }
@@ -101,29 +96,37 @@ class Communicator::RunningCall {
   Communicator& communicator_;
   const CollectiveCall& call_;
   const ThreadLock thread_lock_;
-  const CollectiveContext::FingerprintScope fingerprint_;
   int64_t begin_ = 0;  // for the timeline
 };
 
 Communicator::Communicator(World& world, size_t most_bytes)
     : world_(world),
       id_(world.exit_protocol().add_communicator()),
-      context_(world, first_tag(world.comm(), id_), most_bytes, [this] { idle(); }) {}
+      context_(std::make_unique<CollectiveContext>(world, first_tag(world.comm(), id_), most_bytes,
+                                                   [this] { idle(); })) {}
 
-Communicator::~Communicator() { world_.stall_inspector().remove_child(id_); }
+Communicator::~Communicator() { close(); }
 
-void Communicator::retire(std::unique_ptr<Communicator> communicator) {
-  // After a collective that failed part-way, messages may still be in progress.
-  if (communicator != nullptr && communicator->broken_) keep_forever(std::move(communicator));
+void Communicator::close() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (is_in_use_ || context_ == nullptr) return;
+  {
+    const std::lock_guard<std::mutex> failure_lock(failure_mutex_);
+    if (own_failure_.empty()) own_failure_ = "it has been closed.";
+  }
+  gave_up_ = true;
+  world_.stall_inspector().remove_child(id_);
+  if (context_->has_messages_in_progress()) keep_forever(std::move(context_));
+  context_.reset();
 }
 
 void Communicator::run(const CollectiveCall& call,
                        const std::function<void(CollectiveContext&)>& body) {
   RunningCall running(*this, call);
   try {
-    body(context_);
+    const CollectiveContext::FingerprintScope scope(*context_, call.fingerprint);
+    body(*context_);
   } catch (const CollectiveError&) {
-    running.succeed();
     throw;
   } catch (const std::exception& error) {
     running.fail(error.what());
@@ -132,7 +135,6 @@ void Communicator::run(const CollectiveCall& call,
     running.fail("its thread was ended.");
     throw;
   }
-  running.succeed();
 }
 
 std::string Communicator::failure() const {
@@ -164,7 +166,7 @@ void Communicator::give_up(const std::string& why) noexcept {
 }
 
 void Communicator::idle() {
-  const std::string& text = context_.fingerprint().text;
+  const std::string& text = context_->fingerprint().text;
   if (user_idle_ && call_->is_interruptible) {
     const SignalHandlerScope scope(text);
     user_idle_();

@@ -49,9 +49,9 @@ class Communicator {
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  // Destroys a communicator that is no longer used. If MPI may still write to its memory, it keeps
-  // the communicator for as long as the process lives.
-  static void retire(std::unique_ptr<Communicator> communicator);
+  // Frees this rank's memory, unless a thread is in a collective. Every later call fails. Memory to
+  // which MPI may still write is kept for as long as the process lives.
+  void close();
 
   // `idle` is called from time to time while a rank waits; it may throw.
   void set_idle(Idle idle) { user_idle_ = std::move(idle); }
@@ -83,9 +83,9 @@ class Communicator {
   void idle();
 
   World& world_;
-  const size_t id_;  // the same on all ranks, and never used again
-  CollectiveContext context_;
-  std::mutex mutex_;  // guards `is_in_use_`
+  const size_t id_;                             // the same on all ranks, and never used again
+  std::unique_ptr<CollectiveContext> context_;  // null if it is closed
+  std::mutex mutex_;                            // guards `is_in_use_`
   std::condition_variable is_free_;
   bool is_in_use_ = false;  // a thread of this rank is in a collective
   Idle user_idle_;
@@ -96,7 +96,6 @@ class Communicator {
   mutable std::mutex failure_mutex_;
   std::string own_failure_;           // why this rank has broken the communicator
   std::atomic<bool> gave_up_{false};  // set before the reason, for which no memory may be left
-  std::atomic<bool> broken_{false};   // a collective is in progress, or one has failed part-way
 };
 
 }  // namespace easyddl

@@ -62,11 +62,10 @@ Reducer::Reducer(ReducerGroup& group, std::string what, std::vector<Bucket> buck
                  std::vector<Table> tables, std::optional<DType> wire)
     : Participant(std::move(what)),
       plan_{this->what(), std::move(buckets), op, !tables.empty(), wire},
-      owned_communicator_(open_child(group.communicator(), plan_.what, plan_.most_bytes())),
-      communicator_(*owned_communicator_),
-      step_(plan_, communicator_, state(), number()),
-      on_host_(plan_, communicator_, step_, std::move(tables)),
-      on_gpu_(plan_, communicator_, step_, group, number()),
+      communicator_(open_child(group.communicator(), plan_.what, plan_.most_bytes())),
+      step_(plan_, *communicator_, state(), number()),
+      on_host_(plan_, *communicator_, step_, std::move(tables)),
+      on_gpu_(plan_, *communicator_, step_, group, number()),
       waiting_(plan_.num_buckets()) {
   try {
     all_or_none(group.world().comm(), [this] {
@@ -155,7 +154,7 @@ void Reducer::give_up(const std::string& why) {
     arrived_.notify_one();
     state().all_joined.notify_all();
   }
-  communicator_.give_up(why);
+  communicator_->give_up(why);
 }
 
 std::pair<uint64_t, std::vector<uint64_t>> Reducer::gathered() {
@@ -189,7 +188,7 @@ void Reducer::run() {
     is_advancing_ = true;
     const std::string error = advance(lock);
     // Else the other ranks would wait for this rank.
-    if (!error.empty()) communicator_.give_up(error);
+    if (!error.empty()) communicator_->give_up(error);
     lock.lock();
     is_advancing_ = false;
     if (failure.empty()) state().failure = error;
@@ -245,7 +244,7 @@ void Reducer::agree_on_place(ArrayPlace mine, std::optional<int> gpu) {
   constexpr int64_t kPlaces = 4;
   const uint64_t position = mine == ArrayPlace::gpu ? on_gpu_.claim() : 0;
   const std::vector<int64_t> all = gather_values(
-      communicator_, static_cast<int64_t>(mine) + kPlaces * static_cast<int64_t>(position),
+      *communicator_, static_cast<int64_t>(mine) + kPlaces * static_cast<int64_t>(position),
       Fingerprint("the first step of " + what()));
   const auto first_with = [&](ArrayPlace place) {
     return std::find_if(all.begin(), all.end(), [&](int64_t each) {
@@ -254,7 +253,7 @@ void Reducer::agree_on_place(ArrayPlace mine, std::optional<int> gpu) {
   };
   const auto on_host = first_with(ArrayPlace::host), on_gpu = first_with(ArrayPlace::gpu);
   if (on_host != all.end() && on_gpu != all.end()) {
-    const Topology& topology = communicator_.topology();
+    const Topology& topology = communicator_->topology();
     throw Error(topology.capitalized_name_of(on_gpu - all.begin()) +
                 " submits arrays in GPU memory, but " + topology.name_of(on_host - all.begin()) +
                 " submits arrays in host memory, in the first step of " + what() +
@@ -293,12 +292,12 @@ void Reducer::close() {
     is_unfinished = is_advancing_ || step_.next() != 0;
   }
   // After an error on this rank alone, the other ranks would wait in the step for long.
-  if (is_unfinished) communicator_.give_up(what() + " was closed in the middle of a step.");
+  if (is_unfinished) communicator_->give_up(what() + " was closed in the middle of a step.");
   if (thread_.joinable()) thread_.join();
   registration().end();
   on_host_.close();
   on_gpu_.close();
-  Communicator::retire(std::move(owned_communicator_));
+  communicator_->close();
 }
 
 }  // namespace easyddl

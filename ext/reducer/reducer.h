@@ -97,8 +97,7 @@ class Reducer : public Participant {
   void run_joined_step();
 
   const ReducerPlan plan_;
-  std::unique_ptr<Communicator> owned_communicator_;
-  Communicator& communicator_;
+  const std::unique_ptr<Communicator> communicator_;
   // Used by the thread that advances.
   ReducerStep step_;
   HostReduction on_host_;

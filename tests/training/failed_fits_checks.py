@@ -1,6 +1,7 @@
 """One rank leaves a fit or an evaluation by an error, and the script goes on."""
 
 import functools
+import pathlib
 import signal
 import threading
 from functools import partial
@@ -246,6 +247,18 @@ def check_the_next_fit_of_the_same_model():
             assert "All ranks have lost the model's variables" in str(error), repr(error)
             model = seeded_model()
         assert_replicas_are_equal(model)
+    assert_goes_on()
+
+
+@in_time
+def check_the_memory_of_fits_that_failed():
+    def mapped_after_a_failed_fit():
+        error = error_of(lambda: fit_on(Data(0 if RANK == 1 else None)))
+        assert_named(error, "no such image on rank 1")
+        return pathlib.Path("/proc/self/maps").read_text().count("memfd:easyddl")
+
+    mapped = [mapped_after_a_failed_fit() for _ in range(4)]
+    assert mapped[1:] == mapped[:1] * 3, mapped
     assert_goes_on()
 
 
