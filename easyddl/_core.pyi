@@ -140,7 +140,6 @@ class Reducer(metaclass=_Pybind11Type):
         group: ReducerGroup,
         what: str,
         buckets: Sequence[tuple[str, Sequence[int]]],
-        op: str = "mean",
         tables: Sequence[tuple[str, str, int, int]] = [],
         wire_dtype: str = "float32",
     ) -> None: ...

@@ -142,7 +142,7 @@ class GradientList:
             notices.tell_once("wire dtype", text)
         what = world.in_call(f"the reduction of {what}")
         reducer = world.engine().core.Reducer(
-            world.reducer_group(), what, of_buckets, "mean", list(tables), wire_dtype
+            world.reducer_group(), what, of_buckets, list(tables), wire_dtype
         )
         return Registration(reducer, plan, [shape for _, shape in specs], leads, sparse)
 

@@ -126,22 +126,21 @@ void define_reducer_class(py::module_& m) {
                               "Averages a list of gradients over all ranks at every step.")
       .def(py::init([](ReducerGroup& group, const std::string& what,
                        const std::vector<std::pair<std::string, std::vector<size_t>>>& buckets,
-                       const std::string& op, const Tables& tables, const std::string& wire_dtype) {
+                       const Tables& tables, const std::string& wire_dtype) {
              std::vector<Bucket> list;
              for (const auto& [dtype, bytes] : buckets) list.push_back({parse_dtype(dtype), bytes});
-             const Op function = parse_op(op);
              std::vector<Table> of_rows = to_tables(tables);
              const std::optional<DType> wire = parse_wire_dtype(wire_dtype);
              const WithoutPythonLock nogil;
              return Immortal<Reducer>(
-                 new Reducer(group, what, std::move(list), function, std::move(of_rows), wire));
+                 new Reducer(group, what, std::move(list), std::move(of_rows), wire));
            }),
-           py::arg("group"), py::arg("what"), py::arg("buckets"), py::arg("op") = "mean",
-           py::arg("tables") = Tables{}, py::arg("wire_dtype") = "float32", py::keep_alive<1, 2>(),
+           py::arg("group"), py::arg("what"), py::arg("buckets"), py::arg("tables") = Tables{},
+           py::arg("wire_dtype") = "float32", py::keep_alive<1, 2>(),
            "Collective over the ranks of the group's communicator; it breaks when the communicator "
            "breaks. `buckets` holds the dtype of each bucket, and the bytes of each of its arrays. "
-           "`op` is `mean`, which is weighted by the ranks' batches, or `sum`. `tables` holds, for "
-           "each sparse gradient, the name of the variable, the dtype, the number of rows and the "
+           "`tables` holds, for each sparse gradient, the name of the variable, the dtype, the "
+           "number of rows and the "
            "bytes of a row. `wire_dtype` is the dtype in which float32 gradients are sent to "
            "other hosts.")
       .def("forget_weights", &Reducer::forget_weights, py::call_guard<WithoutPythonLock>(),

@@ -58,13 +58,12 @@ GpuCommunicator::~GpuCommunicator() {
 }
 
 GpuAlgorithm GpuCommunicator::algorithm_of(const GpuLoad& load) const {
-  if (gpu_topology_.ranks > 1 && !NcclLevel::supports(load.dtype, load.reduction))
-    return GpuAlgorithm::host;
+  if (gpu_topology_.ranks > 1 && !NcclLevel::supports(load.dtype)) return GpuAlgorithm::host;
   GpuAlgorithm algorithm =
       requested_algorithm_.value_or(cheapest_gpu_algorithm(load.total(), gpu_topology_));
   if (gpu_topology_.hosts == 1)
     return algorithm == GpuAlgorithm::hierarchical ? GpuAlgorithm::nccl : algorithm;
-  if (load.reduction.wire && algorithm == GpuAlgorithm::nccl) {
+  if (load.wire && algorithm == GpuAlgorithm::nccl) {
     if (requested_algorithm_) {
       throw Error(
           "NCCL sends gradients to other hosts as they are. Set EASYDDL_GPU to hierarchical "
@@ -181,7 +180,7 @@ void GpuCommunicator::warm_up(Communicator& communicator, const std::vector<GpuL
   communicator.run(call, [&](CollectiveContext& context) {
     for (const GpuLoad& load : loads) {
       if (algorithm_of(load) == GpuAlgorithm::host) continue;
-      reduce(context, zeros(load.bytes), load.dtype, algorithm_of(load), load.reduction);
+      reduce(context, zeros(load.bytes), load, 1);
     }
     wait(context.idle());
   });
@@ -228,16 +227,16 @@ float GpuCommunicator::read_weight(const float* weight, CudaStream framework) {
 }
 
 void GpuCommunicator::reduce(CollectiveContext& context, const std::vector<Segment>& arrays,
-                             DType dtype, GpuAlgorithm algorithm, const Reduction& reduction) {
+                             const GpuLoad& load, double factor) {
   if (gpu_topology_.ranks == 1) {
     for (const Segment& array : arrays) {
       if (array.in == array.out || array.bytes == 0) continue;
       EASYDDL_CUDA(MemcpyDtoDAsync, address(array.out), address(array.in), array.bytes, stream());
     }
-  } else if (algorithm == GpuAlgorithm::nccl) {
-    nccl_.world()->allreduce(arrays, dtype, reduction, stream(), context.idle());
+  } else if (algorithm_of(load) == GpuAlgorithm::nccl) {
+    nccl_.world()->allreduce(arrays, load.dtype, factor, stream(), context.idle());
   } else {
-    reduce_in_levels(context, arrays, dtype, reduction);
+    reduce_in_levels(context, arrays, load, factor);
   }
 }
 
@@ -249,9 +248,10 @@ size_t GpuCommunicator::shard_bytes(size_t bytes, DType dtype) const {
 
 // Reduce-scatter within the host, allreduce of each shard across hosts, all-gather within the host.
 void GpuCommunicator::reduce_in_levels(CollectiveContext& context,
-                                       const std::vector<Segment>& arrays, DType dtype,
-                                       const Reduction& reduction) {
+                                       const std::vector<Segment>& arrays, const GpuLoad& load,
+                                       double factor) {
   NcclLevel* const host = nccl_.host();
+  const DType dtype = load.dtype;
   const size_t each = shard_bytes(total_bytes(arrays), dtype);
   uint8_t* data = scratch_.at_least(each * static_cast<size_t>(gpu_topology_.leaders));
   uint8_t* at = data;
@@ -263,12 +263,12 @@ void GpuCommunicator::reduce_in_levels(CollectiveContext& context,
   }
   const size_t count = each / size_of(dtype);
   if (host != nullptr) {
-    host->reduce_shards(data, count, gpu_topology_.leaders, dtype, reduction, stream(),
+    host->reduce_shards(data, count, gpu_topology_.leaders, dtype, factor, stream(),
                         context.idle());
   }
   if (topology_.local_rank < gpu_topology_.leaders) {
     reduce_shard_across_hosts(context, data + static_cast<size_t>(topology_.local_rank) * each,
-                              each, dtype, reduction);
+                              each, load, factor);
   }
   if (host != nullptr) {
     host->gather_shards(data, count, gpu_topology_.leaders, dtype, stream(), context.idle());
@@ -284,11 +284,10 @@ void GpuCommunicator::reduce_in_levels(CollectiveContext& context,
 
 // Reduces this leader's shard over all hosts, through host memory.
 void GpuCommunicator::reduce_shard_across_hosts(CollectiveContext& context, uint8_t* shard,
-                                                size_t bytes, DType dtype,
-                                                const Reduction& reduction) {
+                                                size_t bytes, const GpuLoad& load, double factor) {
   uint8_t* const here = pinned_.at_least(bytes);
-  const bool from_gpu = mpi_takes_gpu_memory_ && !reduction.wire;
-  const size_t chunks = (bytes + kChunk - 1) / kChunk, unit = size_of(dtype);
+  const bool from_gpu = mpi_takes_gpu_memory_ && !load.wire;
+  const size_t chunks = (bytes + kChunk - 1) / kChunk, unit = size_of(load.dtype);
   // Returns the part of a chunk that is copied through host memory: all of it, unless MPI reads GPU
   // memory.
   const auto part = [&](size_t chunk) -> std::pair<size_t, size_t> {
@@ -318,11 +317,10 @@ void GpuCommunicator::reduce_shard_across_hosts(CollectiveContext& context, uint
   };
   const auto wait = [&](const std::function<bool()>& ready) { poll_gpu(ready, context.idle()); };
   // On a host with one rank NCCL has not multiplied by the factor.
-  const bool is_scaled = reduction.is_scaled && gpu_topology_.leaders == 1;
+  const bool is_scaled = gpu_topology_.leaders == 1;
   reduce_across_hosts(
-      context,
-      {here, from_gpu ? shard : nullptr, bytes, kChunk, dtype, reduction.op, reduction.wire,
-       is_scaled, nccl_.host() == nullptr ? reduction.factor : 1, has_arrived, on_reduced, wait});
+      context, {here, from_gpu ? shard : nullptr, bytes, kChunk, load.dtype, load.wire, is_scaled,
+                nccl_.host() == nullptr ? factor : 1, has_arrived, on_reduced, wait});
   returned_->record(back_->get());
   returned_->make_stream_wait(stream());
 }

@@ -20,11 +20,11 @@
 
 namespace easyddl {
 
-// Arrays of one dtype that are reduced together, by their bytes.
+// Arrays of one dtype that are summed together, by their bytes.
 struct GpuLoad {
   DType dtype;
   std::vector<size_t> bytes;
-  Reduction reduction;  // its factor is ignored
+  std::optional<DType> wire;  // in which float32 is sent to other hosts
 
   size_t total() const;
 };
@@ -68,11 +68,11 @@ class GpuCommunicator {
   // Returns a weight from GPU memory, once the framework's stream has computed it.
   float read_weight(const float* weight, CudaStream framework);
 
-  // Queues the reduction of a load over all ranks, by any algorithm but `host`. With `nccl` it
-  // returns at once; with `hierarchical` it returns when the data of other hosts has arrived.
-  // `context` is that of a collective with `is_external`.
-  void reduce(CollectiveContext& context, const std::vector<Segment>& arrays, DType dtype,
-              GpuAlgorithm algorithm, const Reduction& reduction);
+  // Queues the sum of a load over all ranks, by any algorithm but `host`. This rank's elements are
+  // multiplied by `factor`. With `nccl` it returns at once; with `hierarchical` it returns when the
+  // data of other hosts has arrived. `context` is that of a collective with `is_external`.
+  void reduce(CollectiveContext& context, const std::vector<Segment>& arrays, const GpuLoad& load,
+              double factor);
 
   // Copies for the algorithm `host`: a load to host memory, one array after the other, and back.
   uint8_t* copy_to_host(const std::vector<Segment>& arrays, const Idle& idle);
@@ -87,10 +87,10 @@ class GpuCommunicator {
   void set_up(int gpu);
   GpuPeerInfo peer_info(const NcclNeeds& needs, std::optional<int> gpu) const;
   void warm_up(Communicator& communicator, const std::vector<GpuLoad>& loads);
-  void reduce_in_levels(CollectiveContext& context, const std::vector<Segment>& arrays, DType dtype,
-                        const Reduction& reduction);
+  void reduce_in_levels(CollectiveContext& context, const std::vector<Segment>& arrays,
+                        const GpuLoad& load, double factor);
   void reduce_shard_across_hosts(CollectiveContext& context, uint8_t* shard, size_t bytes,
-                                 DType dtype, const Reduction& reduction);
+                                 const GpuLoad& load, double factor);
   void wait(const Idle& idle);
   size_t shard_bytes(size_t bytes, DType dtype) const;
   void poll_gpu(const std::function<bool()>& ready, const Idle& idle);

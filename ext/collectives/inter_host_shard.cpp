@@ -35,17 +35,17 @@ void plan(CollectiveContext& context, Schedule& schedule, const InterHostShard& 
   const size_t all_bytes = shard.bytes / unit * size_of(wide) * leaders;
   if (shard.on_gpu != nullptr) {
     uint8_t* const mine = data + remote.part_of(count).begin * unit;
-    return remote.plan_allreduce_on_gpu(schedule, shard.on_gpu + begin, count, mine, shard.dtype,
-                                        shard.op, factors, all_bytes);
+    return remote.plan_sum_on_gpu(schedule, shard.on_gpu + begin, count, mine, shard.dtype, factors,
+                                  all_bytes);
   }
   if (shard.is_scaled) scale(data, data, count, shard.dtype, shard.factor);
   schedule.count = count;
   schedule.data.resize(count * size_of(wide));
   const void* const source = data;
-  accumulate(schedule.data.data(), &source, 1, count, shard.dtype, shard.op);
-  remote.plan_allreduce(schedule, wide, shard.op, all_bytes, shard.wire);
-  schedule.add("round", [data, count, &schedule, dtype = shard.dtype, op = shard.op] {
-    finish(data, schedule.data.data(), count, dtype, op, 1);
+  accumulate(schedule.data.data(), &source, 1, count, shard.dtype, Op::sum);
+  remote.plan_allreduce(schedule, wide, Op::sum, all_bytes, shard.wire);
+  schedule.add("round", [data, count, &schedule, dtype = shard.dtype] {
+    finish(data, schedule.data.data(), count, dtype, Op::sum, 1);
   });
 }
 

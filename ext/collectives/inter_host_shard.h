@@ -1,4 +1,4 @@
-// Reduces a shard of the caller's over all hosts.
+// Sums a shard of the caller's over all hosts.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,6 @@ struct InterHostShard {
   uint8_t* on_gpu;
   size_t bytes, chunk_bytes;
   DType dtype;
-  Op op;
   std::optional<DType> wire;                      // in which float32 is sent to other hosts
   bool is_scaled;                                 // whether factors apply; the same on all leaders
   double factor;                                  // by which the shard must still be multiplied

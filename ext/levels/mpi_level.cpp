@@ -138,10 +138,9 @@ InterHostOperation::Shard MpiLevel::part_of(size_t count) const {
 }
 
 // Sums, and data for other groups, are in host memory.
-void MpiLevel::plan_allreduce_on_gpu(Schedule& schedule, uint8_t* data, size_t count, uint8_t* mine,
-                                     DType dtype, Op op, const std::vector<double>& factors,
-                                     size_t all_bytes) {
-  GpuShardOperation shard{levels_[0].operation(data, count, dtype, op), mine, {}};
+void MpiLevel::plan_sum_on_gpu(Schedule& schedule, uint8_t* data, size_t count, uint8_t* mine,
+                               DType dtype, const std::vector<double>& factors, size_t all_bytes) {
+  GpuShardOperation shard{levels_[0].operation(data, count, dtype, Op::sum), mine, {}};
   for (size_t host : hosts_) {
     if (!factors.empty()) shard.factors.push_back(factors[host]);
   }
@@ -150,7 +149,7 @@ void MpiLevel::plan_allreduce_on_gpu(Schedule& schedule, uint8_t* data, size_t c
   schedule.data.resize(schedule.count * size_of(wide));
   add_reduce_scatter_from_gpu(shard, schedule);
   const InterHostOperation sums =
-      flat_[0].operation(schedule.data.data(), schedule.count, wide, op);
+      flat_[0].operation(schedule.data.data(), schedule.count, wide, Op::sum);
   plan(levels_, 1, schedule, sums, all_bytes);
   add_all_gather_to_gpu(shard, schedule);
 }

@@ -35,13 +35,12 @@ class MpiLevel {
   void plan_allreduce(Schedule& schedule, DType dtype, Op op, size_t all_bytes,
                       std::optional<DType> wire = std::nullopt);
 
-  // The same for `count` elements in GPU memory, which MPI reads and writes directly. `mine` is
-  // host memory for this leader's part, `part_of`: the caller has copied the part there, and copies
-  // it back at the end. The rule `flat` has no effect. `factors` holds a factor for the elements of
-  // each host; it may be empty.
-  void plan_allreduce_on_gpu(Schedule& schedule, uint8_t* data, size_t count, uint8_t* mine,
-                             DType dtype, Op op, const std::vector<double>& factors,
-                             size_t all_bytes);
+  // The same for a sum of `count` elements in GPU memory, which MPI reads and writes directly.
+  // `mine` is host memory for this leader's part, `part_of`: the caller has copied the part there,
+  // and copies it back at the end. The rule `flat` has no effect. `factors` holds a factor for the
+  // elements of each host; it may be empty.
+  void plan_sum_on_gpu(Schedule& schedule, uint8_t* data, size_t count, uint8_t* mine, DType dtype,
+                       const std::vector<double>& factors, size_t all_bytes);
   InterHostOperation::Shard part_of(size_t count) const;
 
   // Adds the step that overwrites `data` with the data of host `root`.

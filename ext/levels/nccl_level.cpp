@@ -8,17 +8,9 @@
 namespace easyddl {
 namespace {
 
-// Returns the ncclDataType_t; -1 if NCCL has none.
+// Returns the ncclDataType_t of a floating-point dtype; -1 for any other.
 int nccl_type(DType dtype) {
   switch (dtype) {
-    case DType::int8:
-      return 0;
-    case DType::uint8:
-      return 1;
-    case DType::int32:
-      return 2;
-    case DType::int64:
-      return 4;
     case DType::float16:
       return 6;
     case DType::float32:
@@ -30,27 +22,6 @@ int nccl_type(DType dtype) {
     default:
       return -1;
   }
-}
-
-// Returns the ncclRedOp_t; -1 if NCCL has none. A mean is a scaled sum.
-int nccl_op(Op op) {
-  switch (op) {
-    case Op::sum:
-      return 0;
-    case Op::prod:
-      return 1;
-    case Op::max:
-      return 2;
-    case Op::min:
-      return 3;
-    default:
-      return -1;
-  }
-}
-
-bool is_float(DType dtype) {
-  return dtype == DType::float16 || dtype == DType::bfloat16 || dtype == DType::float32 ||
-         dtype == DType::float64;
 }
 
 constexpr int kHostImmediate = 1;  // ncclScalarHostImmediate: the scalar is read in the call
@@ -76,10 +47,7 @@ class Group {
 
 }  // namespace
 
-bool NcclLevel::supports(DType dtype, const Reduction& reduction) {
-  if (reduction.is_scaled && (reduction.op != Op::sum || !is_float(dtype))) return false;
-  return nccl_type(dtype) >= 0 && nccl_op(reduction.op) >= 0;
-}
+bool NcclLevel::supports(DType dtype) { return nccl_type(dtype) >= 0; }
 
 NcclId NcclLevel::new_id() {
   NcclId id{};
@@ -144,15 +112,13 @@ void NcclLevel::check() const {
   if (state != kNcclSuccess && state != kNcclInProgress) fail(state, "An NCCL collective");
 }
 
-// Keeps the operator of a scaled sum until another factor is needed.
-int NcclLevel::operation(DType dtype, const Reduction& reduction, const Idle& idle) {
-  if (!reduction.is_scaled) return nccl_op(reduction.op);
-  const bool fits = scaled_dtype_ == dtype && scaled_factor_ == reduction.factor;
+// Returns the operator, which is kept until another factor is needed.
+int NcclLevel::scaled_sum(DType dtype, double factor, const Idle& idle) {
+  const bool fits = scaled_dtype_ == dtype && scaled_factor_ == factor;
   if (scaled_sum_ >= 0 && fits) return scaled_sum_;
   if (scaled_sum_ >= 0) {
     complete(nccl().RedOpDestroy(std::exchange(scaled_sum_, -1), comm_), "ncclRedOpDestroy", idle);
   }
-  const double factor = reduction.factor;
   uint64_t scalar = 0;  // in the elements' own type
   if (dtype == DType::float64) {
     scale(&scalar, &factor, 1, DType::float64, 1);
@@ -170,9 +136,9 @@ int NcclLevel::operation(DType dtype, const Reduction& reduction, const Idle& id
   return scaled_sum_;
 }
 
-void NcclLevel::allreduce(const std::vector<Segment>& arrays, DType dtype,
-                          const Reduction& reduction, CudaStream stream, const Idle& idle) {
-  const int op = operation(dtype, reduction, idle);
+void NcclLevel::allreduce(const std::vector<Segment>& arrays, DType dtype, double factor,
+                          CudaStream stream, const Idle& idle) {
+  const int op = scaled_sum(dtype, factor, idle);
   Group group;
   for (const Segment& array : arrays) {
     if (array.bytes == 0) continue;
@@ -183,10 +149,10 @@ void NcclLevel::allreduce(const std::vector<Segment>& arrays, DType dtype,
   complete(group.end(), "ncclGroupEnd (of ncclAllReduce)", idle);
 }
 
-void NcclLevel::reduce_shards(uint8_t* data, size_t count, int owners, DType dtype,
-                              const Reduction& reduction, CudaStream stream, const Idle& idle) {
+void NcclLevel::reduce_shards(uint8_t* data, size_t count, int owners, DType dtype, double factor,
+                              CudaStream stream, const Idle& idle) {
   if (count == 0) return;
-  const int op = operation(dtype, reduction, idle), type = nccl_type(dtype);
+  const int op = scaled_sum(dtype, factor, idle), type = nccl_type(dtype);
   const size_t bytes = count * size_of(dtype);
   const auto shard = [&](int owner) { return data + static_cast<size_t>(owner) * bytes; };
   if (owners == size_) {

@@ -1,7 +1,6 @@
 // The NCCL level: an NCCL communicator of ranks that have a GPU each.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,22 +13,16 @@
 
 namespace easyddl {
 
-// The operator of a reduction. With `is_scaled`, each rank first multiplies its elements by its own
-// factor. A mean is such a scaled sum.
-struct Reduction {
-  Op op = Op::sum;
-  bool is_scaled = false;
-  double factor = 1;
-  std::optional<DType> wire = std::nullopt;  // in which float32 is sent to other hosts
-};
-
+// Sums arrays over ranks. Each rank first multiplies its elements by its own factor, so that the
+// sum may be a weighted mean.
+//
 // All calls only queue work on a stream. All ranks must make the same calls in the same order. NCCL
 // rounds 16-bit floats more often than the hosts do: after the multiplication, and in most of its
 // algorithms after every addition.
 class NcclLevel {
  public:
-  // Whether NCCL supports this reduction of elements of this dtype.
-  static bool supports(DType dtype, const Reduction& reduction);
+  // Whether NCCL supports such sums of elements of this dtype.
+  static bool supports(DType dtype);
 
   static NcclId new_id();
 
@@ -41,15 +34,15 @@ class NcclLevel {
   NcclLevel(const NcclLevel&) = delete;
   NcclLevel& operator=(const NcclLevel&) = delete;
 
-  // Reduces all arrays in one launch.
-  void allreduce(const std::vector<Segment>& arrays, DType dtype, const Reduction& reduction,
-                 CudaStream stream, const Idle& idle);
+  // Sums all arrays in one launch.
+  void allreduce(const std::vector<Segment>& arrays, DType dtype, double factor, CudaStream stream,
+                 const Idle& idle);
 
   // `data` holds one shard of `count` elements for each owner. The owners are the first ranks.
   // `reduce_shards` gives each owner the sum of its shard; `gather_shards` gives all ranks all
   // shards.
-  void reduce_shards(uint8_t* data, size_t count, int owners, DType dtype,
-                     const Reduction& reduction, CudaStream stream, const Idle& idle);
+  void reduce_shards(uint8_t* data, size_t count, int owners, DType dtype, double factor,
+                     CudaStream stream, const Idle& idle);
   void gather_shards(uint8_t* data, size_t count, int owners, DType dtype, CudaStream stream,
                      const Idle& idle);
 
@@ -61,14 +54,14 @@ class NcclLevel {
   void abort();
 
  private:
-  int operation(DType dtype, const Reduction& reduction, const Idle& idle);
+  int scaled_sum(DType dtype, double factor, const Idle& idle);
   void complete(int code, const char* call, const Idle& idle) const;
   void check_queued(int code, const char* call) const;
   [[noreturn]] void fail(int code, const std::string& call) const;
 
   NcclComm comm_ = nullptr;
   int size_, rank_;
-  // The last operator of a scaled sum, with its dtype and factor.
+  // The last operator, with its dtype and factor.
   int scaled_sum_ = -1;
   DType scaled_dtype_ = DType::float32;
   double scaled_factor_ = 0;

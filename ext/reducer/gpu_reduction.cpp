@@ -45,9 +45,7 @@ void GpuReduction::require(size_t first, const std::vector<Segment>& arrays, int
 }
 
 GpuLoad GpuReduction::load_of(size_t bucket) const {
-  const bool is_mean = plan_.op == Op::mean;
-  const Reduction reduction{is_mean ? Op::sum : plan_.op, is_mean, 1, plan_.wire};
-  return {plan_.buckets[bucket].dtype, plan_.buckets[bucket].bytes, reduction};
+  return {plan_.buckets[bucket].dtype, plan_.buckets[bucket].bytes, plan_.wire};
 }
 
 bool GpuReduction::only_queues() const {
@@ -163,22 +161,17 @@ void GpuReduction::run_joined_step() {
 void GpuReduction::reduce(const std::vector<Segment>& arrays) {
   plan_.check(arrays, step_.next());
   const GpuLoad load = load_of(step_.next());
-  const GpuAlgorithm algorithm = gpu_->algorithm_of(load);
   const std::string text = step_.text();
-  if (algorithm == GpuAlgorithm::host) {
+  if (gpu_->algorithm_of(load) == GpuAlgorithm::host) {
     reduce_by_host(arrays, text);
   } else {
     const GradientWeights& weights = step_.weights();
-    Reduction reduction = load.reduction;
-    if (reduction.is_scaled) {
-      reduction.factor = weights.share() / (weights.divisor() * communicator_.size());
-    }
+    const double factor = weights.share() / (weights.divisor() * communicator_.size());
     const Fingerprint fingerprint(text);
     CollectiveCall call{"allreduce on GPUs", load.total(), fingerprint};
     call.is_external = true;
-    communicator_.run(call, [&](CollectiveContext& context) {
-      gpu_->reduce(context, arrays, load.dtype, algorithm, reduction);
-    });
+    communicator_.run(
+        call, [&](CollectiveContext& context) { gpu_->reduce(context, arrays, load, factor); });
   }
   step_.end_bucket(false);
 }
@@ -193,7 +186,7 @@ void GpuReduction::reduce_by_host(const std::vector<Segment>& arrays, const std:
     at += array.bytes;
   }
   step_.weights().multiply_by_share(copies, dtype);
-  allreduce(communicator_, SegmentList(copies), dtype, plan_.op, Fingerprint(text), plan_.wire);
+  allreduce(communicator_, SegmentList(copies), dtype, Op::mean, Fingerprint(text), plan_.wire);
   step_.weights().divide(copies, dtype);
   gpu_->copy_to_gpu(arrays);
 }

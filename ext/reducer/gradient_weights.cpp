@@ -11,14 +11,14 @@ void GradientWeights::set_first_weights(const ControlWord& all) {
 void GradientWeights::begin_step(const ControlWord& mine) {
   share_ = 1;
   // If the usual weight is 0, no rank has a weight.
-  if (op_ == Op::mean && mine.active != 0 && mine.unweighted == 0) {
+  if (mine.active != 0 && mine.unweighted == 0) {
     share_ = usual_weight_ > 0 ? mine.weight / usual_weight_ : 0;
   }
 }
 
 void GradientWeights::update(const ControlWord& all) {
   divisor_ = 1;
-  if (op_ != Op::mean || all.weight <= 0) return;
+  if (all.weight <= 0) return;
   if (!all.any_unweighted()) divisor_ = all.weight / ranks_ / usual_weight_;
   usual_weight_ = all.weight / all.active;
 }

@@ -17,11 +17,11 @@ namespace easyddl {
 // is multiplied.
 class GradientWeights {
  public:
-  GradientWeights(Op op, int ranks) : op_(op), ranks_(ranks) {}
+  explicit GradientWeights(int ranks) : ranks_(ranks) {}
 
   // Returns whether the ranks must sum their weights before the step. This is so in the first step,
   // because multiplication by the weights themselves could make a 16-bit gradient overflow.
-  bool needs_first_weights() const { return op_ == Op::mean && usual_weight_ == 0; }
+  bool needs_first_weights() const { return usual_weight_ == 0; }
   void set_first_weights(const ControlWord& all);
   // Makes the next step a first step, whose result does not depend on the steps before.
   void forget() { usual_weight_ = 0; }
@@ -41,7 +41,6 @@ class GradientWeights {
   void divide(const std::vector<Segment>& arrays, DType dtype) const;
 
  private:
-  const Op op_;
   const int ranks_;
   double usual_weight_ = 0;  // the mean over all ranks in the step before; 0 if there was none
   double share_ = 1;

@@ -82,10 +82,9 @@ void HostReduction::allreduce_bucket(std::vector<Segment> arrays, int64_t submit
   }
   const SegmentList segments(std::move(arrays));
   const int64_t begun = Trace::on() != nullptr ? Trace::now() : 0;
-  allreduce(communicator_, segments, dtype, plan_.op, Fingerprint(text), plan_.wire);
+  allreduce(communicator_, segments, dtype, Op::mean, Fingerprint(text), plan_.wire);
   if (has_control_word) {
-    const int ranks = communicator_.size();
-    step_.apply_control_word(ControlWord::from_floats(floats, plan_.op == Op::mean ? ranks : 1));
+    step_.apply_control_word(ControlWord::from_floats(floats, communicator_.size()));
   }
   if (submitted_at != 0) step_.trace(segments.bytes(), submitted_at, begun)();
 }
@@ -100,8 +99,7 @@ void HostReduction::gather_rows(const Request* request) {
   }
   const int64_t begun = Trace::on() != nullptr ? Trace::now() : 0;
   const GradientWeights& weights = step_.weights();
-  const double factor =
-      plan_.op == Op::mean ? weights.share() / weights.divisor() / communicator_.size() : 1;
+  const double factor = weights.share() / weights.divisor() / communicator_.size();
   if (request == nullptr) {
     rows_.run(communicator_, {}, 0, {}, Fingerprint(text));
   } else {

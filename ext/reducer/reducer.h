@@ -40,11 +40,10 @@ namespace easyddl {
 class Reducer : public Participant {
  public:
   // Collective. Creates a child of the group's communicator with buffers for the largest bucket.
-  // All ranks must pass the same `what` (for errors), the same buckets and the same `op`: the
-  // weighted mean, or the sum, which ignores weights. They must also pass the same tables, which
-  // are the variables of the sparse gradients, and the same `wire`, the type in which float32
-  // gradients are sent to other hosts.
-  Reducer(ReducerGroup& group, std::string what, std::vector<Bucket> buckets, Op op = Op::mean,
+  // All ranks must pass the same `what` (for errors), the same buckets, the same tables, which are
+  // the variables of the sparse gradients, and the same `wire`, the type in which float32 gradients
+  // are sent to other hosts.
+  Reducer(ReducerGroup& group, std::string what, std::vector<Bucket> buckets,
           std::vector<Table> tables = {}, std::optional<DType> wire = std::nullopt);
   ~Reducer() override;
 

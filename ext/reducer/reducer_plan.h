@@ -22,7 +22,6 @@ struct Bucket {
 struct ReducerPlan {
   std::string what;  // for errors
   std::vector<Bucket> buckets;
-  Op op;          // the weighted mean, or the sum, which ignores weights
   bool has_rows;  // whether rows of sparse gradients follow the last bucket
   std::optional<DType> wire = std::nullopt;  // in which float32 is sent to other hosts
 

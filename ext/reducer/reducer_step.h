@@ -26,7 +26,7 @@ class ReducerStep {
         communicator_(communicator),
         state_(state),
         reducer_(reducer),
-        weights_(plan.op, communicator.size()) {}
+        weights_(communicator.size()) {}
 
   size_t next() const { return next_; }
   uint64_t step() const { return step_; }

@@ -95,7 +95,7 @@ TEST(rows_of_all_ranks_come_in_their_order) {
   for (bool behind_a_bucket : {false, true}) {
     std::vector<Bucket> buckets;
     if (behind_a_bucket) buckets.push_back({DType::float64, {3 * sizeof(double)}});
-    Reducer reducer(ranks::reducer_group(), "a model", buckets, Op::mean, kTables);
+    Reducer reducer(ranks::reducer_group(), "a model", buckets, kTables);
     for (int step = 0; step < 20; ++step) {
       Step mine(ranks::rank(), step);
       std::vector<double> dense(3, 1);
@@ -113,7 +113,7 @@ TEST(rows_of_all_ranks_come_in_their_order) {
 }
 
 TEST(a_rank_that_has_joined_has_no_rows) {
-  Reducer reducer(ranks::reducer_group(), "a model", {}, Op::mean, kTables);
+  Reducer reducer(ranks::reducer_group(), "a model", {}, kTables);
   for (int step = 0; step < ranks::size(); ++step) {
     if (step > ranks::rank()) break;  // rank 0 takes one step, and each other one more
     Step mine(ranks::rank(), step);
@@ -133,7 +133,7 @@ TEST(rows_that_are_no_rows_of_their_table_fail_on_all_ranks) {
   const double values[2]{};
   const auto* bytes = reinterpret_cast<const uint8_t*>(values);
   const auto error_of = [&](std::vector<Rows> bad) {
-    Reducer reducer(ranks::reducer_group(), "a model", {}, Op::mean, kTables);
+    Reducer reducer(ranks::reducer_group(), "a model", {}, kTables);
     Step mine(ranks::rank(), 1);
     const bool is_bad = ranks::rank() == last;
     const std::string error = submit_rows(reducer, is_bad ? bad : mine.rows(), 1, mine.room());
@@ -160,8 +160,7 @@ TEST(a_closed_reducer_keeps_no_memory_for_rows) {
                   count * sizeof(float)};
   ReducerGroup& group = ranks::reducer_group();
   const size_t before = allocated();
-  Reducer reducer(group, "a model", {}, Op::mean,
-                  {{"letters", DType::float32, count, sizeof(float)}});
+  Reducer reducer(group, "a model", {}, {{"letters", DType::float32, count, sizeof(float)}});
   const AllocateRows room = [&](const std::vector<size_t>&) -> std::vector<RowOutput> {
     return {{all_indices.data(), reinterpret_cast<uint8_t*>(all_values.data())}};
   };

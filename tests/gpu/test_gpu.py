@@ -23,7 +23,6 @@ BENCHMARKS = TESTS.parent / "tutorials" / "benchmarks"
 # They need no work on the GPU but copies.
 ON_ANY_GPU = (
     "check_floats_of_all_sizes",
-    "check_integers_are_summed",
     "check_dtypes_side_by_side",
     "check_large_buckets",
     "check_the_exchange_waits_for_what_was_queued_before",

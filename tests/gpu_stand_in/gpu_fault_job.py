@@ -18,7 +18,7 @@ kept = []
 
 def open_model(what="a model"):
     engine = world.engine()
-    return engine.core.Reducer(engine.reducer_group, what, [("float32", [20])], "mean")
+    return engine.core.Reducer(engine.reducer_group, what, [("float32", [20])])
 
 
 def step(model, array, stream):

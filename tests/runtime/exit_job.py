@@ -136,7 +136,7 @@ def no_thread_for_what_is_registered():
     engine = world.engine()
     core, group = engine.core, engine.reducer_group
     makers = (
-        lambda: core.Reducer(group, "gradients", [("float32", [12])], "mean"),
+        lambda: core.Reducer(group, "gradients", [("float32", [12])]),
         lambda: core.StepSum(group, "a sum", 3),
     )
     for make in makers:
@@ -162,7 +162,7 @@ def registration_is_given_up():
     if world.rank() == 0:
         return
     try:
-        engine.core.Reducer(engine.reducer_group, "gradients", [("float32", [12])], "mean")
+        engine.core.Reducer(engine.reducer_group, "gradients", [("float32", [12])])
     except engine.core.Error as error:
         tell("heard", error)
     try:
