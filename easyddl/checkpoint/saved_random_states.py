@@ -119,10 +119,10 @@ class PerRankStates:
 
     def __init__(self, root_rank):
         self._root_rank = root_rank
-        self._derives = self._derive_host_generators()
+        distance = (world.rank() - root_rank) % world.size()
+        self._derives = self._derive_host_generators(distance)
         self._created = _create_global_generator()
-        state, seeds, pair = objects.broadcast_object(_global_states(), self._root_rank)
-        distance = (world.rank() - self._root_rank) % world.size()
+        state, seeds, pair = objects.broadcast_object(_global_states(), root_rank)
         backend = backends.require()
         if state is not None:
             backend.set_random_state(backend.random_state_of_another_rank(state, distance))
@@ -130,14 +130,14 @@ class PerRankStates:
             backend.set_op_seeds((seeds[0] + distance, None))
         _set_global_pair([(pair[0] + distance) % 2**32, pair[1]])
 
-    def _derive_host_generators(self):
+    def _derive_host_generators(self, distance):
         """Returns whether the states of NumPy's and Python's generators now differ by rank."""
         if global_random.shared_states() is None:
             return False
         own = global_random.digest(global_random.states())
         if len(set(objects.allgather_object(own))) > 1:
             return False
-        global_random.derive((world.rank() - self._root_rank) % world.size())
+        global_random.derive(distance)
         return True
 
     def sync_from_root(self):
