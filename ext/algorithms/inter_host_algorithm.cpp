@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <utility>
 
 #include "arrays/arithmetic.h"
@@ -84,12 +83,6 @@ void send(const InterHostOperation& operation, Schedule& schedule, Shard part, i
                 peer);
 }
 
-// Starts to receive that many elements in the inbox.
-void receive(const InterHostOperation& operation, Schedule& schedule, size_t count, int peer) {
-  const size_t bytes = operation.wire_bytes(count);
-  schedule.receive(operation.comm, schedule.inbox(bytes), bytes, peer);
-}
-
 // Adds what others have sent for a part of the data, in the order of the list.
 void add_to(const InterHostOperation& operation, Schedule& schedule, Shard part,
             const std::vector<const void*>& received) {
@@ -104,9 +97,34 @@ void add_to(const InterHostOperation& operation, Schedule& schedule, Shard part,
   accumulate(mine, sources.data(), sources.size(), part.count, operation.dtype, operation.op);
 }
 
-// Adds what is in the inbox to a part of the data.
-void add_inbox_to(const InterHostOperation& operation, Schedule& schedule, Shard part) {
-  add_to(operation, schedule, part, {schedule.inbox(operation.wire_bytes(part.count))});
+// A message between this member and another one, with a part of the data.
+struct Message {
+  int peer;
+  Shard part;
+};
+
+// Adds messages of the elements as they are. What is received replaces its part of the data.
+void add_exchange(const InterHostOperation& operation, Schedule& schedule, Message incoming,
+                  Message outgoing) {
+  schedule.add(kGather, [operation, &schedule, incoming, outgoing] {
+    schedule.receive(operation.comm, operation.at(incoming.part.begin),
+                     operation.bytes(incoming.part.count), incoming.peer);
+    schedule.send(operation.comm, operation.at(outgoing.part.begin),
+                  operation.bytes(outgoing.part.count), outgoing.peer);
+  });
+}
+
+// Adds messages of the elements as they are in messages. What is received is added to its part.
+void add_exchange_and_sum(const InterHostOperation& operation, Schedule& schedule, Message incoming,
+                          Message outgoing) {
+  const size_t bytes = operation.wire_bytes(incoming.part.count);
+  schedule.add(kScatter, [operation, &schedule, bytes, incoming, outgoing] {
+    schedule.receive(operation.comm, schedule.inbox(bytes), bytes, incoming.peer);
+    send(operation, schedule, outgoing.part, outgoing.peer);
+  });
+  schedule.add(kSum, [operation, &schedule, bytes, part = incoming.part] {
+    add_to(operation, schedule, part, {schedule.inbox(bytes)});
+  });
 }
 
 // Returns the members' elements of a part of the data in the order of the ranks: this member's own,
@@ -127,9 +145,13 @@ void sum_in_order(const InterHostOperation& operation, Schedule& schedule, Shard
   if (part.count == 0) return;  // this member owns no shard
   const std::vector<const void*> sources =
       sources_in_order(operation, schedule, operation.wire_at(part.begin), part.count);
-  uint8_t* sum = schedule.scratch(operation.bytes(part.count));
-  accumulate(sum, sources.data(), sources.size(), part.count, operation.wire_dtype, operation.op);
-  std::memcpy(operation.at(part.begin), sum, operation.bytes(part.count));
+  uint8_t* const sum = operation.at(part.begin);
+  if (operation.wire != nullptr) {
+    accumulate(sum, sources.data(), sources.size(), part.count, operation.wire_dtype, operation.op);
+  } else {  // the sum replaces a source; only this function permits that
+    accumulate_and_finish(sum, sources.data(), sources.size(), part.count, operation.dtype,
+                          operation.op, 1);
+  }
 }
 
 // Adds messages that send each shard to its owner's inbox. An inbox holds the shards by rank.
@@ -189,12 +211,7 @@ void scatter_in_ring(const InterHostOperation& operation, Schedule& schedule) {
   for (int round = 0; round < operation.size - 1; ++round) {
     const Shard outgoing = shard(operation.rank - round - 1),
                 incoming = shard(operation.rank - round - 2);
-    schedule.add(kScatter, [operation, outgoing, incoming, next, previous, &schedule] {
-      receive(operation, schedule, incoming.count, previous);
-      send(operation, schedule, outgoing, next);
-    });
-    schedule.add(kSum,
-                 [operation, incoming, &schedule] { add_inbox_to(operation, schedule, incoming); });
+    add_exchange_and_sum(operation, schedule, {previous, incoming}, {next, outgoing});
   }
 }
 
@@ -207,12 +224,7 @@ void gather_in_ring(const InterHostOperation& operation, Schedule& schedule) {
   for (int round = 0; round < operation.size - 1; ++round) {
     const Shard outgoing = shard(operation.rank - round),
                 incoming = shard(operation.rank - round - 1);
-    schedule.add(kGather, [operation, outgoing, incoming, next, previous, &schedule] {
-      schedule.receive(operation.comm, operation.at(incoming.begin),
-                       operation.bytes(incoming.count), previous);
-      schedule.send(operation.comm, operation.at(outgoing.begin), operation.bytes(outgoing.count),
-                    next);
-    });
+    add_exchange(operation, schedule, {previous, incoming}, {next, outgoing});
   }
 }
 
@@ -244,14 +256,13 @@ class Halving {
   void add_all_gather() const {
     const int partner = operation_.rank ^ power_;
     if (operation_.rank >= power_)
-      return send_and_receive(kGather, partner, {0, operation_.count}, {0, 0});
+      return receive_and_replace(partner, {0, operation_.count}, {0, 0});
     for (int half = 1; half < power_; half *= 2) {
       const int mine = place_ / half * half;
-      send_and_receive(kGather, other_number(place_ ^ half), shards(mine ^ half, half),
-                       shards(mine, half));
+      receive_and_replace(other_number(place_ ^ half), shards(mine ^ half, half),
+                          shards(mine, half));
     }
-    if (partner < operation_.size)
-      send_and_receive(kGather, partner, {0, 0}, {0, operation_.count});
+    if (partner < operation_.size) receive_and_replace(partner, {0, 0}, {0, operation_.count});
   }
 
   // Returns the part of the data of which this member has the sum after the reduce-scatter.
@@ -272,24 +283,12 @@ class Halving {
     return {begin.begin, last.begin + last.count - begin.begin};
   }
 
-  void send_and_receive(const char* name, int peer, Shard incoming, Shard outgoing) const {
-    schedule_.add(name, [operation = operation_, &schedule = schedule_, peer, incoming, outgoing] {
-      schedule.receive(operation.comm, operation.at(incoming.begin),
-                       operation.bytes(incoming.count), peer);
-      schedule.send(operation.comm, operation.at(outgoing.begin), operation.bytes(outgoing.count),
-                    peer);
-    });
+  void receive_and_replace(int peer, Shard incoming, Shard outgoing) const {
+    add_exchange(operation_, schedule_, {peer, incoming}, {peer, outgoing});
   }
 
   void receive_and_add(int peer, Shard incoming, Shard outgoing) const {
-    schedule_.add(kScatter,
-                  [operation = operation_, &schedule = schedule_, peer, incoming, outgoing] {
-                    receive(operation, schedule, incoming.count, peer);
-                    send(operation, schedule, outgoing, peer);
-                  });
-    schedule_.add(kSum, [operation = operation_, &schedule = schedule_, incoming] {
-      add_inbox_to(operation, schedule, incoming);
-    });
+    add_exchange_and_sum(operation_, schedule_, {peer, incoming}, {peer, outgoing});
   }
 
   InterHostOperation operation_;
