@@ -10,16 +10,6 @@
 
 namespace easyddl {
 
-// A function of a library, found by its name. It is null if it is optional and missing.
-template <class F>
-struct Symbol;
-template <class... Args>
-struct Symbol<int(Args...)> {
-  int (*function)(Args...) = nullptr;
-  int operator()(Args... args) const { return function(args...); }
-  explicit operator bool() const { return function != nullptr; }
-};
-
 // Returns `path` if it is a file, or the path of `file` in it if it is a folder; empty if there is
 // no such file.
 std::string file_at(const std::string& path, const char* file);
@@ -42,6 +32,7 @@ class DynamicLibrary {
 
   const std::string& error() const { return error_; }
 
+  // Looks up a function by its name. It is null if it is optional and missing.
   template <class F>
   void find(F*& function, const char* name, bool is_optional = false) const {
     function = reinterpret_cast<F*>(dlsym(handle_, name));

@@ -24,36 +24,36 @@ struct CudaUuid {
 
 // Named as in cuda.h, without the "cu".
 struct CudaDriver {
-  Symbol<int(unsigned)> Init;
-  Symbol<int(int*)> DriverGetVersion;
-  Symbol<int(int, const char**)> GetErrorString;
-  Symbol<int(int*)> DeviceGetCount;
-  Symbol<int(int*, int)> DeviceGet;
-  Symbol<int(char*, int, int)> DeviceGetName;
-  Symbol<int(CudaUuid*, int)> DeviceGetUuid;
-  Symbol<int(char*, int, int)> DeviceGetPCIBusId;
-  Symbol<int(CudaContext*, int)> DevicePrimaryCtxRetain;
-  Symbol<int(CudaContext*)> CtxGetCurrent;
-  Symbol<int(CudaContext)> CtxSetCurrent;
-  Symbol<int(int*)> CtxGetDevice;
-  Symbol<int(void*, int, CudaAddress)> PointerGetAttribute;
-  Symbol<int(CudaAddress*, size_t)> MemAlloc;
-  Symbol<int(CudaAddress)> MemFree;
-  Symbol<int(void**, size_t, unsigned)> MemHostAlloc;
-  Symbol<int(void*)> MemFreeHost;
-  Symbol<int(void*, CudaAddress, size_t, CudaStream)> MemcpyDtoHAsync;
-  Symbol<int(CudaAddress, const void*, size_t, CudaStream)> MemcpyHtoDAsync;
-  Symbol<int(CudaAddress, CudaAddress, size_t, CudaStream)> MemcpyDtoDAsync;
-  Symbol<int(CudaAddress, unsigned char, size_t, CudaStream)> MemsetD8Async;
-  Symbol<int(CudaStream*, unsigned)> StreamCreate;
-  Symbol<int(CudaStream)> StreamDestroy;
-  Symbol<int(CudaStream, int*)> StreamIsCapturing;
-  Symbol<int(int*)> ThreadExchangeStreamCaptureMode;
-  Symbol<int(CudaEvent*, unsigned)> EventCreate;
-  Symbol<int(CudaEvent)> EventDestroy;
-  Symbol<int(CudaEvent, CudaStream)> EventRecord;
-  Symbol<int(CudaEvent)> EventQuery;
-  Symbol<int(CudaStream, CudaEvent, unsigned)> StreamWaitEvent;
+  int (*Init)(unsigned) = nullptr;
+  int (*DriverGetVersion)(int*) = nullptr;
+  int (*GetErrorString)(int, const char**) = nullptr;
+  int (*DeviceGetCount)(int*) = nullptr;
+  int (*DeviceGet)(int*, int) = nullptr;
+  int (*DeviceGetName)(char*, int, int) = nullptr;
+  int (*DeviceGetUuid)(CudaUuid*, int) = nullptr;
+  int (*DeviceGetPCIBusId)(char*, int, int) = nullptr;
+  int (*DevicePrimaryCtxRetain)(CudaContext*, int) = nullptr;
+  int (*CtxGetCurrent)(CudaContext*) = nullptr;
+  int (*CtxSetCurrent)(CudaContext) = nullptr;
+  int (*CtxGetDevice)(int*) = nullptr;
+  int (*PointerGetAttribute)(void*, int, CudaAddress) = nullptr;
+  int (*MemAlloc)(CudaAddress*, size_t) = nullptr;
+  int (*MemFree)(CudaAddress) = nullptr;
+  int (*MemHostAlloc)(void**, size_t, unsigned) = nullptr;
+  int (*MemFreeHost)(void*) = nullptr;
+  int (*MemcpyDtoHAsync)(void*, CudaAddress, size_t, CudaStream) = nullptr;
+  int (*MemcpyHtoDAsync)(CudaAddress, const void*, size_t, CudaStream) = nullptr;
+  int (*MemcpyDtoDAsync)(CudaAddress, CudaAddress, size_t, CudaStream) = nullptr;
+  int (*MemsetD8Async)(CudaAddress, unsigned char, size_t, CudaStream) = nullptr;
+  int (*StreamCreate)(CudaStream*, unsigned) = nullptr;
+  int (*StreamDestroy)(CudaStream) = nullptr;
+  int (*StreamIsCapturing)(CudaStream, int*) = nullptr;
+  int (*ThreadExchangeStreamCaptureMode)(int*) = nullptr;
+  int (*EventCreate)(CudaEvent*, unsigned) = nullptr;
+  int (*EventDestroy)(CudaEvent) = nullptr;
+  int (*EventRecord)(CudaEvent, CudaStream) = nullptr;
+  int (*EventQuery)(CudaEvent) = nullptr;
+  int (*StreamWaitEvent)(CudaStream, CudaEvent, unsigned) = nullptr;
 };
 
 // Returns the driver, which is opened at the first call. Throws an Error that says what to install,

@@ -44,27 +44,27 @@ NcclLibrary open_nccl() {
   DynamicLibrary library("NCCL");
   find_nccl(library);
   NcclLibrary n;
-  library.find(n.GetVersion.function, "ncclGetVersion");
-  n.path = path_of(reinterpret_cast<void*>(n.GetVersion.function));
+  library.find(n.GetVersion, "ncclGetVersion");
+  n.path = path_of(reinterpret_cast<void*>(n.GetVersion));
   n.GetVersion(&n.version);
   if (n.version < kOldestNccl) {
     throw Error("NCCL " + nccl_version_text(n.version) + " (" + n.path +
                 ") is too old: easyddl needs " + nccl_version_text(kOldestNccl) + " or later. " +
                 kInstallNccl);
   }
-  library.find(n.GetUniqueId.function, "ncclGetUniqueId");
-  library.find(n.CommInitRankConfig.function, "ncclCommInitRankConfig");
-  library.find(n.CommAbort.function, "ncclCommAbort");
-  library.find(n.CommGetAsyncError.function, "ncclCommGetAsyncError");
-  library.find(n.GroupStart.function, "ncclGroupStart");
-  library.find(n.GroupEnd.function, "ncclGroupEnd");
-  library.find(n.AllReduce.function, "ncclAllReduce");
-  library.find(n.ReduceScatter.function, "ncclReduceScatter");
-  library.find(n.AllGather.function, "ncclAllGather");
-  library.find(n.Reduce.function, "ncclReduce");
-  library.find(n.Broadcast.function, "ncclBroadcast");
-  library.find(n.RedOpCreatePreMulSum.function, "ncclRedOpCreatePreMulSum");
-  library.find(n.RedOpDestroy.function, "ncclRedOpDestroy");
+  library.find(n.GetUniqueId, "ncclGetUniqueId");
+  library.find(n.CommInitRankConfig, "ncclCommInitRankConfig");
+  library.find(n.CommAbort, "ncclCommAbort");
+  library.find(n.CommGetAsyncError, "ncclCommGetAsyncError");
+  library.find(n.GroupStart, "ncclGroupStart");
+  library.find(n.GroupEnd, "ncclGroupEnd");
+  library.find(n.AllReduce, "ncclAllReduce");
+  library.find(n.ReduceScatter, "ncclReduceScatter");
+  library.find(n.AllGather, "ncclAllGather");
+  library.find(n.Reduce, "ncclReduce");
+  library.find(n.Broadcast, "ncclBroadcast");
+  library.find(n.RedOpCreatePreMulSum, "ncclRedOpCreatePreMulSum");
+  library.find(n.RedOpDestroy, "ncclRedOpDestroy");
   library.find(n.GetErrorString, "ncclGetErrorString");
   library.find(n.GetLastError, "ncclGetLastError");
   return n;

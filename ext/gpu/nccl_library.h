@@ -33,20 +33,20 @@ struct NcclConfig {
 
 // Named as in nccl.h, without the "nccl".
 struct NcclLibrary {
-  Symbol<int(int*)> GetVersion;
-  Symbol<int(NcclId*)> GetUniqueId;
-  Symbol<int(NcclComm*, int, NcclId, int, NcclConfig*)> CommInitRankConfig;
-  Symbol<int(NcclComm)> CommAbort;
-  Symbol<int(NcclComm, int*)> CommGetAsyncError;
-  Symbol<int()> GroupStart;
-  Symbol<int()> GroupEnd;
-  Symbol<int(const void*, void*, size_t, int, int, NcclComm, CudaStream)> AllReduce;
-  Symbol<int(const void*, void*, size_t, int, int, NcclComm, CudaStream)> ReduceScatter;
-  Symbol<int(const void*, void*, size_t, int, NcclComm, CudaStream)> AllGather;
-  Symbol<int(const void*, void*, size_t, int, int, int, NcclComm, CudaStream)> Reduce;
-  Symbol<int(const void*, void*, size_t, int, int, NcclComm, CudaStream)> Broadcast;
-  Symbol<int(int*, void*, int, int, NcclComm)> RedOpCreatePreMulSum;
-  Symbol<int(int, NcclComm)> RedOpDestroy;
+  int (*GetVersion)(int*) = nullptr;
+  int (*GetUniqueId)(NcclId*) = nullptr;
+  int (*CommInitRankConfig)(NcclComm*, int, NcclId, int, NcclConfig*) = nullptr;
+  int (*CommAbort)(NcclComm) = nullptr;
+  int (*CommGetAsyncError)(NcclComm, int*) = nullptr;
+  int (*GroupStart)() = nullptr;
+  int (*GroupEnd)() = nullptr;
+  int (*AllReduce)(const void*, void*, size_t, int, int, NcclComm, CudaStream) = nullptr;
+  int (*ReduceScatter)(const void*, void*, size_t, int, int, NcclComm, CudaStream) = nullptr;
+  int (*AllGather)(const void*, void*, size_t, int, NcclComm, CudaStream) = nullptr;
+  int (*Reduce)(const void*, void*, size_t, int, int, int, NcclComm, CudaStream) = nullptr;
+  int (*Broadcast)(const void*, void*, size_t, int, int, NcclComm, CudaStream) = nullptr;
+  int (*RedOpCreatePreMulSum)(int*, void*, int, int, NcclComm) = nullptr;
+  int (*RedOpDestroy)(int, NcclComm) = nullptr;
   const char* (*GetErrorString)(int) = nullptr;
   const char* (*GetLastError)(NcclComm) = nullptr;
   int version = 0;   // NCCL's number: 22703 for 2.27.3
