@@ -327,25 +327,13 @@ void GpuCommunicator::reduce_shard_across_hosts(CollectiveContext& context, uint
 
 uint8_t* GpuCommunicator::copy_to_host(const std::vector<Segment>& arrays, const Idle& idle) {
   uint8_t* const data = pinned_.at_least(total_bytes(arrays));
-  uint8_t* at = data;
-  for (const Segment& array : arrays) {
-    if (array.bytes > 0) {
-      EASYDDL_CUDA(MemcpyDtoHAsync, at, address(array.in), array.bytes, stream());
-    }
-    at += array.bytes;
-  }
+  easyddl::copy_to_host(arrays, data, stream());
   wait(idle);
   return data;
 }
 
 void GpuCommunicator::copy_to_gpu(const std::vector<Segment>& arrays) {
-  const uint8_t* at = pinned_.data();
-  for (const Segment& array : arrays) {
-    if (array.bytes > 0) {
-      EASYDDL_CUDA(MemcpyHtoDAsync, address(array.out), at, array.bytes, stream());
-    }
-    at += array.bytes;
-  }
+  easyddl::copy_to_gpu(pinned_.data(), arrays, stream());
 }
 
 }  // namespace easyddl

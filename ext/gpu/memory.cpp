@@ -55,38 +55,36 @@ CurrentContext::CurrentContext(CudaContext context) {
 
 CurrentContext::~CurrentContext() { cuda().CtxSetCurrent(before_); }
 
-GpuBuffer::~GpuBuffer() { release(); }
-
-void GpuBuffer::release() {
-  if (data_ != nullptr) cuda().MemFree(address(std::exchange(data_, nullptr)));
-  bytes_ = 0;
-}
-
-uint8_t* GpuBuffer::at_least(size_t bytes) {
-  if (bytes <= bytes_) return data_;
-  release();
+uint8_t* allocate_on_gpu(size_t bytes) {
   CudaAddress where = 0;
   EASYDDL_CUDA(MemAlloc, &where, bytes);
-  data_ = reinterpret_cast<uint8_t*>(where);
-  bytes_ = bytes;
-  return data_;
+  return reinterpret_cast<uint8_t*>(where);
 }
 
-PinnedBuffer::~PinnedBuffer() { release(); }
+void free_on_gpu(uint8_t* data) { cuda().MemFree(address(data)); }
 
-void PinnedBuffer::release() {
-  if (data_ != nullptr) cuda().MemFreeHost(std::exchange(data_, nullptr));
-  bytes_ = 0;
-}
-
-uint8_t* PinnedBuffer::at_least(size_t bytes) {
-  if (bytes <= bytes_) return data_;
-  release();
+uint8_t* allocate_pinned(size_t bytes) {
   void* where = nullptr;
   EASYDDL_CUDA(MemHostAlloc, &where, bytes, kPortable);
-  data_ = static_cast<uint8_t*>(where);
-  bytes_ = bytes;
-  return data_;
+  return static_cast<uint8_t*>(where);
+}
+
+void free_pinned(uint8_t* data) { cuda().MemFreeHost(data); }
+
+void copy_to_host(const std::vector<Segment>& arrays, uint8_t* to, CudaStream stream) {
+  for (const Segment& array : arrays) {
+    if (array.bytes > 0) EASYDDL_CUDA(MemcpyDtoHAsync, to, address(array.in), array.bytes, stream);
+    to += array.bytes;
+  }
+}
+
+void copy_to_gpu(const uint8_t* from, const std::vector<Segment>& arrays, CudaStream stream) {
+  for (const Segment& array : arrays) {
+    if (array.bytes > 0) {
+      EASYDDL_CUDA(MemcpyHtoDAsync, address(array.out), from, array.bytes, stream);
+    }
+    from += array.bytes;
+  }
 }
 
 RelaxedCapture::RelaxedCapture() : mode_(kRelaxed) {

@@ -3,7 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
+#include "arrays/segment_list.h"
 #include "gpu/cuda_driver.h"
 
 namespace easyddl {
@@ -29,39 +32,48 @@ class CurrentContext {
   CudaContext before_ = nullptr;
 };
 
-// A buffer on the GPU whose context is current. It loses its contents when it grows.
-class GpuBuffer {
+// A buffer that loses its contents when it grows. `allocate` and `free` are those of its memory.
+template <uint8_t* (*allocate)(size_t bytes), void (*free)(uint8_t* data)>
+class GrowingBuffer {
  public:
-  GpuBuffer() = default;
-  ~GpuBuffer();
-  GpuBuffer(const GpuBuffer&) = delete;
-  GpuBuffer& operator=(const GpuBuffer&) = delete;
+  GrowingBuffer() = default;
+  ~GrowingBuffer() { release(); }
+  GrowingBuffer(const GrowingBuffer&) = delete;
+  GrowingBuffer& operator=(const GrowingBuffer&) = delete;
 
-  uint8_t* at_least(size_t bytes);
+  uint8_t* at_least(size_t bytes) {
+    if (bytes <= bytes_) return data_;
+    release();
+    data_ = allocate(bytes);
+    bytes_ = bytes;
+    return data_;
+  }
   uint8_t* data() const { return data_; }
-  void release();
+  void release() {
+    if (data_ != nullptr) free(std::exchange(data_, nullptr));
+    bytes_ = 0;
+  }
 
  private:
   uint8_t* data_ = nullptr;
   size_t bytes_ = 0;
 };
+
+uint8_t* allocate_on_gpu(size_t bytes);
+void free_on_gpu(uint8_t* data);
+uint8_t* allocate_pinned(size_t bytes);
+void free_pinned(uint8_t* data);
+
+// A buffer on the GPU whose context is current.
+using GpuBuffer = GrowingBuffer<allocate_on_gpu, free_on_gpu>;
 
 // A buffer of pinned host memory, which GPUs read and write asynchronously.
-class PinnedBuffer {
- public:
-  PinnedBuffer() = default;
-  ~PinnedBuffer();
-  PinnedBuffer(const PinnedBuffer&) = delete;
-  PinnedBuffer& operator=(const PinnedBuffer&) = delete;
+using PinnedBuffer = GrowingBuffer<allocate_pinned, free_pinned>;
 
-  uint8_t* at_least(size_t bytes);
-  uint8_t* data() const { return data_; }
-  void release();
-
- private:
-  uint8_t* data_ = nullptr;
-  size_t bytes_ = 0;
-};
+// Queue copies between the memory of a GPU and pinned memory, in which the arrays are one after the
+// other: of all inputs to it, or of it to all outputs.
+void copy_to_host(const std::vector<Segment>& arrays, uint8_t* to, CudaStream stream);
+void copy_to_gpu(const uint8_t* from, const std::vector<Segment>& arrays, CudaStream stream);
 
 // Until the end of the scope, driver calls of this thread do not break another thread's capture of
 // a CUDA graph. In the capture mode of PyTorch, a query or an allocation of any other thread would.

@@ -27,22 +27,14 @@ std::string StepSumOnGpu::submit(Submittable& sum, size_t first, const std::vect
     if (!copied_) copied_.emplace();
     poll([&] { return copied_->is_reached(); }, true, kNothing);
     uint8_t* const here = pinned_.at_least(bytes);
-    size_t at = 0;
-    for (const Segment& array : arrays) {
-      EASYDDL_CUDA(MemcpyDtoHAsync, here + at, address(array.in), array.bytes, queue);
-      at += array.bytes;
-    }
+    copy_to_host(arrays, here, queue);
     copied_->record(queue);
     poll([&] { return copied_->is_reached(); }, true, kNothing);
     const WorkHandle work;
     sum.submit(first, {{here, here, bytes}}, weight, work.done());
     while (!work.wait_for(kIdlePeriod)) {
     }
-    at = 0;
-    for (const Segment& array : arrays) {
-      EASYDDL_CUDA(MemcpyHtoDAsync, address(array.out), here + at, array.bytes, queue);
-      at += array.bytes;
-    }
+    copy_to_gpu(here, arrays, queue);
     copied_->record(queue);
     return "";
   } catch (const std::exception& error) {
