@@ -28,14 +28,13 @@ void all_gather(Communicator& communicator, const void* in, int64_t count, size_
   });
 }
 
-void all_gather(Communicator& communicator, const void* in, void* out,
-                const std::vector<int64_t>& counts, size_t unit_bytes,
+void all_gather(Communicator& communicator, const void* in, void* out, size_t bytes,
                 const Fingerprint& fingerprint) {
-  std::vector<int64_t> bytes = counts;
-  for (int64_t& each : bytes) each *= static_cast<int64_t>(unit_bytes);
+  const std::vector<int64_t> each(static_cast<size_t>(communicator.size()),
+                                  static_cast<int64_t>(bytes));
   communicator.run({"all-gather", 0, fingerprint}, [&](CollectiveContext& context) {
     rendezvous(context);
-    gather_arrays(context, in, out, bytes);
+    gather_arrays(context, in, out, each);
   });
 }
 

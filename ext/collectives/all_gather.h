@@ -21,9 +21,17 @@ std::vector<int64_t> gather_values(Communicator& communicator, int64_t value,
 void all_gather(Communicator& communicator, const void* in, int64_t count, size_t unit_bytes,
                 const Fingerprint& fingerprint, const Allocate& allocate);
 
-// The same if each rank knows the counts of all ranks.
-void all_gather(Communicator& communicator, const void* in, void* out,
-                const std::vector<int64_t>& counts, size_t unit_bytes,
+// Writes the `bytes` of each rank to `out`, in the order of the ranks.
+void all_gather(Communicator& communicator, const void* in, void* out, size_t bytes,
                 const Fingerprint& fingerprint);
+
+// Returns the structs of all ranks, in the order of the ranks.
+template <class T>
+std::vector<T> all_gather(Communicator& communicator, const T& mine,
+                          const Fingerprint& fingerprint) {
+  std::vector<T> all(static_cast<size_t>(communicator.size()));
+  all_gather(communicator, &mine, all.data(), sizeof mine, fingerprint);
+  return all;
+}
 
 }  // namespace easyddl

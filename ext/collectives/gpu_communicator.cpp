@@ -11,6 +11,7 @@
 #include "common/check.h"
 #include "common/console.h"
 #include "common/environment.h"
+#include "common/text.h"
 #include "profiling/trace.h"
 
 namespace easyddl {
@@ -93,9 +94,8 @@ void GpuCommunicator::prepare(Communicator& communicator, const std::vector<GpuL
                               std::optional<int> gpu) {
   const NcclNeeds needs = needs_of(loads);
   const GpuPeerInfo mine = peer_info(needs, gpu);
-  std::vector<GpuPeerInfo> all(static_cast<size_t>(topology_.size));
-  all_gather(communicator, &mine, all.data(), std::vector<int64_t>(all.size(), 1), sizeof mine,
-             Fingerprint("the comparison of the ranks' GPUs"));
+  const std::vector<GpuPeerInfo> all =
+      all_gather(communicator, mine, Fingerprint("the comparison of the ranks' GPUs"));
   const std::string note = require_compatible(all, topology_, needs.any());
   if (!note.empty() && gpu_ < 0 && topology_.rank == 0) write_line("easyddl: note: " + note);
   // If one rank sets up a new GPU, all ranks do, because NCCL's communicators are bound to GPUs.

@@ -1,7 +1,6 @@
 // The description of each rank's GPU, which the ranks compare before they connect NCCL.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
@@ -16,13 +15,6 @@ namespace easyddl {
 // The first version of NCCL that can serve several ranks on one GPU, if NCCL_MULTI_RANK_GPU_ENABLE
 // is 1.
 constexpr int kFirstNcclWithSharedGpus = 23000;
-
-// Copies as much of a text as the array holds, and ends it with a zero.
-template <size_t N>
-void store(std::array<char, N>& destination, const std::string& text) {
-  destination = {};
-  std::memcpy(destination.data(), text.data(), std::min(text.size(), N - 1));
-}
 
 // What a rank sends to the others before they connect.
 struct GpuPeerInfo {

@@ -10,6 +10,7 @@
 #include "collectives/all_gather.h"
 #include "collectives/gpu_peer_info.h"
 #include "common/check.h"
+#include "common/text.h"
 
 namespace easyddl {
 namespace {
@@ -30,9 +31,8 @@ std::vector<NcclIds> make_ids(Communicator& communicator, const NcclNeeds& needs
   } catch (const std::exception& error) {
     store(mine.failure, error.what());
   }
-  std::vector<NcclIds> all(static_cast<size_t>(topology.size));
-  all_gather(communicator, &mine, all.data(), std::vector<int64_t>(all.size(), 1), sizeof mine,
-             Fingerprint("the creation of NCCL communicators"));
+  std::vector<NcclIds> all =
+      all_gather(communicator, mine, Fingerprint("the creation of NCCL communicators"));
   for (size_t rank = 0; rank < all.size(); ++rank) {
     const std::string failure = all[rank].failure.data();
     if (failure.empty()) continue;

@@ -68,11 +68,9 @@ bool DirectLevel::reach_all(const Topology& topology) {
   uint64_t word = 0;
   const Word mine{getpid(), &word, reinterpret_cast<uintptr_t>(&word) ^ 0x9e3779b97f4a7c15};
   word = mine.value;
-  std::vector<Word> all(static_cast<size_t>(topology.local_size));
-  EASYDDL_MPI(MPI_Allgather, &mine, sizeof mine, MPI_BYTE, all.data(), sizeof mine, MPI_BYTE,
-              topology.host.get());
   int reached = 1;
-  for (const Word& each : all) {  // on one host, a member's number is its rank
+  for (const Word& each :
+       gather(topology.host.get(), mine)) {  // on one host, a member's number is its rank
     const auto process = static_cast<pid_t>(each.process);
     processes_.push_back({process, topology.name_of(static_cast<int>(processes_.size()))});
     if (!PeerMemory::holds(process, each.address, each.value)) reached = 0;

@@ -20,6 +20,9 @@ class AgreedError : public Error {
 // has a failure, all ranks throw the AgreedError of the lowest such rank.
 void agree_on_failure(MPI_Comm comm, const std::optional<std::string>& problem);
 
+// Collective over `comm`. Returns the text of rank `root`.
+std::string broadcast_text(MPI_Comm comm, std::string text, int root);
+
 // Returns the text of an AgreedError: `problem`, with this rank and its host.
 std::string describe_failure(const std::string& problem);
 

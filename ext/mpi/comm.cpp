@@ -7,6 +7,18 @@
 
 namespace easyddl {
 
+int rank_in(MPI_Comm comm) {
+  int rank = 0;
+  EASYDDL_MPI(MPI_Comm_rank, comm, &rank);
+  return rank;
+}
+
+int size_in(MPI_Comm comm) {
+  int size = 0;
+  EASYDDL_MPI(MPI_Comm_size, comm, &size);
+  return size;
+}
+
 MpiComm::MpiComm(MPI_Comm comm) : comm_(comm) {
   if (comm_ != MPI_COMM_NULL) EASYDDL_MPI(MPI_Comm_set_errhandler, comm_, MPI_ERRORS_RETURN);
 }
@@ -34,18 +46,6 @@ MpiComm MpiComm::split(MPI_Comm comm, int color, int key) {
   MPI_Comm result = MPI_COMM_NULL;
   EASYDDL_MPI(MPI_Comm_split, comm, color, key, &result);
   return MpiComm(result);
-}
-
-int MpiComm::rank() const {
-  int rank = 0;
-  EASYDDL_MPI(MPI_Comm_rank, comm_, &rank);
-  return rank;
-}
-
-int MpiComm::size() const {
-  int size = 0;
-  EASYDDL_MPI(MPI_Comm_size, comm_, &size);
-  return size;
 }
 
 }  // namespace easyddl

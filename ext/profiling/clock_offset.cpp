@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "common/check.h"
+#include "mpi/comm.h"
 #include "mpi/mpi.h"
 #include "mpi/requests.h"
 #include "profiling/trace.h"
@@ -45,11 +46,8 @@ class Peer {
 }  // namespace
 
 ClockOffset measure_clock_offset(MPI_Comm comm, bool cores_are_shared) {
-  int rank = 0, size = 1;
-  EASYDDL_MPI(MPI_Comm_rank, comm, &rank);
-  EASYDDL_MPI(MPI_Comm_size, comm, &size);
-  if (rank == 0) {
-    for (int other = 1; other < size; ++other) {
+  if (rank_in(comm) == 0) {
+    for (int other = 1; other < size_in(comm); ++other) {
       Peer peer(comm, other, cores_are_shared);
       for (int round = 0; round < kRounds; ++round) {
         peer.receive();

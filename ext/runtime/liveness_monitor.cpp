@@ -35,13 +35,6 @@ void make_mutex(pthread_mutex_t* mutex) {
   pthread_mutexattr_destroy(&attributes);
 }
 
-// Returns the value of each rank of the machine.
-std::vector<int64_t> gather(const MpiComm& machine, int64_t mine) {
-  std::vector<int64_t> all(static_cast<size_t>(machine.size()));
-  EASYDDL_MPI(MPI_Allgather, &mine, 1, MPI_INT64_T, all.data(), 1, MPI_INT64_T, machine.get());
-  return all;
-}
-
 [[noreturn]] void sleep_forever() {
   for (;;) pause();
 }
@@ -60,8 +53,8 @@ LivenessMonitor::LivenessMonitor(const Topology& topology)
       shared_state_(static_cast<SharedState*>(segment_.data())),
       mine_(topology.machine.rank()),
       next_((mine_ + 1) % topology.machine.size()) {
-  const std::vector<int64_t> pids = gather(topology.machine, getpid());
-  const std::vector<int64_t> ranks = gather(topology.machine, topology.rank);
+  const std::vector<pid_t> pids = gather(topology.machine.get(), getpid());
+  const std::vector<int> ranks = gather(topology.machine.get(), topology.rank);
   if (topology.machine.size() == 1 || shared_state_ == nullptr) return;
   const size_t next = static_cast<size_t>(next_);
   description_ = topology.name_of(ranks[next]) + " (process " + std::to_string(pids[next]) + ")";

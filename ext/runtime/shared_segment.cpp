@@ -14,6 +14,7 @@
 
 #include "common/check.h"
 #include "mpi/agreement.h"
+#include "mpi/comm.h"
 #include "mpi/mpi.h"
 
 namespace easyddl {
@@ -83,12 +84,6 @@ void* map(const Descriptor& memory, size_t bytes) {
     check_system(-1, "mmap of " + std::to_string(bytes) + " bytes of shared memory");
   }
   return data;
-}
-
-int rank_in(MPI_Comm comm) {
-  int rank = 0;
-  EASYDDL_MPI(MPI_Comm_rank, comm, &rank);
-  return rank;
 }
 
 std::vector<SharedSegment::Range> whole_range(MPI_Comm comm, size_t bytes) {

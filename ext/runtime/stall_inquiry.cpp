@@ -38,10 +38,11 @@ std::string StallInquiry::describe(const Topology& topology, const std::string& 
               " does not answer: it is stopped, or cannot be reached.";
     } else if (answer->has_entered == 0) {
       text += "\n  " + topology.name_of(other) + " has not entered it";
-      if (answer->activity[0] != '\0') text += ": it is busy with " + std::string(answer->activity);
+      if (answer->activity[0] != '\0')
+        text += ": it is busy with " + std::string(answer->activity.data());
       if (answer->is_waiting != 0) {
-        text +=
-            ": it has waited for " + rounded(answer->wait_seconds) + " s in " + answer->wait_what;
+        text += ": it has waited for " + rounded(answer->wait_seconds) + " s in " +
+                answer->wait_what.data();
       }
       const std::optional<std::string>& stack = stacks[other];
       if (!stack) text += ". Its script's stack is unknown, because a thread holds Python's lock";

@@ -1,6 +1,7 @@
 // The questions of a rank that has waited for long, and the answers of the other ranks.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -25,12 +26,12 @@ struct StallMessage {
   uint32_t is_waiting;  // whether it waits in another collective, which the next members describe
   uint64_t wait_communicator, wait_number;
   double wait_seconds;
-  char wait_what[512];
-  char activity[256];
-  char text[2400];  // the script's stack, or why the communicator failed
+  std::array<char, 512> wait_what;
+  std::array<char, 256> activity;
+  std::array<char, 2400> text;  // the script's stack, or why the communicator failed
 
   int bytes() const {
-    return static_cast<int>(offsetof(StallMessage, text) + std::strlen(text) + 1);
+    return static_cast<int>(offsetof(StallMessage, text) + std::strlen(text.data()) + 1);
   }
 };
 

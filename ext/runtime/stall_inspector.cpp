@@ -1,12 +1,12 @@
 #include "runtime/stall_inspector.h"
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
 #include <utility>
 
 #include "common/check.h"
 #include "common/console.h"
+#include "common/text.h"
 #include "common/thread.h"
 #include "mpi/mpi.h"
 
@@ -23,15 +23,6 @@ constexpr double kAnswerTimeout = 2;
 constexpr int kAnnouncingRank = 0;
 
 constexpr size_t kFailureBytes = 1200;
-
-// Copies as much of a text as fits: its beginning, or its end if `tail`.
-template <size_t N>
-void store(char (&destination)[N], const std::string& text, bool tail = false) {
-  const std::string part = tail && text.size() >= N ? text.substr(text.size() - N + 1) : text;
-  const size_t length = std::min(part.size(), N - 1);
-  std::memcpy(destination, part.data(), length);
-  destination[length] = '\0';
-}
 
 }  // namespace
 
@@ -129,7 +120,8 @@ void StallInspector::receive_all() {
 
 void StallInspector::take(int from, const StallMessage& message) {
   if (message.kind == StallMessage::Kind::failure) {
-    if (record_failure(message.communicator, message.text) && topology_.rank == kAnnouncingRank) {
+    if (record_failure(message.communicator, message.text.data()) &&
+        topology_.rank == kAnnouncingRank) {
       const std::lock_guard<std::mutex> lock(failures_mutex_);
       unsent_failures_.push_back(message.communicator);
     }
@@ -147,7 +139,7 @@ void StallInspector::take(int from, const StallMessage& message) {
   if (message.kind == StallMessage::Kind::answer) {
     found->second.answers[rank] = message;
   } else {
-    found->second.stacks[rank] = message.text;
+    found->second.stacks[rank] = message.text.data();
   }
 }
 
@@ -281,7 +273,7 @@ void StallInspector::send_stacks(std::unique_lock<std::mutex>& lock) {
   }
   for (auto [rank, message] : std::exchange(stack_requests_, {})) {
     message.kind = StallMessage::Kind::stack;
-    store(message.text, text, true);
+    store(message.text, text.substr(text.size() - std::min(text.size(), message.text.size() - 1)));
     send(rank, std::make_shared<const StallMessage>(message));
   }
 }

@@ -7,7 +7,6 @@
 #include <array>
 #include <bitset>
 #include <cerrno>
-#include <cstring>
 #include <fstream>
 #include <numeric>
 #include <utility>
@@ -22,23 +21,12 @@
 namespace easyddl {
 namespace {
 
-constexpr size_t kNameBytes = 256;
-using Name = std::array<char, kNameBytes>;
-
-Name to_name(const std::string& text) {
-  Name name{};
-  std::memcpy(name.data(), text.data(), std::min(text.size(), kNameBytes - 1));
-  return name;
-}
+using Name = std::array<char, 256>;
 
 std::vector<Name> gather_names(MPI_Comm comm, const std::string& text) {
-  int size = 0;
-  EASYDDL_MPI(MPI_Comm_size, comm, &size);
-  const Name mine = to_name(text);
-  std::vector<Name> all(static_cast<size_t>(size));
-  EASYDDL_MPI(MPI_Allgather, mine.data(), kNameBytes, MPI_CHAR, all.data(), kNameBytes, MPI_CHAR,
-              comm);
-  return all;
+  Name mine;
+  store(mine, text);
+  return gather(comm, mine);
 }
 
 // Returns the lowest index that holds the same name as `index`. It is the same for equal names.
@@ -62,17 +50,10 @@ std::string machine_id() {
   return kernel_id() + ' ' + space + ' ' + std::to_string(geteuid());
 }
 
-// Returns the lowest rank of each rank's group. `lowest` is that of this rank's group.
-std::vector<int> gather_lowest(MPI_Comm world, int lowest) {
-  int size = 0;
-  EASYDDL_MPI(MPI_Comm_size, world, &size);
-  std::vector<int> lowest_of(static_cast<size_t>(size));
-  EASYDDL_MPI(MPI_Allgather, &lowest, 1, MPI_INT, lowest_of.data(), 1, MPI_INT, world);
-  return lowest_of;
-}
-
-// Returns the number of each rank's group. Groups are numbered in the order of their lowest rank.
-std::vector<int> number_groups(const std::vector<int>& lowest_of) {
+// Collective over `world`. Returns the number of each rank's group. Groups are numbered in the
+// order of their lowest rank. `lowest` is that of this rank's group.
+std::vector<int> number_groups(MPI_Comm world, int lowest) {
+  const std::vector<int> lowest_of = gather(world, lowest);
   std::vector<int> groups = lowest_of;
   std::sort(groups.begin(), groups.end());
   groups.erase(std::unique(groups.begin(), groups.end()), groups.end());
@@ -122,8 +103,8 @@ int count_bits(const std::vector<uint8_t>& bytes) {
 
 Topology::Topology(MPI_Comm world, const std::string& name, const std::string& racks,
                    const std::string& host_order) {
-  EASYDDL_MPI(MPI_Comm_rank, world, &rank);
-  EASYDDL_MPI(MPI_Comm_size, world, &size);
+  rank = rank_in(world);
+  size = size_in(world);
   name_hosts(world, name);
   find_place(world, name);
   count_cores(world);
@@ -153,7 +134,7 @@ void Topology::find_place(MPI_Comm world, const std::string& name) {
   const MpiComm on_machine = MpiComm::split(world, first_equal(names, rank), rank);
   int lowest = rank;
   EASYDDL_MPI(MPI_Bcast, &lowest, 1, MPI_INT, 0, on_machine.get());
-  const std::vector<int> machine_of = number_groups(gather_lowest(world, lowest));
+  const std::vector<int> machine_of = number_groups(world, lowest);
   place = {on_machine.rank(), on_machine.size(), machine_of[static_cast<size_t>(rank)],
            *std::max_element(machine_of.begin(), machine_of.end()) + 1};
   int least = local_size;
@@ -181,7 +162,7 @@ void Topology::count_cores(MPI_Comm world) {
 void Topology::number_hosts(MPI_Comm world) {
   int lowest = rank;
   EASYDDL_MPI(MPI_Bcast, &lowest, 1, MPI_INT, 0, host.get());
-  node_of = number_groups(gather_lowest(world, lowest));
+  node_of = number_groups(world, lowest);
   node_rank = node_of[static_cast<size_t>(rank)];
   num_nodes = *std::max_element(node_of.begin(), node_of.end()) + 1;
 }

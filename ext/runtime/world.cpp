@@ -32,14 +32,6 @@ LivenessMonitor* make_liveness_monitor(MPI_Comm comm, const Topology& topology) 
   return liveness;
 }
 
-std::string broadcast_text(MPI_Comm comm, std::string text) {
-  uint64_t length = text.size();
-  EASYDDL_MPI(MPI_Bcast, &length, 1, MPI_UINT64_T, 0, comm);
-  text.resize(length);
-  EASYDDL_MPI(MPI_Bcast, text.data(), static_cast<int>(length), MPI_CHAR, 0, comm);
-  return text;
-}
-
 bool flag(const std::string& text) {
   if (text.empty() || text == "0" || text == "1") return text == "1";
   throw Error(
@@ -53,12 +45,12 @@ bool flag(const std::string& text) {
 World::World(const std::string& host, Deadlines deadlines, const NetworkOptions& options)
     : comm_(duplicate_world()),
       // Braces, because they evaluate the broadcasts in the order in which they stand.
-      topology_{comm_.get(), host, broadcast_text(comm_.get(), options.racks),
-                broadcast_text(comm_.get(), options.host_order)},
-      algorithm_rules_(broadcast_text(comm_.get(), options.algorithm_rules),
+      topology_{comm_.get(), host, broadcast_text(comm_.get(), options.racks, 0),
+                broadcast_text(comm_.get(), options.host_order, 0)},
+      algorithm_rules_(broadcast_text(comm_.get(), options.algorithm_rules, 0),
                        topology_.levels.size()),
-      gpu_algorithm_(parse_gpu_algorithm(broadcast_text(comm_.get(), options.gpu))),
-      cuda_aware_mpi_(flag(broadcast_text(comm_.get(), options.cuda_aware))),
+      gpu_algorithm_(parse_gpu_algorithm(broadcast_text(comm_.get(), options.gpu, 0))),
+      cuda_aware_mpi_(flag(broadcast_text(comm_.get(), options.cuda_aware, 0))),
       exit_protocol_(comm_.get()),
       liveness_(make_liveness_monitor(comm_.get(), topology_)),
       stall_inspector_(comm_.get(), topology_, exit_protocol_, deadlines) {}
