@@ -63,8 +63,4 @@ bool ChunkStream::end_first() {
   return true;
 }
 
-void ChunkStream::release() {
-  for (Slot& slot : slots_) slot.memory = {};
-}
-
 }  // namespace easyddl

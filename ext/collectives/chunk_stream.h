@@ -49,15 +49,12 @@ class ChunkStream {
 
   bool is_in_progress() const { return begun_ != ended_ || next_ < arrays_.size(); }
 
-  // Frees the memory of a stream that has ended.
-  void release();
-
  private:
   // The number of messages in progress at a time.
   static constexpr size_t kWindow = 4;
 
   struct Slot {
-    std::vector<uint8_t> memory;
+    std::vector<uint8_t> memory;  // kept for the next array
     MPI_Request request = MPI_REQUEST_NULL;
     uint8_t* target = nullptr;
     size_t bytes = 0;

@@ -111,8 +111,6 @@ void CollectiveContext::transfer(std::vector<ChunkStream::Array> outgoing,
     return all_received && all_sent;
   };
   poll(done, topology_.cores_are_shared, idle_);
-  outgoing_.release();
-  incoming_.release();
 }
 
 }  // namespace easyddl
