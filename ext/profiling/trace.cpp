@@ -1,6 +1,5 @@
 #include "profiling/trace.h"
 
-#include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -8,11 +7,11 @@
 #include <cerrno>
 #include <charconv>
 #include <chrono>
-#include <csignal>
 #include <cstring>
 #include <thread>
 
 #include "common/console.h"
+#include "common/thread.h"
 
 namespace easyddl {
 namespace {
@@ -86,10 +85,7 @@ void Trace::start(int file) {
   // Never destroyed, because threads may add to it while the process ends.
   auto* const trace = new Trace(file);
   process_.store(trace, std::memory_order_release);
-  std::thread([trace] {
-    sigset_t all;  // signals are handled by the main thread
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  start_thread("easyddl trace", "that writes the timeline", [trace] {
     for (;;) {
       std::this_thread::sleep_for(kFlushPeriod);
       trace->flush();
