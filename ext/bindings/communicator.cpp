@@ -17,7 +17,6 @@
 #include "collectives/barrier.h"
 #include "collectives/broadcast.h"
 #include "collectives/fingerprint.h"
-#include "collectives/open_communicator.h"
 #include "collectives/reduce_scatter.h"
 #include "common/check.h"
 

@@ -3,10 +3,12 @@
 #include <exception>
 #include <utility>
 
+#include "collectives/barrier.h"
 #include "collectives/message_tags.h"
 #include "collectives/signal_guard.h"
 #include "common/check.h"
 #include "common/keep_forever.h"
+#include "mpi/agreement.h"
 #include "profiling/trace.h"
 
 namespace easyddl {
@@ -177,6 +179,24 @@ void Communicator::idle() {
     slow_since_ = std::chrono::steady_clock::now();
   }
   world_.stall_inspector().check(id_, number_, text, slow_since_, call_->is_external);
+}
+
+std::unique_ptr<Communicator> open_communicator(World& world) {
+  std::unique_ptr<Communicator> communicator;
+  all_or_none(world.comm(), [&] { communicator = std::make_unique<Communicator>(world); });
+  return communicator;
+}
+
+std::unique_ptr<Communicator> open_child(Communicator& parent, const std::string& what,
+                                         size_t most_bytes) {
+  World& world = parent.world();
+  uninterruptible_barrier(parent, Fingerprint("the creation of " + what));
+  std::unique_ptr<Communicator> child;
+  all_or_none(world.comm(), [&] {
+    child = std::make_unique<Communicator>(world, most_bytes);
+    world.stall_inspector().add_child(child->id(), parent.id());
+  });
+  return child;
 }
 
 }  // namespace easyddl

@@ -98,4 +98,12 @@ class Communicator {
   std::atomic<bool> gave_up_{false};  // set before the reason, for which no memory may be left
 };
 
+// Collective over the world. If any rank fails to create the communicator, all ranks throw.
+std::unique_ptr<Communicator> open_communicator(World& world);
+
+// The same for a communicator that breaks when `parent` breaks. `what` describes its use, and is
+// the same on all ranks.
+std::unique_ptr<Communicator> open_child(Communicator& parent, const std::string& what,
+                                         size_t most_bytes = SIZE_MAX);
+
 }  // namespace easyddl

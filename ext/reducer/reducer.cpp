@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "collectives/all_gather.h"
-#include "collectives/open_communicator.h"
 #include "common/check.h"
 #include "common/thread.h"
 #include "mpi/agreement.h"

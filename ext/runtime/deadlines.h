@@ -12,6 +12,8 @@ struct Deadlines {
 };
 
 // Returns the seconds as text, rounded to an integer.
-std::string rounded(double seconds);
+inline std::string rounded(double seconds) {
+  return std::to_string(static_cast<long>(seconds + 0.5));
+}
 
 }  // namespace easyddl
