@@ -21,7 +21,6 @@ void define_process(pybind11::module_& m);
 void define_profiling(pybind11::module_& m);
 void define_reducer(pybind11::module_& m);
 void define_startup_monitor(pybind11::module_& m);
-void define_work_handle(pybind11::module_& m);
 void define_world(pybind11::module_& m);
 
 }  // namespace easyddl

@@ -34,7 +34,6 @@ PYBIND11_MODULE(_core, m) {
   define_startup_monitor(m);
   define_world(m);
   define_communicator(m);
-  define_work_handle(m);
   define_reducer(m);
   define_gpu(m);
   define_profiling(m);

@@ -10,19 +10,65 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/arrays.h"
 #include "bindings/definitions.h"
+#include "bindings/kept_objects.h"
 #include "bindings/python_calls.h"
-#include "bindings/submission.h"
+#include "common/check.h"
 #include "common/wait.h"
 #include "reducer/reducer_group.h"
 #include "reducer/registry.h"
 #include "reducer/step_sum.h"
+#include "reducer/work_handle.h"
 
 namespace py = pybind11;
 
 namespace easyddl {
 
 namespace {
+
+// Submits arrays in host memory: see ReducerEntryPoints. The reducer is passed by number, so that
+// the call fails safely if another thread closes it meanwhile.
+WorkHandle submit(int64_t reducer, size_t first, const Addresses& arrays, double weight,
+                  py::object keep) {
+  std::vector<Segment> segments = to_segments(arrays);
+  kept_objects().free_released();
+  const int64_t kept = kept_objects().keep(std::move(keep));
+  WorkHandle work;
+  const WithoutPythonLock nogil;
+  reducer_entry_points().submit(reducer, first, std::move(segments), weight,
+                                [kept, done = work.done()](const std::string& error) {
+                                  done(error);
+                                  kept_objects().release(kept);
+                                });
+  return work;
+}
+
+// Submits arrays in GPU memory. Throws an Error if the arrays are refused, so that the stream does
+// not wait.
+void submit_on_gpu(int64_t reducer, size_t first, const Addresses& arrays, double weight,
+                   uintptr_t gpu_weight, uintptr_t stream, py::object keep) {
+  std::vector<Segment> segments = to_segments(arrays);
+  kept_objects().free_released();
+  const int64_t kept = kept_objects().keep(std::move(keep));
+  const WithoutPythonLock nogil;
+  const std::string refused = reducer_entry_points().submit_on_gpu(
+      reducer, first, std::move(segments), reinterpret_cast<const float*>(gpu_weight), weight,
+      reinterpret_cast<void*>(stream),
+      [kept](const std::string&) { kept_objects().release(kept); });
+  if (!refused.empty()) throw Error(refused);
+}
+
+void define_work_handle(py::module_& m) {
+  py::class_<WorkHandle>(m, "WorkHandle",
+                         "A handle on submitted arrays, by which to wait for their results.")
+      .def(
+          "wait",
+          [](const WorkHandle& work) {
+            wait_with_signals([&] { return work.wait_for(kIdlePeriod); });
+          },
+          "Waits until the arrays hold the result. Raises an Error if they cannot.");
+}
 
 // Defines the members that reducers and sums have in common.
 template <class T>
@@ -165,6 +211,7 @@ void define_step_sum(py::module_& m) {
 }  // namespace
 
 void define_reducer(py::module_& m) {
+  define_work_handle(m);
   define_reducer_group(m);
   define_reducer_class(m);
   define_step_sum(m);
