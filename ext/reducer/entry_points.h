@@ -12,6 +12,10 @@
 
 namespace easyddl {
 
+// Called once for a request, possibly on another thread. `error` is empty if the arrays hold the
+// result.
+using Done = std::function<void(const std::string& error)>;
+
 // Pointers to functions of the engine. The ops of TensorFlow and XLA are in separate libraries,
 // which use neither Python nor MPI and are not linked with the engine. They receive this struct
 // when they are loaded. All libraries are from the same build.
@@ -21,7 +25,7 @@ struct ReducerEntryPoints {
   // bucket of a step. `done` is called once, possibly on another thread. Its argument is empty if
   // the arrays hold the result; otherwise it is the error.
   void (*submit)(int64_t reducer, size_t first, std::vector<Segment> arrays, double weight,
-                 std::function<void(const std::string& error)> done);
+                 Done done);
 
   // The same for arrays in GPU memory. `stream` is the framework's stream: the arrays are read when
   // the work queued on it so far is done, and work that is queued later waits for the results. With
@@ -36,15 +40,13 @@ struct ReducerEntryPoints {
   // must live until then. A step that fails part-way ends the job, because the other ranks' GPUs
   // wait for this rank's GPU.
   std::string (*submit_on_gpu)(int64_t reducer, size_t first, std::vector<Segment> arrays,
-                               const float* gpu_weight, double weight, void* stream,
-                               std::function<void(const std::string& error)> done);
+                               const float* gpu_weight, double weight, void* stream, Done done);
 
   // Submits this rank's rows of all tables of a reducer. They are gathered after its last bucket.
   // `allocate_rows` is called once, possibly on another thread, when the row counts of all ranks
   // are known. It is not called if the gathering fails before.
   void (*submit_rows)(int64_t reducer, std::vector<Rows> rows, double weight,
-                      AllocateRows allocate_rows,
-                      std::function<void(const std::string& error)> done);
+                      AllocateRows allocate_rows, Done done);
 };
 
 }  // namespace easyddl

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -12,10 +11,6 @@
 #include "reducer/entry_points.h"
 
 namespace easyddl {
-
-// Called once for a request, possibly on another thread. `error` is empty if the arrays hold the
-// result.
-using Done = std::function<void(const std::string& error)>;
 
 // The target of the functions of ReducerEntryPoints, which documents the members.
 class Submittable {

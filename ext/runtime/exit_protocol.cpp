@@ -7,6 +7,7 @@
 
 #include "common/check.h"
 #include "mpi/mpi.h"
+#include "mpi/requests.h"
 
 namespace easyddl {
 namespace {
@@ -103,12 +104,7 @@ void ExitProtocol::serve() {
       send(kRoot, kQuestion, std::move(question));
     }
   }
-  const auto is_sent = [](Outgoing& sending) {
-    int done = 0;
-    EASYDDL_MPI(MPI_Test, &sending.request, &done, MPI_STATUS_IGNORE);
-    return done != 0;
-  };
-  while (!outgoing_.empty() && is_sent(outgoing_.front())) outgoing_.pop_front();
+  while (!outgoing_.empty() && have_ended(&outgoing_.front().request, 1)) outgoing_.pop_front();
 }
 
 // Returns the messages with this rank's counts, once it has waited for the others to leave. The
@@ -241,9 +237,7 @@ void ExitProtocol::complete(MPI_Request& request, Clock::time_point limit,
   // Polls, because no event wakes this rank when the others end.
   std::chrono::microseconds nap{20};
   for (;;) {
-    int done = 0;
-    EASYDDL_MPI(MPI_Test, &request, &done, MPI_STATUS_IGNORE);
-    if (done != 0 || Clock::now() > limit) return;
+    if (have_ended(&request, 1) || Clock::now() > limit) return;
     serve_others();
     std::this_thread::sleep_for(nap);
     nap = std::min(nap * 2, std::chrono::microseconds(5000));

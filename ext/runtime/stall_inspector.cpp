@@ -9,6 +9,7 @@
 #include "common/text.h"
 #include "common/thread.h"
 #include "mpi/mpi.h"
+#include "mpi/requests.h"
 
 namespace easyddl {
 namespace {
@@ -178,9 +179,7 @@ void StallInspector::send_to_all(const StallMessage& message) {
 
 void StallInspector::free_sent() {
   const auto is_sent = [](const std::unique_ptr<Outgoing>& sending) {
-    int done = 0;
-    EASYDDL_MPI(MPI_Test, &sending->request, &done, MPI_STATUS_IGNORE);
-    return done != 0;
+    return have_ended(&sending->request, 1);
   };
   outgoing_.erase(std::remove_if(outgoing_.begin(), outgoing_.end(), is_sent), outgoing_.end());
 }
