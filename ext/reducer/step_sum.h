@@ -29,7 +29,7 @@ namespace easyddl {
 //
 // The control word follows the data. A rank that has no batch takes part with zeros until all ranks
 // have joined.
-class StepSum : public Participant, public SumInProgress {
+class StepSum : public Participant {
  public:
   // Collective. All ranks must pass the same `what` (for errors) and `count`, the number of
   // elements. The sum breaks when the group's communicator breaks.
@@ -52,13 +52,16 @@ class StepSum : public Participant, public SumInProgress {
   void close();
 
   // Called by StepSumThread with its mutex held.
-  bool advance(Finished& finished) override;
-  bool is_in_progress() const override { return sum_ != nullptr && sum_->is_in_progress(); }
-  bool has_joined_step() const override {
-    return is_in_progress() && !current_ && state().failure.empty();
-  }
-  bool is_between_hosts() const override { return sum_ != nullptr && sum_->is_between_hosts(); }
-  void check(Finished& finished) override;
+
+  // Advances as far as possible without waiting. Returns whether it has advanced.
+  bool advance(Finished& finished);
+  bool is_in_progress() const { return sum_ != nullptr && sum_->is_in_progress(); }
+  // Returns whether a step is in progress without an array of this rank.
+  bool has_joined_step() const { return is_in_progress() && !current_ && state().failure.empty(); }
+  bool is_between_hosts() const { return sum_ != nullptr && sum_->is_between_hosts(); }
+  // Makes the sum fail if the other ranks cannot take part. Called from time to time while it is in
+  // progress.
+  void check(Finished& finished);
 
  private:
   struct PendingArray {

@@ -5,6 +5,7 @@
 #include "common/check.h"
 #include "common/thread.h"
 #include "profiling/trace.h"
+#include "reducer/step_sum.h"
 
 namespace easyddl {
 
@@ -24,12 +25,12 @@ StepSumThread::StepSumThread(World& world)
   start_thread("easyddl sums", "that computes sums within steps", [this] { run(); }).detach();
 }
 
-void StepSumThread::add(SumInProgress* sum) {
+void StepSumThread::add(StepSum* sum) {
   const std::lock_guard<std::mutex> lock(mutex_);
   sums_.push_back(sum);
 }
 
-void StepSumThread::remove(SumInProgress* sum) {
+void StepSumThread::remove(StepSum* sum) {
   const std::lock_guard<std::mutex> lock(mutex_);
   sums_.erase(std::remove(sums_.begin(), sums_.end(), sum), sums_.end());
 }
@@ -65,7 +66,7 @@ bool StepSumThread::advance_all() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     is_any_between_hosts_ = is_any_in_progress_ = false;
-    for (SumInProgress* sum : sums_) {
+    for (StepSum* sum : sums_) {
       has_advanced = sum->advance(finished) || has_advanced;
       is_any_between_hosts_ = is_any_between_hosts_ || sum->is_between_hosts();
       is_any_in_progress_ = is_any_in_progress_ || sum->is_in_progress();
@@ -83,7 +84,7 @@ void StepSumThread::check_all() {
     // All sums in a joined step would ask the other ranks the same question, and there may be
     // hundreds. So only one of them asks.
     bool has_checked_joined = false;
-    for (SumInProgress* sum : sums_) {
+    for (StepSum* sum : sums_) {
       const bool has_joined = sum->has_joined_step();
       if (!has_joined || !has_checked_joined) sum->check(finished);
       has_checked_joined = has_checked_joined || has_joined;

@@ -20,20 +20,7 @@ namespace easyddl {
 using Finished = std::vector<std::pair<Done, std::string>>;
 void call_all(const Finished& finished);
 
-// The interface of a sum for the thread. All members are called with the thread's mutex held.
-class SumInProgress {
- public:
-  virtual ~SumInProgress() = default;
-  // Advances as far as possible without waiting. Returns whether it has advanced.
-  virtual bool advance(Finished& finished) = 0;
-  virtual bool is_in_progress() const = 0;
-  // Returns whether a step is in progress without an array of this rank.
-  virtual bool has_joined_step() const = 0;
-  virtual bool is_between_hosts() const = 0;
-  // Makes the sum fail if the other ranks cannot take part. Called from time to time while it is in
-  // progress.
-  virtual void check(Finished& finished) = 0;
-};
+class StepSum;
 
 // Advances the sums while threads of the framework compute. It waits for all sums at once: a rank
 // that completes a phase of any sum wakes the threads of its host.
@@ -42,9 +29,9 @@ class StepSumThread {
   // Collective over the world. Never destroyed: its thread runs for as long as the process lives.
   explicit StepSumThread(World& world);
 
-  void add(SumInProgress* sum);
+  void add(StepSum* sum);
   // The thread does not use the sum after this.
-  void remove(SumInProgress* sum);
+  void remove(StepSum* sum);
 
   // The mutex that guards all sums.
   std::mutex& mutex() { return mutex_; }
@@ -67,7 +54,7 @@ class StepSumThread {
   SharedSegment segment_;
   WakeCounter* wake_counters_;  // one for each rank of the host
   std::mutex mutex_;
-  std::vector<SumInProgress*> sums_;
+  std::vector<StepSum*> sums_;
   // After the last `advance_all`.
   bool is_any_in_progress_ = false, is_any_between_hosts_ = false;
 };
