@@ -5,6 +5,7 @@
 // future, so that none of XLA's threads waits.
 #include <dlfcn.h>
 
+#include <array>
 #include <cstring>
 #include <exception>
 #include <stdexcept>
@@ -85,29 +86,16 @@ size_t elements(const xla::Buffer& buffer) {
   return count;
 }
 
-// Returns the size of an element of the types that can be reduced (xla_data.proto).
+// Returns the size of an element of the types that can be reduced (xla_data.proto): from number 1
+// on bool, four signed and four unsigned integers, and float16 to float64; and bfloat16.
 size_t bytes_of_element(int dtype) {
-  switch (dtype) {
-    case 1:
-    case 2:
-    case 6:
-      return 1;  // bool, int8, uint8
-    case 3:
-    case 7:
-    case 10:
-    case 16:
-      return 2;  // int16, uint16, float16, bfloat16
-    case 4:
-    case 8:
-    case 11:
-      return 4;  // int32, uint32, float32
-    case 5:
-    case 9:
-    case 12:
-      return 8;  // int64, uint64, float64
-    default:
-      throw std::runtime_error("easyddl_reduce cannot reduce XLA's type " + std::to_string(dtype));
+  constexpr std::array<size_t, 13> kBytes{0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8};
+  constexpr int kBFloat16 = 16;
+  if (dtype == kBFloat16) return 2;
+  if (dtype >= 1 && dtype < static_cast<int>(kBytes.size())) {
+    return kBytes[static_cast<size_t>(dtype)];
   }
+  throw std::runtime_error("easyddl_reduce cannot reduce XLA's type " + std::to_string(dtype));
 }
 
 // Returns the arrays of a call. Its arguments are the weight of this rank's batch, and then the
