@@ -24,12 +24,6 @@ struct ControlWord {
   double stop = 0;        // 1 if this rank asks all ranks to stop
   double unweighted = 0;  // 1 if its weight is kUnweighted
 
-  static ControlWord of(double weight, bool active, bool stop) {
-    const bool unweighted = active && weight < 0;
-    const double mine = !active ? 0 : unweighted ? 1 : weight;
-    return {mine, active ? 1. : 0., stop ? 1. : 0., unweighted ? 1. : 0.};
-  }
-
   Floats to_floats() const {
     return {static_cast<float>(weight), static_cast<float>(active), static_cast<float>(stop),
             static_cast<float>(unweighted)};

@@ -26,7 +26,9 @@ class JoinState {
 
   // Returns this rank's control word for a step.
   ControlWord word(double weight, bool active) const {
-    return ControlWord::of(weight, active, asks_to_stop_);
+    const bool unweighted = active && weight < 0;
+    const double mine = !active ? 0 : unweighted ? 1 : weight;
+    return {mine, active ? 1. : 0., asks_to_stop_ ? 1. : 0., unweighted ? 1. : 0.};
   }
 
   // Records the sum of all ranks' control words. `active` says whether this rank had a batch.
