@@ -5,6 +5,7 @@
 // this library.
 #include <cstdint>
 #include <exception>
+#include <initializer_list>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -227,44 +228,33 @@ void compute_rows(void* opaque, TF_OpKernelContext* context, TF_AsyncOpKernelDon
       [run](const std::string& error) { run->end(error); });
 }
 
-void register_gather() {
+using Texts = std::initializer_list<const char*>;
+
+void register_op(const char* name, Texts attributes, Texts inputs, Texts outputs) {
   Status status;
-  TF_OpDefinitionBuilder* const builder = tf->NewOpDefinitionBuilder("EasyddlGather");
-  tf->OpDefinitionBuilderAddAttr(builder, "N: int >= 1");
-  tf->OpDefinitionBuilderAddAttr(builder, "T: list(type) >= 1");
-  tf->OpDefinitionBuilderAddAttr(builder, "reducer: int");
-  tf->OpDefinitionBuilderAddAttr(builder, "shapes: list(int)");
-  tf->OpDefinitionBuilderAddInput(builder, "indices: N * int64");
-  tf->OpDefinitionBuilderAddInput(builder, "values: T");
-  // The same as in EasyddlReduce.
-  tf->OpDefinitionBuilderAddInput(builder, "step: int64");
-  tf->OpDefinitionBuilderAddInput(builder, "weight: float");
-  tf->OpDefinitionBuilderAddOutput(builder, "all_indices: N * int64");
-  tf->OpDefinitionBuilderAddOutput(builder, "all_values: T");
-  tf->OpDefinitionBuilderAddOutput(builder, "count: int64");
+  TF_OpDefinitionBuilder* const builder = tf->NewOpDefinitionBuilder(name);
+  for (const char* each : attributes) tf->OpDefinitionBuilderAddAttr(builder, each);
+  for (const char* each : inputs) tf->OpDefinitionBuilderAddInput(builder, each);
+  for (const char* each : outputs) tf->OpDefinitionBuilderAddOutput(builder, each);
   tf->RegisterOpDefinition(builder, status);
   status.check();
 }
 
-void register_reduce() {
-  Status status;
-  TF_OpDefinitionBuilder* const builder = tf->NewOpDefinitionBuilder("EasyddlReduce");
-  tf->OpDefinitionBuilderAddAttr(builder, "T: list(type) >= 1");
-  tf->OpDefinitionBuilderAddAttr(builder, "reducer: int");
-  tf->OpDefinitionBuilderAddAttr(builder, "bucket: int");
-  tf->OpDefinitionBuilderAddAttr(builder, "shapes: list(int)");
-  tf->OpDefinitionBuilderAddInput(builder, "gradients: T");
-  // Not read. This input makes each step a different computation; without it TensorFlow would fold
-  // the reduction of a constant gradient into a constant. The op is not declared stateful instead,
-  // because TensorFlow runs stateful ops one after the other.
-  tf->OpDefinitionBuilderAddInput(builder, "step: int64");
-  tf->OpDefinitionBuilderAddInput(builder, "weight: float");
-  tf->OpDefinitionBuilderAddOutput(builder, "means: T");
-  // Always 1. TensorFlow drops an operation whose outputs are unused, or replaces it if others only
-  // wait for it. The values of this output are summed, so that the operation runs at every step.
-  tf->OpDefinitionBuilderAddOutput(builder, "count: int64");
-  tf->RegisterOpDefinition(builder, status);
-  status.check();
+// The input `step` is not read. It makes each step a different computation; without it TensorFlow
+// would fold the reduction of a constant gradient into a constant. The operations are not declared
+// stateful instead, because TensorFlow runs stateful ops one after the other.
+//
+// The output `count` is always 1. TensorFlow drops an operation whose outputs are unused, or
+// replaces it if others only wait for it. The values of this output are summed, so that the
+// operation runs at every step.
+void register_ops() {
+  register_op("EasyddlReduce",
+              {"T: list(type) >= 1", "reducer: int", "bucket: int", "shapes: list(int)"},
+              {"gradients: T", "step: int64", "weight: float"}, {"means: T", "count: int64"});
+  register_op("EasyddlGather",
+              {"N: int >= 1", "T: list(type) >= 1", "reducer: int", "shapes: list(int)"},
+              {"indices: N * int64", "values: T", "step: int64", "weight: float"},
+              {"all_indices: N * int64", "all_values: T", "count: int64"});
 }
 
 using Create = void* (*)(TF_OpKernelConstruction*);
@@ -284,9 +274,8 @@ void register_kernel(const char* name, Create create_kernel, Compute compute_ker
 const bool registered = [] {
   try {
     tf = std::make_unique<const TensorFlow>();
-    register_reduce();
+    register_ops();
     register_kernel("EasyddlReduce", create<true>, compute);
-    register_gather();
     register_kernel("EasyddlGather", create<false>, compute_rows);
     return true;
   } catch (const std::exception& error) {
