@@ -33,6 +33,12 @@ size_t sum(const std::vector<size_t>& bytes) {
   return total;
 }
 
+// Queues a copy on the GPU, unless there is nothing to copy.
+void copy_on_gpu(uint8_t* to, const uint8_t* from, size_t bytes, CudaStream stream) {
+  if (to == from || bytes == 0) return;
+  EASYDDL_CUDA(MemcpyDtoDAsync, address(to), address(from), bytes, stream);
+}
+
 int count_gpus() {
   int count = 0;
   EASYDDL_CUDA(DeviceGetCount, &count);
@@ -229,10 +235,7 @@ float GpuCommunicator::read_weight(const float* weight, CudaStream framework) {
 void GpuCommunicator::reduce(CollectiveContext& context, const std::vector<Segment>& arrays,
                              const GpuLoad& load, double factor) {
   if (gpu_topology_.ranks == 1) {
-    for (const Segment& array : arrays) {
-      if (array.in == array.out || array.bytes == 0) continue;
-      EASYDDL_CUDA(MemcpyDtoDAsync, address(array.out), address(array.in), array.bytes, stream());
-    }
+    for (const Segment& array : arrays) copy_on_gpu(array.out, array.in, array.bytes, stream());
   } else if (algorithm_of(load) == GpuAlgorithm::nccl) {
     nccl_.world()->allreduce(arrays, load.dtype, factor, stream(), context.idle());
   } else {
@@ -256,9 +259,7 @@ void GpuCommunicator::reduce_in_levels(CollectiveContext& context,
   uint8_t* data = scratch_.at_least(each * static_cast<size_t>(gpu_topology_.leaders));
   uint8_t* at = data;
   for (const Segment& array : arrays) {
-    if (array.in != at && array.bytes > 0) {
-      EASYDDL_CUDA(MemcpyDtoDAsync, address(at), address(array.in), array.bytes, stream());
-    }
+    copy_on_gpu(at, array.in, array.bytes, stream());
     at += array.bytes;
   }
   const size_t count = each / size_of(dtype);
@@ -275,9 +276,7 @@ void GpuCommunicator::reduce_in_levels(CollectiveContext& context,
   }
   at = data;
   for (const Segment& array : arrays) {
-    if (array.out != at && array.bytes > 0) {
-      EASYDDL_CUDA(MemcpyDtoDAsync, address(array.out), address(at), array.bytes, stream());
-    }
+    copy_on_gpu(array.out, at, array.bytes, stream());
     at += array.bytes;
   }
 }
