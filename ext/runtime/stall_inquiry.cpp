@@ -15,15 +15,21 @@ std::string indented(const std::string& text) {
   return result;
 }
 
+// Returns whether a condition holds for each of `size` ranks but `rank`.
+template <class Condition>
+bool holds_for_others(int rank, size_t size, Condition condition) {
+  for (size_t other = 0; other < size; ++other) {
+    if (other != static_cast<size_t>(rank) && !condition(other)) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 bool StallInquiry::all_have_answered(int rank) const {
-  for (size_t other = 0; other < answers.size(); ++other) {
-    if (other == static_cast<size_t>(rank)) continue;
-    const std::optional<StallMessage>& answer = answers[other];
-    if (!answer || (answer->has_entered == 0 && !stacks[other])) return false;
-  }
-  return true;
+  return holds_for_others(rank, answers.size(), [this](size_t other) {
+    return answers[other] && (answers[other]->has_entered != 0 || stacks[other]);
+  });
 }
 
 std::string StallInquiry::describe(const Topology& topology, const std::string& what,
@@ -62,20 +68,16 @@ bool StallInquiry::is_deadlock(ExitProtocol& exit_protocol, double seconds) cons
 }
 
 bool StallInquiry::is_excused(int rank) const {
-  for (size_t other = 0; other < answers.size(); ++other) {
-    if (other == static_cast<size_t>(rank)) continue;
+  return holds_for_others(rank, answers.size(), [this](size_t other) {
     const std::optional<StallMessage>& answer = answers[other];
-    if (!answer || (answer->has_entered == 0 && answer->activity[0] == '\0')) return false;
-  }
-  return true;
+    return answer && (answer->has_entered != 0 || answer->activity[0] != '\0');
+  });
 }
 
 bool StallInquiry::have_all_entered(int rank) const {
-  for (size_t other = 0; other < answers.size(); ++other) {
-    if (other == static_cast<size_t>(rank)) continue;
-    if (!answers[other] || answers[other]->has_entered == 0) return false;
-  }
-  return true;
+  return holds_for_others(rank, answers.size(), [this](size_t other) {
+    return answers[other] && answers[other]->has_entered != 0;
+  });
 }
 
 bool StallInquiry::is_lowest_waiting(int rank) const {
