@@ -105,9 +105,8 @@ def read(path, argument="--plan"):
         if "order" in file.table:
             raise file.error("order", "there are no groups to order")
         return tuple(hosts), {}, _rules(file, 1)
-    if "order" not in file.table:
+    if "order" not in file.table or not _strings(file, "order", file.table):
         raise file.error("order", "the key 'order' must name the outermost groups")
-    _strings(file, "order", file.table)
     nest, names = _nest(file, groups, hosts)
     return nest, names, _rules(file, cost.depth(nest))
 

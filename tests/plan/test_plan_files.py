@@ -240,6 +240,7 @@ WRONG_PLANS = {
     "an empty group": ('["h3"]', "[]", 11, "the group y has no member", "[]"),
     "numbers": ('["h3"]', "[3]", 11, "members must be a list of names", "[3]"),
     "no order": ('order = ["x", "y"]', "", 1, "'order' must name the outermost groups", "None"),
+    "an empty order": ('["x", "y"]', "[]", 3, "'order' must name the outermost groups", "[]"),
     "a list in a list": ('["ring", "halving"]', '[["ring"]]', 19, "a list of whole", "[['ring']]"),
     "too many bytes": ("from = 5000", f"from = 1{'0' * 18}", 18, "below 1e+18", "1000"),
     "a truth": ("format = 1", "format = true", 1, "reads the format 1", "True"),
