@@ -266,7 +266,8 @@ def write_and_end(how, megabytes):
 def test_no_output_is_lost_before_a_late_caller_has_read_it(how, words, monkeypatch):
     stream = SlowStream()
     monkeypatch.setattr(sys, "stdout", stream)
-    with ddl.Ranks(2, env=environment(), grace=0.5) as own:
+    named = ("-H", "localhost:2")  # so that the ranks come by an address of the network
+    with ddl.Ranks(2, env=environment(), grace=0.5, options=named) as own:
         with pytest.raises(ddl.RankError, match=words) as found:
             own.run(write_and_end, (how, 10), timeout=LIMIT)
         assert "still ran" not in str(found.value) and found.value.rank == 1

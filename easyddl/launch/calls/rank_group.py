@@ -87,7 +87,8 @@ class RankGroup:
         self.heard_at = 0.0  # when the last message or output has arrived
         self._mark = b"\0" + secrets.token_bytes(23)
         token = secrets.token_hex(32)
-        server = listen(hosts)
+        is_named = hosts is not None or options or launchers.allocated({**os.environ, **env})
+        server = listen(not is_named)
         kinds = [protocol.MESSAGES]
         listener = Listener(self._selector, server, token, kinds, largest=None)
         output, output_of_run = socket.socketpair()
@@ -128,10 +129,7 @@ class RankGroup:
                 raise self._not_started(missing, size, seconds)
 
     def _admit(self, arrival):
-        """Takes the connection of a rank, and sends it the mark.
-
-        `easyddl run` has checked that the ranks of the job have different numbers.
-        """
+        """Takes the connection of a rank, and sends it the mark."""
         host, size, python = (arrival.header[name] for name in ("host", "size", "python"))
         if size != len(self.ranks):
             arrival.connection.close()
@@ -140,6 +138,12 @@ class RankGroup:
                 f"The launcher printed:\n{self._last_lines()}"
             )
         rank = self.ranks[arrival.number]
+        if rank.control is not None:
+            arrival.connection.close()
+            raise RuntimeError(
+                f"Two processes are rank {rank.number}: the launcher does not tell each process a "
+                "rank of its own. Start the ranks with the mpirun of the MPI that easyddl uses."
+            )
         rank.host, rank.pid, rank.control = host, arrival.header["pid"], arrival.connection
         own = ".".join(map(str, sys.version_info[:2]))
         if python != own:
@@ -306,16 +310,15 @@ class RankGroup:
         self._launcher.forget()
 
 
-def listen(hosts):
+def listen(is_local):
     """Opens the socket to which the ranks connect.
 
     Args:
-        hosts: String such as `h1:4,h2:4`, or `None`.
+        is_local: Boolean. Whether to accept only connections of this host, where all ranks are.
 
     Returns:
-        A socket. It accepts only connections of this host if all ranks run here.
+        A socket.
     """
-    is_local = hosts is None and launchers.allocated() is None
     return socket.create_server(("127.0.0.1" if is_local else "", 0), backlog=128)
 
 

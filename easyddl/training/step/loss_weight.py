@@ -187,8 +187,7 @@ def _denominators_recorded(kind_of_scalars, samples):
         has_weights = reduction == "mean_with_sample_weight" and sample_weight is not None
         is_reduced = reduction not in (None, "none")
         is_uneven = is_reduced and (calls[-1].selects or mask is not None or has_weights)
-        is_in_step = world.size() > 1 and context.running_step() is not None
-        if is_uneven and samples is not None and is_in_step:
+        if is_uneven and samples is not None and _is_in_step():
             denominators.append(_BY_SAMPLES)
             return _weighted_by_samples(loss, denominator, samples)
         denominators.append(denominator)
@@ -199,6 +198,10 @@ def _denominators_recorded(kind_of_scalars, samples):
         patches.replaced(keras.losses.Loss, "__call__", call),
     ):
         yield denominators
+
+
+def _is_in_step():
+    return world.size() > 1 and context.running_step() is not None
 
 
 @dataclasses.dataclass(frozen=True)

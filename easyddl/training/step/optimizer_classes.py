@@ -72,10 +72,10 @@ def _discovering(original):
             step.hook(self)
         elif not optimizer_hook.move_outwards(self):
             gradients = _gradients_of(name, args, kwargs)
-            if not gradients:
+            if not gradients or context.active(unreduced_updates.Noted):
                 return original(self, *args, **kwargs)
             unreduced_updates.note(gradients)
-            with optimizer_hook.Update():
+            with unreduced_updates.Noted():
                 return original(self, *args, **kwargs)
         return getattr(self, name)(*args, **kwargs)
 

@@ -206,7 +206,7 @@ def is_hooked(optimizer):
 
 
 class Update(context.Scope):
-    """An update whose gradients are averaged, or noted because they are not, while it runs.
+    """An update whose gradients are averaged, while it runs.
 
     It may call other methods of the optimizer, and other optimizers, with the same gradients.
     """

@@ -43,6 +43,10 @@ class _Batch(context.Scope):
     traced = None
 
 
+class Noted(context.Scope):
+    """An update that is noted, while it runs. It may call other optimizers with its gradients."""
+
+
 class _UpdatesAlone:
     """The updates of the script that were not reduced, since it last averaged as many numbers."""
 
