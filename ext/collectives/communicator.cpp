@@ -107,7 +107,10 @@ Communicator::Communicator(World& world, size_t most_bytes)
       context_(std::make_unique<CollectiveContext>(world, first_tag(world.comm(), id_), most_bytes,
                                                    [this] { idle(); })) {}
 
-Communicator::~Communicator() { close(); }
+Communicator::~Communicator() {
+  close();
+  world_.stall_inspector().remove_child(id_);
+}
 
 void Communicator::close() {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -117,7 +120,6 @@ void Communicator::close() {
     if (own_failure_.empty()) own_failure_ = "it has been closed.";
   }
   gave_up_ = true;
-  world_.stall_inspector().remove_child(id_);
   if (context_->has_messages_in_progress()) keep_forever(std::move(context_));
   context_.reset();
 }

@@ -85,7 +85,7 @@ class Communicator {
   World& world_;
   const size_t id_;                             // the same on all ranks, and never used again
   std::unique_ptr<CollectiveContext> context_;  // null if it is closed
-  std::mutex mutex_;                            // guards `is_in_use_`
+  std::mutex mutex_;                            // guards `is_in_use_` and the end of `context_`
   std::condition_variable is_free_;
   bool is_in_use_ = false;  // a thread of this rank is in a collective
   Idle user_idle_;

@@ -297,6 +297,7 @@ void Reducer::close() {
   on_host_.close();
   on_gpu_.close();
   communicator_->close();
+  communicator_->world().stall_inspector().remove_child(communicator_->id());
 }
 
 }  // namespace easyddl
