@@ -87,8 +87,7 @@ class RankGroup:
         self.heard_at = 0.0  # when the last message or output has arrived
         self._mark = b"\0" + secrets.token_bytes(23)
         token = secrets.token_hex(32)
-        is_named = hosts is not None or options or launchers.allocated({**os.environ, **env})
-        server = listen(not is_named)
+        server = listen(hosts, env, options)
         kinds = [protocol.MESSAGES]
         listener = Listener(self._selector, server, token, kinds, largest=None)
         output, output_of_run = socket.socketpair()
@@ -310,15 +309,19 @@ class RankGroup:
         self._launcher.forget()
 
 
-def listen(is_local):
+def listen(hosts, env=None, options=()):
     """Opens the socket to which the ranks connect.
 
     Args:
-        is_local: Boolean. Whether to accept only connections of this host, where all ranks are.
+        hosts: String such as `h1:4,h2:4`, or `None`.
+        env: Dictionary. What the environment of `easyddl run` has besides that of this process.
+        options: Sequence of strings. Options of `easyddl run`, which may name hosts.
 
     Returns:
-        A socket.
+        A socket. It accepts only connections of this host unless hosts are named or allocated.
     """
+    environment = {**os.environ, **(env or {})}
+    is_local = hosts is None and not options and launchers.allocated(environment) is None
     return socket.create_server(("127.0.0.1" if is_local else "", 0), backlog=128)
 
 
