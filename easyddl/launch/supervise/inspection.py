@@ -162,9 +162,10 @@ class _Inspection:
         done, reason = self._read()
         ended = self.has_ended()
         if not done:
+            # The name may be one that only the program knows, as from the configuration of ssh.
             unknown = missing.lookup_error(self.host)
-            asked = f"This host cannot look up {unknown}: is the name right?"
-            return asked if unknown else self._no_login(reason, ended)
+            asked = f"This host cannot look up {unknown}: is the name right? " if unknown else ""
+            return asked + self._no_login(reason, ended)
         if done[-1] == host_check.EASYDDL and ended:
             return (
                 f"Host {self.host} cannot reach `easyddl run` on this host ({reason}). A firewall "
