@@ -11,7 +11,6 @@ from keras import ops
 
 from easyddl import backends
 from easyddl.compat import keras_optimizer, patches
-from easyddl.data.kinds import is_a
 
 
 def velocities(optimizer):
@@ -58,7 +57,7 @@ def hook(optimizer):
     """
     optimizer = innermost(optimizer)
     schedule = keras_optimizer.learning_rate_of(optimizer)
-    corrects = is_a(schedule, "easyddl", "LearningRateWarmup") and schedule.correct_momentum
+    corrects = getattr(schedule, "correct_momentum", False)  # of a `LearningRateWarmup`
     if not corrects or keras_optimizer.UPDATE in vars(optimizer):
         return lambda: None
     original = getattr(optimizer, keras_optimizer.UPDATE)
