@@ -1,5 +1,6 @@
 """Lists of hosts, in the notations of users, schedulers and their environment variables."""
 
+import collections
 import dataclasses
 import re
 import socket
@@ -88,12 +89,11 @@ def is_this_host(name):
 
 def unique(hosts, argument):
     """Returns a list of hosts unchanged. Raises an error if it names a host twice."""
-    names = [host.name for host in hosts]
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in collections.Counter(host.name for host in hosts).items():
+        if count > 1:
             raise ValueError(
-                f"`{argument}` names the host {name} {names.count(name)} times. Name each host "
-                f"once, with all its slots. Received: {','.join(map(str, hosts))}"
+                f"`{argument}` names the host {name} {count} times. Name each host once, with all "
+                f"its slots. Received: {','.join(map(str, hosts))}"
             )
     return hosts
 
@@ -118,19 +118,26 @@ def _expand(part):
     names = []
     for item in found[1].split(","):
         first, dash, last = item.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
+        digits = last if dash else first
+        are_numbers = all(text.isdecimal() and len(text) <= 18 for text in (first, digits))
+        if not are_numbers or int(first) > int(digits):
             raise ValueError(
                 "What the brackets of a list of hosts hold is not a range of numbers, such as "
                 f"`[1-4]`. Received: {part!r}"
             )
-        digits = last if dash else first
-        if len(digits) > 18 or int(digits) - int(first) >= _MOST_NAMES:
-            raise ValueError(
-                f"A range of numbers may have {_MOST_NAMES} hosts at most. Received: {part!r}"
-            )
+        _check_count(int(digits) - int(first) + 1, part)
         numbers = range(int(first), int(digits) + 1)
         names += [f"{before}{number:0{len(first)}}" for number in numbers]
-    return [name for start in names for name in _expand(start + after)]
+    ends = _expand(after)
+    _check_count(len(names) * len(ends), part)
+    return [name + end for name in names for end in ends]
+
+
+def _check_count(count, part):
+    if count > _MOST_NAMES:
+        raise ValueError(
+            f"A range of numbers may have {_MOST_NAMES} hosts at most. Received: {part!r}"
+        )
 
 
 def expand_counts(text):

@@ -1,6 +1,6 @@
 """Reads the graph of a network from a TOML file, or from Slurm's topology.conf."""
 
-import math
+import collections
 import re
 
 from easyddl.hosts import host_list
@@ -14,6 +14,7 @@ _RATES = {
     "kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9,
 }  # fmt: skip
 _TIMES = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+_MOST = 10**18  # bytes, bytes per second or seconds
 _SIZES = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _KINDS = {
     "rate": (_RATES, "a rate above 0, such as '10 Gbit/s'"),
@@ -37,8 +38,10 @@ def quantity(text, kind):
     if not found or found[2] not in units:
         raise ValueError(f"must be {form}, in one of the units {', '.join(units)}")
     value = float(found[1]) * units[found[2]]
-    if math.isinf(value) or (value == 0 and kind != "latency"):
+    if value == 0 and kind != "latency":
         raise ValueError(f"must be {form}")
+    if value >= _MOST:
+        raise ValueError(f"must be {form}, and not that large")
     return value
 
 
@@ -123,8 +126,8 @@ def _names(file, key, table):
             host_list.check_name(name, key, name)
     except ValueError as error:
         raise file.error(key, _problem(error), table) from None
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in collections.Counter(names).items():
+        if count > 1:
             raise file.error(key, f"{key} names {name} twice", table)
     if not names and key == "hosts":
         raise file.error(key, "a network needs a host", table)
@@ -179,6 +182,11 @@ def _of_slurm(text, place, rate, uplink):
                     f"Received: Switches of {switch}: {','.join(below)}"
                 )
             links.append(Link((name, switch), uplink, 0.0))
+    for name in hosts:
+        if name in children:
+            raise ValueError(
+                f"`{lines[name]}`: {name} is the name of a host, too. Received: SwitchName={name}"
+            )
     if not hosts:
         raise ValueError(
             f"`{place}` names no host. It needs a line such as `SwitchName=s1 Nodes=h1`."

@@ -73,7 +73,7 @@ def write(path, nest, names, rules, comment=""):
     for level in reversed(range(cost.depth(nest) - 1)):
         for group in cost.groups_at(nest, level):
             members = [child if isinstance(child, str) else names[child] for child in group]
-            lines += ["", "[[groups]]", f'name = "{names[group]}"']
+            lines += ["", "[[groups]]", f"name = {json.dumps(names[group])}"]
             lines.append(f"members = {json.dumps(members)}")
     for begin, algorithms in rules:
         lines += ["", "[[algorithms]]", f"from = {begin}", f"levels = {json.dumps(algorithms)}"]

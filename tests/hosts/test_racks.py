@@ -38,7 +38,13 @@ def test_names_are_folded(names, text):
         assert host_list.expand_names(text) == names
 
 
-@pytest.mark.parametrize("held", ["a", "1-a", "-2", "1-", ""])
+@pytest.mark.parametrize("text", ["h[1-100001]", "h[1-1000]-[1-1000]", "h[1-99999][1-99999][1-2]"])
+def test_a_list_of_too_many_hosts_is_refused_at_once(text):
+    with pytest.raises(ValueError, match=r"may have 100000 hosts at most"):
+        host_list.expand_names(text)
+
+
+@pytest.mark.parametrize("held", ["a", "1-a", "-2", "1-", "", "4-1", "1" * 5000])
 def test_what_is_no_range_of_numbers_is_refused(held):
     with pytest.raises(ValueError, match=r"not a range of numbers.* Received: 'h\[") as error:
         host_list.expand_names(f"m1,h[{held}]")

@@ -128,6 +128,10 @@ def test_on_a_flat_network_nothing_is_proposed(tmp_path, capsys):
         (["--topology"], "pass the hosts to measure as `-H h1,h2,...`"),
         (["--plot", "plan.png"], "argument --plot: must end in .svg. Received: 'plan.png'"),
         (["--size", "16"], "argument --size: must be a size above 0"),
+        (
+            ["--size", "20000000000 GB"],
+            "argument --size: must be a size above 0, such as '16 MB', ",
+        ),
     ],
 )
 def test_wrong_options(arguments, problem, network, capsys):

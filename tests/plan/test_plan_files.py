@@ -137,6 +137,7 @@ def test_a_network_of_slurm(tmp_path):
 WRONG_TREES = {
     "a host twice": ("h[3-4]", "h[2-4]", 3, "h2 is below the switch s1 already", "h[2-4]"),
     "a switch twice": ("SwitchName=s2", "SwitchName=s1", 3, "s1 is given twice", "SwitchName=s1"),
+    "a host as a switch": ("h[3-4]", "h3,s0", 5, "s0 is the name of a host, too", "SwitchName=s0"),
     "an unknown switch": ("s[1-2]", "s[1-3]", 5, "no line describes the switch s3", "s1,s2,s3"),
     "no switch": (
         "SwitchName=s2",
