@@ -105,11 +105,12 @@ def write_entries(path, write, size=0, writers=1, held=contextlib.nullcontext):
                     written = _names_in(os.path.join(scratch, name))
                     # Otherwise another process has written an equal directory in the meantime.
                     if not written or not written <= _names_in(path) - before:
-                        _move_entries(scratch, folder, last=name.partition(".")[0] + ".")
+                        # Keras writes the file that names the shards of weights with this suffix.
+                        last = pathlib.PurePath(name).with_suffix(".json").name
+                        _move_entries(scratch, folder, last)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-    with contextlib.suppress(PermissionError):  # a directory may be writable but not readable
-        _sync(folder)
+    _sync(folder)
 
 
 def is_temporary(path):
@@ -196,7 +197,8 @@ def _writing(folder, name, is_alone=False):
                 left = os.path.join(glob.escape(folder), f"{_NEW}{glob.escape(name)}-{_RANDOM}")
                 for scratch in glob.glob(left):
                     shutil.rmtree(scratch, ignore_errors=True)
-                os.unlink(path)
+                with contextlib.suppress(OSError):  # it may be another user's
+                    os.unlink(path)
             os.close(descriptor)
 
 
@@ -422,8 +424,9 @@ class Generations:
             # Rename it first, so that a partly removed backup does not look complete.
             old = path.with_name(_OLD + path.name)
             _remove(old)
-            path.rename(old)
-            _remove(old)
+            if not old.exists():
+                path.rename(old)
+                _remove(old)
 
 
 def _number(name):
@@ -433,9 +436,12 @@ def _number(name):
 
 
 def _remove(path):
-    """Removes a file or a directory, if it exists."""
+    """Removes a file or a directory, if it exists.
+
+    On NFS, a directory remains while another process reads a file of it.
+    """
     if path.is_dir():
-        shutil.rmtree(path)
+        shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
 
@@ -449,9 +455,17 @@ def _sync_all(folder):
 
 
 def _sync(path):
-    """Flushes a file, or the entries of a directory, to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+    """Flushes a file, or the entries of a directory, to the disk.
+
+    Some directories can be written and not be read, and some file systems flush none.
+    """
+    ignored = (errno.EACCES, errno.EINVAL, errno.ENOTSUP) if os.path.isdir(path) else ()
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno not in ignored:
+            raise

@@ -102,5 +102,5 @@ def _path_beside(written):
     shown = name[:_SHOWN]
     rest = whole[len(os.path.join(folder, shown)) :]
     # Another job may write other files whose names begin alike.
-    digest = f"-{zlib.crc32(rest.encode()):08x}" if rest else ""
+    digest = f"-{zlib.crc32(os.fsencode(rest)):08x}" if rest else ""
     return os.path.join(folder, f".start-{shown}{digest}")

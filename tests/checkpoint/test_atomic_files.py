@@ -6,6 +6,7 @@ import os
 import pathlib
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -87,6 +88,45 @@ def test_only_states_are_removed(tmp_path):
     states.remove()
     assert os.listdir(tmp_path) == []
     states.remove()
+
+
+def test_a_file_system_that_flushes_no_directory(tmp_path, monkeypatch):
+    flush = os.fsync
+
+    def refuse(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    atomic_files.write_entries(str(tmp_path / "m.keras"), lambda path: open(path, "w").close())
+    atomic_files.Generations(tmp_path / "backup").add(lambda folder: None)
+    assert sorted(os.listdir(tmp_path)) == ["backup", "m.keras"]
+
+
+def test_a_backup_that_cannot_be_removed_yet(tmp_path, monkeypatch):
+    """As on NFS while another process reads it."""
+    states = atomic_files.Generations(tmp_path)
+    for number in range(3):
+        states.add(lambda folder, n=number: atomic_writer.fill(folder / "weights", n, 1))
+        monkeypatch.setattr(os, "rmdir", refuse_to_remove)
+    assert atomic_writer.content(states.find()[0] / "weights") == 2
+    monkeypatch.undo()
+    states.clean()
+    assert [path.name for path in tmp_path.iterdir()] == ["backup-3"]
+
+
+def refuse_to_remove(*arguments, **keywords):
+    raise OSError(errno.ENOTEMPTY, "Directory not empty")
+
+
+def test_a_lock_of_another_user_that_cannot_be_removed(tmp_path, monkeypatch):
+    def refuse(path, **keywords):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    atomic_files.write_entries(str(tmp_path / "m.keras"), lambda path: open(path, "w").close())
+    assert (tmp_path / "m.keras").exists()
 
 
 def leave(folder, name):
@@ -238,12 +278,14 @@ def test_the_directory_of_one_process_is_never_mixed_with_that_of_another(tmp_pa
     assert_no_leftovers(tmp_path)
 
 
-def test_files_that_belong_together(tmp_path):
+@pytest.mark.parametrize("name", ["m", "m.v1"])
+def test_files_that_belong_together(name, tmp_path):
     """Shards, and the file that names them, which comes last."""
     moved = []
+    names = [f"{name}_00000.weights.h5", f"{name}_00001.weights.h5", f"{name}.weights.json"]
 
     def write(temporary):
-        for name in ("m_00001.weights.h5", "m.weights.json", "m_00000.weights.h5"):
+        for name in reversed(names):
             pathlib.Path(temporary).with_name(name).write_text(name)
 
     replace = os.replace
@@ -254,8 +296,7 @@ def test_files_that_belong_together(tmp_path):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "replace", note)
-        atomic_files.write_entries(str(tmp_path / "m.weights.h5"), write)
-    names = ["m_00000.weights.h5", "m_00001.weights.h5", "m.weights.json"]
+        atomic_files.write_entries(str(tmp_path / f"{name}.weights.h5"), write)
     assert moved == names
     assert sorted(os.listdir(tmp_path)) == sorted(names)
 

@@ -55,7 +55,12 @@ def test_an_earlier_start_replaces_nothing(later, start_as, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "names", [("m-{epoch}-a.keras", "m-{epoch}-b.keras"), ("x" * 60, "x" * 61)]
+    "names",
+    [
+        ("m-{epoch}-a.keras", "m-{epoch}-b.keras"),
+        ("x" * 60, "x" * 61),
+        ("m-{epoch}-\udce9.keras", "m-{epoch}-\udcea.keras"),  # not UTF-8
+    ],
 )
 def test_jobs_whose_files_begin_alike_take_nothing_from_each_other(names, start_as, tmp_path):
     claims = [StartClaim(tmp_path / name) for name in names]
