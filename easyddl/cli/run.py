@@ -260,10 +260,10 @@ def _run_with_restarts(options, request, first, made, line):
     def start(number, placed, hear):
         own, command, output = made, line, folder
         if number > 1:
-            # The racks of the options are in the order of the first hosts. Those of a plan have
-            # names.
-            racks = {} if placed.hosts == first.hosts else {"EASYDDL_RACKS": ""}
-            again = dataclasses.replace(request, environment={**request.environment, **racks})
+            # What the user wrote is in the order of the first hosts. A plan has their names.
+            of_first = {"EASYDDL_RACKS": "", "EASYDDL_HOST_ORDER": ""}
+            dropped = {} if placed.hosts == first.hosts else of_first
+            again = dataclasses.replace(request, environment={**request.environment, **dropped})
             own, command = _prepare(options, again, placed)
             output = folder and os.path.join(folder, f"start-{number}")
         begun = {start_claim.NUMBER: str(number), start_claim.JOB: job}

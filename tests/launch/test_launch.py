@@ -413,6 +413,36 @@ def test_the_first_failure(ranks, number, status, words):
     assert first is None or words in verdict.text_of(first, ranks)
 
 
+ERROR = {"text": "ValueError: a mistake", "line": ""}
+SILENT = "rank 1 on host h2 does not answer: it is stopped, or cannot be reached"
+SAVED = "easyddl: received SIGTERM on rank 0. Saved epoch 2, step 3. Start the same script again"
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        # Slurm has killed its supervisor, and those of the others.
+        [
+            rank(0, lost="it has ended", ended_at=2.0, error=ERROR, failed_at=1.0),
+            rank(1, lost="it has ended", ended_at=2.1),
+        ],
+        # The other was stopped for a while, and went on.
+        [rank(0, status=1, lines=[SILENT], error=ERROR, failed_at=1.0)],
+        # The disk of its output is full, and the script has taken that for a preemption.
+        [
+            rank(0, status=143, problem="No space left on device", ended_at=2.0),
+            rank(1, status=143, lines=[SAVED], ended_at=1.0),
+        ],
+    ],
+    ids=["supervisor killed", "silent before", "disk full"],
+)
+def test_an_error_of_one_rank_is_no_loss_and_no_preemption(ranks):
+    first = verdict.first_failure(ranks)
+    outcome = verdict.outcome_of(first, ranks)
+    assert (first.number, outcome.cause, outcome.status) == (0, verdict.Cause.SCRIPT, 1)
+    assert (first.problem or "a mistake") in verdict.text_of(first, ranks)
+
+
 def test_why_ranks_were_killed():
     ranks = [rank(number, ordered=True, status=137) for number in range(2)]
     text = " Ranks 0, 1 were killed before their processes had ended: "

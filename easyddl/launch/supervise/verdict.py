@@ -104,6 +104,8 @@ def first_failure(ranks):
     # A rank that calls MPI_Abort makes the launcher kill all ranks. Other ranks notice this and
     # fail too, possibly before the process of that rank has ended.
     for causes in (
+        # Its process was told to end, by which a script may take it for preempted, as others do.
+        [rank for rank in failed if rank.problem and not rank.is_agent_lost],
         [rank for rank in failed if not rank.after_kill],
         [rank for rank in ranks if (rank.status or rank.after_kill) and _ended_the_job(rank)],
         failed,
@@ -140,11 +142,14 @@ def outcome_of(rank, ranks):
         rank: `Rank`.
         ranks: Iterable of all `Rank`.
     """
-    told = "\n".join([*rank.lines, *(rank.error or {}).values()])
-    if not rank.problem and (_DEATH.search(told) or _PEER.search(told)):  # no error of the script
+    error = list(rank.error.values()) if rank.error else []
+    has_seen_death = _DEATH.search("\n".join([*rank.lines, *error]))
+    # A line about a peer that was silent for long, and then went on, may stand before an own error.
+    has_lost_peer = _PEER.search("\n".join(error or rank.lines))
+    if not rank.problem and (has_seen_death or has_lost_peer):  # no error of the script
         gone = [other for other in ranks if other.failed and _is_gone(other)]
         return Outcome(status_of(rank), Cause.LOST, min(gone, key=_time_of_failure, default=None))
-    if _stop(rank.status, ranks):
+    if _stop(rank, ranks):
         return Outcome(status_of(rank), Cause.SIGNAL)
     cause = Cause.LOST if _is_gone(rank) else Cause.SCRIPT
     return Outcome(status_of(rank), cause, rank)
@@ -153,7 +158,8 @@ def outcome_of(rank, ranks):
 def _is_gone(rank):
     """Returns whether a rank was killed or lost, instead of ending by its script."""
     if rank.status is None:
-        return rank.lost is not None
+        # srun kills the supervisors, too, when a rank has ended the job by its error.
+        return rank.lost is not None and rank.error is None
     if rank.problem or (rank.ordered and _ended_the_job(rank)):  # its own error came before
         return rank.is_agent_lost
     return 128 < status_of(rank) < 128 + signal.NSIG  # -1 is 255: an exit status of the script
@@ -196,7 +202,8 @@ def status_of(rank):
             found = _ABORTED.search(line)
             if found and 0 < int(found[1] or found[2]) < 256:
                 return int(found[1] or found[2])
-    return rank.status or 1
+    is_told = rank.problem and not rank.is_agent_lost  # the process was told to end for it
+    return 1 if is_told and (rank.status or 0) > 128 else rank.status or 1
 
 
 def text_of(rank, ranks, output=None):
@@ -207,9 +214,9 @@ def text_of(rank, ranks, output=None):
         ranks: Iterable of all `Rank`.
         output: String. The directory of the ranks' output files; `None` without files.
     """
-    if rank.status is None:
+    if rank.status is None and rank.error is None:
         return _loss(rank, ranks)
-    stopped = _stop(rank.status, ranks)
+    stopped = _stop(rank, ranks)
     if stopped:
         return f"the ranks have ended with exit status {rank.status}: {stopped}"
     # Of ranks with equal errors, the screen shows the first rank's error. The launcher may have
@@ -261,10 +268,12 @@ def killed_text(ranks, grace, second=None):
     return f" {some} killed before {processes} had ended: {why}."
 
 
-def _stop(status, ranks):
+def _stop(first, ranks):
     """Returns what easyddl printed if it ended all ranks after a signal; `None` otherwise."""
+    if first.problem or (first.status or 0) <= 128:
+        return None
     found = (_STOPPED.search(line) for rank in ranks for line in rank.lines)
-    return next((match[1] for match in found if match and (status or 0) > 128), None)
+    return next((match[1] for match in found if match), None)
 
 
 def _end(rank, ranks):
