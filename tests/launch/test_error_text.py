@@ -130,10 +130,11 @@ def test_a_long_line_is_searched_in_a_time_in_proportion():
         assert feed(error_text.ErrorText(3), line + end) == (line + end, None)
 
 
-def test_what_mpich_prints_when_easyddl_ends_the_job_is_left_out():
+@pytest.mark.parametrize("name", ["cli_3", "kvs_9572_0_4758489_vm-3"])
+def test_what_mpich_prints_when_easyddl_ends_the_job_is_left_out(name):
     aborts = (
         "Abort(1) on node 3 (rank 3 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 1) - "
-        "process 3\n[cli_3]: PMIU_write error; fd=19 buf=:cmd=abort exitcode=1 message=abort\n:\n"
+        f"process 3\n[{name}]: PMIU_write error; fd=19 buf=:cmd=abort exitcode=1 message=abort\n:\n"
         "system msg for write_line failure : Broken pipe\n"
     )
     exits = told(what="exited with status 1. Ending the job.")

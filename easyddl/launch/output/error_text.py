@@ -25,7 +25,8 @@ _BEGIN = re.compile(
 # What MPICH prints on a rank that easyddl ends by MPI_Abort.
 _ABORT = re.compile(
     rb"Abort\(\d+\) on node \d+ \(rank \d+ in comm \d+\): application called MPI_Abort\("
-    rb"|\[cli_?-?\d+\]: PMIU_write error; .*cmd=abort|:\r*\n|system msg for write_line failure : "
+    rb"|\[(?:cli|kvs)[^\]\s]+\]: PMIU_write error; .*cmd=abort|:\r*\n"
+    rb"|system msg for write_line failure : "
 )
 
 # The calls of the error itself, or of one that led to it or came of it. The message of an error may
