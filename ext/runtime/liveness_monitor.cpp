@@ -11,11 +11,10 @@
 #include <thread>
 #include <vector>
 
-#include "common/check.h"
 #include "common/console.h"
 #include "common/thread.h"
 #include "mpi/agreement.h"
-#include "mpi/mpi.h"
+#include "mpi/comm.h"
 #include "runtime/job_abort.h"
 
 namespace easyddl {

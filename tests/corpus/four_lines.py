@@ -113,8 +113,7 @@ class _Rewriter(ast.NodeTransformer):
 
     def _add_callbacks(self, call):
         given = [keyword for keyword in call.keywords if keyword.arg == "callbacks"]
-        mine = given[0].value if given else ast.List([], ast.Load())
-        mine = mine.elts if isinstance(mine, ast.List) else [ast.Starred(mine, ast.Load())]
+        mine = given[0].value.elts if given else []
         first = _expression(f"ddl.DDLCallback({self.arguments})")
         last = _expression("ddl.DDLGlobalVariablesCallback()")
         callbacks = ast.keyword("callbacks", ast.List([first, *mine, last], ast.Load()))

@@ -11,7 +11,6 @@ import importlib.util
 import json
 import pathlib
 import sys
-import time
 import traceback
 
 import keras
@@ -74,14 +73,13 @@ def run(script, rank):
 
 def leave(folder, script, rank):
     """Runs a script and writes what it left; returns whether it failed."""
-    result, state, began = {"error": None}, {}, time.perf_counter()
+    result, state = {"error": None}, {}
     try:
         left, state = run(script, rank)
         result.update(left)
     except Exception as error:
         result["error"] = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
     mpi.destroy_what_is_left()
-    result["seconds"] = round(time.perf_counter() - began, 2)
     np.savez(folder / f"{script.stem}.{rank}.npz", **state)
     (folder / f"{script.stem}.{rank}.json").write_text(json.dumps(result))
     return result["error"] is not None

@@ -7,7 +7,7 @@
 // ranks that differ in what they call, a communicator that is used after its end, a group that
 // is not ended, a call before the last one has been taken.
 //
-// A communicator that does not block takes every third call late, as the real one may.
+// It takes every third call late, as the real one may.
 //
 // STAND_IN_NCCL_VERSION is the version it claims to be. STAND_IN_COUNT has it write a line for each
 // new id and each communicator. STAND_IN_FAULT=kind,rank,call injects a
@@ -60,7 +60,7 @@ enum {
 enum class Kind { allreduce, reduce_scatter, all_gather, reduce, broadcast };
 constexpr const char* kNames[] = {"ncclAllReduce", "ncclReduceScatter", "ncclAllGather",
                                   "ncclReduce", "ncclBroadcast"};
-constexpr int kSum = 0;         // the only one of these that easyddl asks for
+constexpr int kSum = 0;         // what all-gathers and broadcasts pass on
 constexpr int kBuiltInOps = 5;  // those that follow are made by ncclRedOpCreatePreMulSum
 constexpr int kScaled = 100;    // as ranks compare it: their factors may differ
 
@@ -109,8 +109,7 @@ Fault planted() {
 struct Comm {
   Segment* segment = nullptr;
   int size = 0, rank = 0;
-  bool blocks = true;
-  std::atomic<bool> is_aborted{false}, is_attached{false};
+  std::atomic<bool> is_aborted{false};
   std::atomic<int> error{kSuccess};
   std::mutex mutex, asking;
   std::string last_error;
@@ -242,12 +241,11 @@ Brain narrow<Brain>(float value) {
   return {to_bf16(value)};
 }
 
+// Of floating-point numbers, for which alone easyddl calls NCCL.
 size_t bytes_of(int dtype) {
-  constexpr size_t kBytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
-  return dtype >= 0 && dtype < 10 ? kBytes[dtype] : 0;
+  constexpr size_t kBytes[] = {2, 4, 8, 2};
+  return dtype >= 6 && dtype <= 9 ? kBytes[dtype - 6] : 0;
 }
-
-bool is_float(int dtype) { return dtype >= 6 && dtype <= 9; }
 
 template <class T>
 struct Tag {
@@ -257,18 +255,6 @@ struct Tag {
 template <class F>
 void with_type(int dtype, F body) {
   switch (dtype) {
-    case 0:
-      return body(Tag<int8_t>{});
-    case 1:
-      return body(Tag<uint8_t>{});
-    case 2:
-      return body(Tag<int32_t>{});
-    case 3:
-      return body(Tag<uint32_t>{});
-    case 4:
-      return body(Tag<int64_t>{});
-    case 5:
-      return body(Tag<uint64_t>{});
     case 6:
       return body(Tag<Half>{});
     case 7:
@@ -400,7 +386,7 @@ int launch(Comm* comm, void* stream, const Work& work) {
 
 // Now, or once the communicator is asked how it goes.
 int take(Comm* comm, std::vector<std::function<int()>> launches) {
-  if (!comm->blocks && ++comm->launches % 3 == 0) {
+  if (++comm->launches % 3 == 0) {
     const std::lock_guard<std::mutex> asking(comm->asking);
     comm->late = std::move(launches);
     comm->polls = 0;
@@ -553,10 +539,11 @@ EXPORT int ncclCommInitRankConfig(Comm** result, int size, UniqueId id, int rank
                                   const Config* config) {
   int device = 0;
   if (cuCtxGetDevice(&device) != 0) return refuse("there is no current context", 1);
-  if (config != nullptr && (config->magic != 0xcafebeef || config->version < 21400 ||
-                            config->size < offsetof(Config, blocking) + sizeof(int))) {
+  if (config->magic != 0xcafebeef || config->version < 21400 ||
+      config->size < offsetof(Config, blocking) + sizeof(int)) {
     return refuse("the configuration was not initialized");
   }
+  if (config->blocking != 0) return refuse("easyddl has communicators that do not block");
   if (size < 1 || size > static_cast<int>(kMostRanks) || rank < 0 || rank >= size) {
     return refuse("wrong rank, or number of ranks");
   }
@@ -564,7 +551,6 @@ EXPORT int ncclCommInitRankConfig(Comm** result, int size, UniqueId id, int rank
   auto* comm = new Comm;
   comm->size = size;
   comm->rank = rank;
-  comm->blocks = config == nullptr || config->blocking != 0;
   {
     const std::lock_guard<std::mutex> lock(registry().mutex);
     registry().live.insert(comm);
@@ -583,18 +569,9 @@ EXPORT int ncclCommInitRankConfig(Comm** result, int size, UniqueId id, int rank
     close(file);
     return attach(comm, name);
   };
-  if (comm->blocks) return connect();
   comm->error = kInProgress;
-  std::thread([=] {
-    const int code = connect();
-    comm->is_attached = true;
-    comm->error = code;
-  }).detach();
+  std::thread([=] { comm->error = connect(); }).detach();
   return kInProgress;
-}
-
-EXPORT int ncclCommInitRank(Comm** result, int size, UniqueId id, int rank) {
-  return ncclCommInitRankConfig(result, size, id, rank, nullptr);
 }
 
 EXPORT int ncclCommGetAsyncError(Comm* comm, int* error) {
@@ -705,7 +682,7 @@ EXPORT int ncclRedOpCreatePreMulSum(int* op, const void* scalar, int dtype, int 
                                     Comm* comm) {
   if (!is_live(comm)) return refuse("ncclRedOpCreatePreMulSum: the communicator is destroyed");
   if (residence != 1) return refuse("the stand-in reads factors in the host's memory only");
-  if (!is_float(dtype)) return refuse("ncclRedOpCreatePreMulSum: wrong type");
+  if (bytes_of(dtype) == 0) return refuse("ncclRedOpCreatePreMulSum: wrong type");
   double factor = 1;
   with_type(dtype, [&](auto tag) {
     typename decltype(tag)::type value;

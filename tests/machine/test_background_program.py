@@ -1,9 +1,9 @@
 import os
-import pathlib
 import signal
 import sys
 import time
 
+import leftovers
 import pytest
 
 from easyddl.machine.background_program import BackgroundProgram
@@ -18,14 +18,6 @@ def wait_for(condition):
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
-
-
-def is_alive(process):
-    try:
-        state = pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][0]
-    except OSError:
-        return False
-    return state != "Z"  # a zombie is dead, and its new parent has not waited for it yet
 
 
 def test_output_and_status():
@@ -63,7 +55,7 @@ def test_descendants_in_other_sessions_are_killed():
     assert not program.wait(0.2)
     program.kill()
     assert program.status == -signal.SIGKILL
-    wait_for(lambda: not is_alive(child))
+    wait_for(lambda: not leftovers.is_running(child))
     program.close()
 
 
