@@ -117,10 +117,10 @@ def candidates(group_sizes, owners, is_last, size):
         size: Number. The bytes that a group reduces.
     """
     most, found = max(group_sizes), []
-    sizes = [n for n in group_sizes if n > 1]
+    sizes = set() if is_last else {n for n in group_sizes if n > 1}
     for algorithm in ALGORITHMS:
         used = {_core.algorithm_with_shards(algorithm, int(size), n, owners) for n in sizes}
-        if not is_last and used - {algorithm}:
+        if used - {algorithm}:
             continue
         if algorithm == "direct" and not _core.direct_is_safe(int(size), most, owners):
             continue

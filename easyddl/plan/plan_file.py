@@ -1,5 +1,6 @@
 """The file of a plan: hosts, their groups, the order of both, and the algorithms of the levels."""
 
+import collections
 import json
 import pathlib
 import re
@@ -182,10 +183,10 @@ def _nest(file, groups, hosts):
             raise file.error("members", problem, groups[waiting[0]])
         waiting = [name for name in waiting if name not in nests]
     nest = join("order", file.table)
-    placed = cost.hosts_of(nest)
+    placed = collections.Counter(cost.hosts_of(nest))
     for host in hosts:
-        if placed.count(host) != 1:
-            problem = f"the host {host} is in {placed.count(host)} of the groups and their groups"
+        if placed[host] != 1:
+            problem = f"the host {host} is in {placed[host]} of the groups and their groups"
             raise file.error("order", problem)
     return nest, {nests[name]: name for name in groups}
 
@@ -195,7 +196,7 @@ def _strings(file, key, table):
     value = table[key]
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
         raise file.error(key, f"{key} must be a list of names", table)
-    for each in value:
-        if value.count(each) > 1:
+    for each, count in collections.Counter(value).items():
+        if count > 1:
             raise file.error(key, f"{key} names {each} twice", table)
     return value

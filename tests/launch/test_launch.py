@@ -430,7 +430,7 @@ SAVED = "easyddl: received SIGTERM on rank 0. Saved epoch 2, step 3. Start the s
         [rank(0, status=1, lines=[SILENT], error=ERROR, failed_at=1.0)],
         # The disk of its output is full, and the script has taken that for a preemption.
         [
-            rank(0, status=143, problem="No space left on device", ended_at=2.0),
+            rank(0, status=1, problem="No space left on device", ended_at=2.0),
             rank(1, status=143, lines=[SAVED], ended_at=1.0),
         ],
     ],

@@ -178,7 +178,7 @@ class Ranks:
             if all(each.answer is not None for each in self._group.ranks):
                 self._check_output_arrives(now)
                 continue
-            if failed_at is None and self._failures():
+            if failed_at is None and any(map(answers.is_error, self._group.ranks)):
                 failed_at = now
             if failed_at is not None and now - failed_at > self._grace:
                 raise answers.rank_error(self._failures(), self._still_running())

@@ -66,8 +66,9 @@ def make(request, placement, variables):
     found = mpirun.find()
     may_choose = kind == "auto" and placement.cpus is None
     is_for_srun = may_choose and (_is_of_slurm(placement) or _is_in_groups(placement, variables))
-    if kind == "srun" or (is_for_srun and _offered_by_srun(found)):
-        return _srun(request, placement, found, variables)
+    plugin = _offered_by_srun(found) if kind == "srun" or is_for_srun else None
+    if kind == "srun" or plugin is not None:
+        return _srun(request, placement, found, plugin, variables)
     _check_groups(placement, found, variables)
     if kind != "auto" and (kind == "openmpi") != found.is_open_mpi:
         raise RuntimeError(
@@ -206,11 +207,10 @@ def _is_in_groups(placement, variables):
     return bool(names) and names.issuperset(host.name for host in placement.hosts)
 
 
-def _srun(request, placement, found, variables):
+def _srun(request, placement, found, plugin, variables):
     """Returns the command line of Slurm's launcher, which needs no ssh."""
     if shutil.which("srun") is None:
         raise RuntimeError("`--launcher srun` needs srun on PATH, which is not there.")
-    plugin = _offered_by_srun(found)
     if plugin is None:
         raise RuntimeError(
             f"This Slurm offers no way to start {found.family}: `srun --mpi=list` shows none of "

@@ -63,11 +63,9 @@ def facts():
         "kernel": processes.host_id(),
         "addresses": addresses.of_interfaces(),
         "version": version_of("easyddl"),
-        "pid": os.getpid(),
         "shared_memory": mpi_files.free_memory(),
         "cpus": sorted(os.sched_getaffinity(0)),
         "cores": [sorted(core) for core in hardware.cores()],
-        "gpus": hardware.gpu_count(),
     }
 
 

@@ -149,7 +149,7 @@ def outcome_of(rank, ranks):
     if not rank.problem and (has_seen_death or has_lost_peer):  # no error of the script
         gone = [other for other in ranks if other.failed and _is_gone(other)]
         return Outcome(status_of(rank), Cause.LOST, min(gone, key=_time_of_failure, default=None))
-    if _stop(rank, ranks):
+    if _stop(rank.status, ranks):
         return Outcome(status_of(rank), Cause.SIGNAL)
     cause = Cause.LOST if _is_gone(rank) else Cause.SCRIPT
     return Outcome(status_of(rank), cause, rank)
@@ -202,8 +202,7 @@ def status_of(rank):
             found = _ABORTED.search(line)
             if found and 0 < int(found[1] or found[2]) < 256:
                 return int(found[1] or found[2])
-    is_told = rank.problem and not rank.is_agent_lost  # the process was told to end for it
-    return 1 if is_told and (rank.status or 0) > 128 else rank.status or 1
+    return rank.status or 1
 
 
 def text_of(rank, ranks, output=None):
@@ -216,7 +215,7 @@ def text_of(rank, ranks, output=None):
     """
     if rank.status is None and rank.error is None:
         return _loss(rank, ranks)
-    stopped = _stop(rank, ranks)
+    stopped = _stop(rank.status, ranks)
     if stopped:
         return f"the ranks have ended with exit status {rank.status}: {stopped}"
     # Of ranks with equal errors, the screen shows the first rank's error. The launcher may have
@@ -268,12 +267,10 @@ def killed_text(ranks, grace, second=None):
     return f" {some} killed before {processes} had ended: {why}."
 
 
-def _stop(first, ranks):
+def _stop(status, ranks):
     """Returns what easyddl printed if it ended all ranks after a signal; `None` otherwise."""
-    if first.problem or (first.status or 0) <= 128:
-        return None
     found = (_STOPPED.search(line) for rank in ranks for line in rank.lines)
-    return next((match[1] for match in found if match), None)
+    return next((match[1] for match in found if match and (status or 0) > 128), None)
 
 
 def _end(rank, ranks):
