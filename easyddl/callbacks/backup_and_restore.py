@@ -151,10 +151,9 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
             backup_dir, keep=2 if double_checkpoint else 1, held=self._claim.held
         )
         self._preemption = Preemption(signals, self._save_here, self._steps_here)
-        self._begin(None)
+        self._begin()
 
-    def _begin(self, fit):
-        self._fit = fit
+    def _begin(self):
         self._resumed = None  # the backup, until it is completely restored
         self._skipped = 0  # skipped steps of the first epoch
         self._items = None  # the `EpochItems` of the fit, if all ranks know them
@@ -167,8 +166,12 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
         self._steps_since_backup = 0
         self._has_trained = False
 
+    @property
+    def _fit(self):
+        return fit_context.current(self.model)
+
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        self._begin(fit_context.current(self.model))
+        self._begin()
         self._tell("import")
         built = is_built(self.model)
         world.agree(
@@ -245,7 +248,6 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
         self._preemption.end_training()
         if self.delete_checkpoint:
             objects.from_root(self._backups.remove, "BackupAndRestore.on_train_end")
-        self._fit = None
 
     def _steps_here(self):
         return self._steps if self._resumed is None else None

@@ -98,8 +98,7 @@ def check_op(dtype, op):
         dtype: String. The name of the dtype.
         op: The user's argument.
     """
-    if op not in OPS:
-        raise ValueError(f"`op` must be one of {OPS}. Received: op={op!r}")
+    validators.one_of("op", op, OPS)
     if dtype not in (*_FLOATS, *_INTEGERS, "bool"):
         raise TypeError(
             f"Cannot compute with this dtype: cast `x` to one of {(*_FLOATS, *_INTEGERS)} "

@@ -81,7 +81,7 @@ def average_variables(variables, what, weight=1.0):
         variable.assign(mean.reshape(value.shape).astype(value.dtype))
 
 
-def sampled(array, most):
+def sampled(array, most=2**20):
     """Returns at most `most` elements of an array at even distances, as a flat array."""
     return array.reshape(-1)[:: array.size // most + 1]
 

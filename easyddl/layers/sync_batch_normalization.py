@@ -93,7 +93,10 @@ def _count(inputs, mask, axis):
     if mask is None:
         lengths = list(ops.shape(inputs))
         del lengths[axis]
-        return math.prod(ops.cast(length, "float32") for length in lengths)
+        # Lengths that are known are multiplied before they are sent to a device.
+        known = [float(each) for each in lengths if isinstance(each, int)]
+        others = [ops.cast(each, "float32") for each in lengths if not isinstance(each, int)]
+        return ops.cast(math.prod([*known, *others]), "float32")
     rest = ops.size(inputs) // (ops.size(mask) * inputs.shape[-1])
     return ops.sum(ops.cast(mask, "float32")) * ops.cast(rest, "float32")
 

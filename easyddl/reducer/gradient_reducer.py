@@ -55,6 +55,8 @@ class GradientReducer:
         gradients = self._list_of(mine, [variables[i] for i in averaged])
         is_present = is_present and [is_present[i] for i in averaged]
         means = gradients.mean(mine, self._weight(), is_present)
+        if len(averaged) == len(grads):
+            return means
         result = self.overwriting(grads, variables)
         for i, mean in zip(averaged, means, strict=True):
             result[i] = mean

@@ -31,7 +31,6 @@ _ADAPTED = ("vocabulary", "idf_weights", "bin_boundaries", "mean", "variance", "
 
 # Longer lists are compared by a checksum: a text of each number would take seconds.
 _LONG = 64
-_MOST_ELEMENTS = 2**20  # of an array that a checksum reads
 _MOST_SHOWN = 80  # characters of a value in a message
 
 _COMPILED = ("loss", "loss_weights", "metrics", "weighted_metrics", "steps_per_execution")
@@ -208,7 +207,7 @@ def _text_of_array(value):
         return None
     if array.dtype.kind not in "biufSU":
         return None
-    sample = sampled(array, _MOST_ELEMENTS)
+    sample = sampled(array)
     if array.dtype.kind == "f":
         with np.errstate(all="ignore"):
             sample = sample.astype(np.float32)
