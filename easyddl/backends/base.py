@@ -405,18 +405,25 @@ class Backend(abc.ABC):
         Args:
             model: A Keras model in training.
             steps: Integer. How many steps to skip: whole executions, with `steps_per_execution`.
+
+        Returns:
+            Function without arguments after which no more steps are skipped.
         """
         train_function = model.train_function
         left = steps
+
+        def end():
+            model.train_function = train_function
 
         def skip(*arguments):
             nonlocal left
             left -= keras_data.skip_execution(arguments[-1], model.steps_per_execution, left)
             if left <= 0:
-                model.train_function = train_function
+                end()
             return self.result_without_step(model, *arguments[:-1])
 
         model.train_function = skip
+        return end
 
     def result_without_step(self, model):
         """Returns what a train function returns, with the current results of the metrics.

@@ -20,7 +20,7 @@ from easyddl.checkpoint import atomic_files, saved_random_states
 from easyddl.checkpoint.start_claim import StartClaim
 from easyddl.collectives import objects, variables
 from easyddl.collectives.arrays import as_bytes, contiguous
-from easyddl.compat import keras_optimizer, keras_trainer
+from easyddl.compat import keras_callback, keras_optimizer, keras_trainer
 from easyddl.hosts import launched_process
 from easyddl.optimizers import rescaling
 from easyddl.optimizers.scale_lr import factor_of
@@ -158,7 +158,7 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
         self._skipped = 0  # skipped steps of the first epoch
         self._items = None  # the `EpochItems` of the fit, if all ranks know them
         self._starts = []  # what earlier starts have used of this epoch: see `EpochItems.take_rest`
-        self._end_rest = lambda: None
+        self._end_rest = self._end_skipping = lambda: None
         self._restored = []  # the values of the variables after these steps
         self._steps_per_epoch = None  # the largest number of any rank, if all ranks know theirs
         self._steps = 0  # steps of this rank in this epoch
@@ -188,11 +188,15 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
         self._resumed = objects.from_root(self._read, "BackupAndRestore.on_train_begin")
         if self._resumed is not None:
             self._restore_variables()
+            keras_callback.set_weights_swapped(self._others(), self._resumed.get("swapped", False))
             self._set_initial_epoch(self._resumed["epoch"])
             self._restore_order()
             self._skip_steps(self._resume_data())
         self._tell("restore")
         self._preemption.begin(self.model)
+
+    def _others(self):
+        return self._fit.callbacks if self._fit is not None else []
 
     def _exchange_data(self):
         mine = self._fit and self._fit.first and resumed_epoch.items_of(self._fit)
@@ -240,6 +244,7 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._starts = []
         if self._resumed is not None:  # this rank has fewer batches than the skipped ones
+            self._end_skipping()
             self._restore_random_state()
         if self.save_freq == "epoch":
             self._save(epoch + 1, 0)
@@ -289,6 +294,7 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
             "variables": self._layout(),
             "optimizers": self._trained_weights(),
             "order": self._order() and self._order().seed,
+            "swapped": keras_callback.weights_are_swapped(self._others()),
             "ranks": ranks,
         }
         objects.from_root(
@@ -466,7 +472,7 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
             return
         self._restored = [np.array(variable.numpy()) for variable in self._variables()]
         backend = backends.require()
-        backend.skip_steps(self.model, steps)
+        self._end_skipping = backend.skip_steps(self.model, steps)
         if self._fit is None:
             backend.on_first_batch(self.model, self._begin_metrics)
         else:

@@ -98,7 +98,8 @@ class StartClaim:
 def _path_beside(written):
     """Returns the path of the claim beside a file, whose name may contain fields."""
     whole = os.path.abspath(written)
-    folder, name = os.path.split(os.path.abspath(written.partition("{")[0]))
+    folder, name = os.path.split(written.partition("{")[0] if "{" in written else whole)
+    folder = os.path.abspath(folder)
     shown = name[:_SHOWN]
     rest = whole[len(os.path.join(folder, shown)) :]
     # Another job may write other files whose names begin alike.

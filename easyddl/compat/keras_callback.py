@@ -19,6 +19,12 @@ NAMES = (
         "callbacks cannot get the model without making steps on JAX wait",
         is_set=True,
     ),
+    Name(
+        "keras.callbacks.SwapEMAWeights",
+        "_ema_weights_in_model",
+        "a training with SwapEMAWeights before ddl.BackupAndRestore resumes from the averages",
+        is_set=True,
+    ),
 )
 
 
@@ -33,6 +39,21 @@ def model_of(callback):
 def model_replaced(callback, model):
     """Returns a context in which another object is a callback's model."""
     return patches.replaced(callback, "_model", model)
+
+
+def weights_are_swapped(callbacks):
+    """Returns whether a `SwapEMAWeights` has put the averages of the weights in their place."""
+    return any(each._ema_weights_in_model for each in _swapping(callbacks))
+
+
+def set_weights_swapped(callbacks, are_swapped):
+    """Makes each `SwapEMAWeights` take a model's weights as those of another process were."""
+    for each in _swapping(callbacks):
+        each._ema_weights_in_model = are_swapped
+
+
+def _swapping(callbacks):
+    return [each for each in callbacks if isinstance(each, keras.callbacks.SwapEMAWeights)]
 
 
 def waits_for_steps(callback):

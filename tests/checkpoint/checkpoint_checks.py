@@ -73,7 +73,7 @@ def check_a_step_of_ones_own_goes_on_in_the_middle_of_an_epoch(folder):
         def __init__(self, uses_compiled):
             super().__init__()
             self.uses_compiled, self.of_kernel = uses_compiled, keras.optimizers.Adam(0.01)
-            self.of_bias = keras.optimizers.Adam(0.01)
+            self.others = [keras.optimizers.Adam(0.01)]
             self.dense = keras.layers.Dense(1)
             self.compile("adam", "mse", metrics=["mae"])
             self((np.zeros((1, 3)), np.zeros((1, 3))))
@@ -90,7 +90,7 @@ def check_a_step_of_ones_own_goes_on_in_the_middle_of_an_epoch(folder):
             kernel, bias = tape.gradient(loss, self.trainable_variables)
             of_kernel = self.optimizer if self.uses_compiled else self.of_kernel
             of_kernel.apply([kernel], [self.dense.kernel])
-            self.of_bias.apply([bias], [self.dense.bias])
+            self.others[0].apply([bias], [self.dense.bias])
             return self.compute_metrics(x, y, y_pred)
 
     make = functools.partial(Halves, uses_compiled=True)
@@ -165,6 +165,31 @@ def check_the_states_of_a_stateful_layer_are_those_of_each_rank(folder):
     np.testing.assert_array_equal(*states)
     everyone = COMM.allgather(states[0][0].tolist())
     assert SIZE == 1 or everyone[0] != everyone[1]
+
+
+@in_shared_folder
+def check_averages_in_place_of_the_weights_are_exchanged_again(folder):
+    def make():
+        return new_model(keras.optimizers.SGD(0.05, use_ema=True, ema_momentum=0.5))
+
+    def swap():
+        return [keras.callbacks.SwapEMAWeights(swap_on_epoch=True)]
+
+    assert_interrupted_alike(folder, make, (2, 1), [2, 3], extra=swap)
+
+
+@in_shared_folder
+def check_an_epoch_that_is_shorter_than_what_is_skipped(folder):
+    def train(steps, *callbacks):
+        model = new_model(sgd())
+        backup = ddl.BackupAndRestore(folder / "backup", save_freq=4)
+        return model, lambda: fit(model, backup, *callbacks, epochs=2, steps=steps)
+
+    assert isinstance(fails(train(STEPS, Interrupt(0, 4))[1]), KeyError)
+    model, again = train(3)
+    again()
+    taken = int(model.optimizer.iterations.numpy())
+    assert taken == 4 + 3, taken  # the first epoch has fewer steps than are skipped
 
 
 @in_shared_folder

@@ -89,8 +89,9 @@ class JaxTrainer(Backend):
         jax.block_until_ready(keras_jax_trainer.arrays_of(model))
 
     def skip_steps(self, model, steps):
-        super().skip_steps(model, steps)
+        end = super().skip_steps(model, steps)
         model.train_function = _held(model, model.train_function)
+        return end
 
     def result_without_step(self, model, state):
         logs = {}

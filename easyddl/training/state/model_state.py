@@ -1,5 +1,7 @@
 """The variables of a model in training: which of them are equal on all ranks, and which differ."""
 
+import itertools
+
 import keras
 
 from easyddl import backends
@@ -7,14 +9,15 @@ from easyddl.collectives import arguments, objects, variables
 from easyddl.compat import keras_layer, keras_optimizer
 from easyddl.training.state.layer_state import batch_states, tracked_statistics
 from easyddl.training.step import compiled_step, optimizer_hook
-from easyddl.training.step.inner_optimizers import inner_optimizers
+from easyddl.training.step.inner_optimizers import inner_optimizers, optimizers_in
 
 
 def optimizers(model):
     """Returns the outermost optimizers of a model.
 
-    These are the optimizer of `compile`, those in the model's attributes, and those that its steps
-    have used. An optimizer inside another one is left out.
+    These are the optimizer of `compile`, those in attributes of the model and of the models inside
+    of it, also in lists and dicts, and those that its steps have used. An optimizer inside another
+    one is left out.
     """
     step = compiled_step.of(model)
     found = attached_optimizers(model) + (step.optimizers if step is not None else [])
@@ -23,7 +26,10 @@ def optimizers(model):
 
 def attached_optimizers(model):
     """Returns those of `optimizers` that are known before any step."""
-    return _outermost([getattr(model, "optimizer", None), *vars(model).values()])
+    direct = [getattr(model, "optimizer", None), *vars(model).values()]
+    # A backup contains those of earlier versions, which are direct ones, in this order.
+    held = [optimizers_in(vars(layer)) for layer in keras_layer.layers_of(model)]
+    return _outermost([*direct, *itertools.chain.from_iterable(held)])
 
 
 def _outermost(found):

@@ -32,7 +32,7 @@ def inner_optimizers(optimizer):
     while remaining:
         outer = remaining.pop()
         for value in list(vars(outer).values()):
-            held = _optimizers_in(value)
+            held = optimizers_in(value)
             # An object that holds the outer optimizer too, such as the trainer of both, owns it.
             if any(each is outer for each in held):
                 continue
@@ -42,7 +42,7 @@ def inner_optimizers(optimizer):
     return list(found.values())[1:]
 
 
-def _optimizers_in(value):
+def optimizers_in(value):
     """Returns the optimizers in a value, without those inside of other optimizers."""
     optimizers, seen = [], set()
     remaining = collections.deque([value])
