@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from unittest import mock
 
 import mpi
 import pytest
@@ -16,6 +17,7 @@ from easyddl.launch.start.command_line import CommandLine
 from easyddl.launch.start.placement import Placement
 from easyddl.launch.start.request import Request
 from easyddl.launch.supervise import host_check, restarts, verdict
+from easyddl.launch.supervise.job import Job
 from easyddl.launch.supervise.verdict import Cause, Outcome
 
 CHECKPOINT_JOB = pathlib.Path(__file__).parents[1] / "checkpoint" / "checkpoint_job.py"
@@ -165,6 +167,20 @@ PEER = "RuntimeError: MPI_Waitall failed: Other MPI error, Connection reset by p
 def test_the_cause_of_an_end(ranks, cause, number):
     found = verdict.outcome_of(verdict.first_failure(ranks), ranks)
     assert (found.cause, found.rank and found.rank.number) == (cause, number)
+
+
+def job_of(*ranks):
+    placed = Placement([HostSlots("h1", len(ranks))], "-H")
+    made = Job(Request(["python"]), placed, CommandLine("mpirun", [], {}))
+    made._ranks = {each.number: each for each in ranks}
+    return made
+
+
+def test_a_launcher_that_fails_after_all_ranks_is_no_loss(capfd):
+    ended = job_of(rank(0, status=0), rank(1, status=0))
+    ended._launcher = mock.Mock(returncode=-9)
+    assert ended._judge() == Outcome(137, Cause.DONE)
+    assert "no rank reported a failure of its own" in capfd.readouterr().err
 
 
 def easyddl_run(*arguments):

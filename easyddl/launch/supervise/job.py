@@ -455,5 +455,6 @@ class Job:
                 "printed, if anything, is above."
             )
             status = statuses[0] if statuses else (launcher if launcher > 0 else 128 - launcher)
-            return verdict.Outcome(status, verdict.Cause.LOST)
+            cause = verdict.Cause.LOST if statuses else verdict.Cause.DONE
+            return verdict.Outcome(status, cause)
         return verdict.Outcome(0, verdict.Cause.DONE)
