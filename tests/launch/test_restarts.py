@@ -183,6 +183,13 @@ def test_a_launcher_that_fails_after_all_ranks_is_no_loss(capfd):
     assert "no rank reported a failure of its own" in capfd.readouterr().err
 
 
+def test_a_signal_that_is_passed_on_and_ends_ranks_ends_the_job():
+    ended = job_of(rank(0, status=128 + signal.SIGUSR1), rank(1, status=0))
+    ended._begun = True
+    ended._note(signal.SIGUSR1, None)
+    assert ended._judge() == Outcome(128 + signal.SIGUSR1, Cause.SIGNAL)
+
+
 def easyddl_run(*arguments):
     line = [sys.executable, "-m", "easyddl", "run", "--quiet", "-np", 2, *arguments]
     return mpi.run_command(list(map(str, line)), mpi.environment(mpi.ANY_BACKEND))

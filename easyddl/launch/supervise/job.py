@@ -60,6 +60,7 @@ class Job:
         self._ranks = {}  # by number
         self._alive = {}  # connections that arrived before their rank reported
         self._begun = False  # whether the ranks have been told to run
+        self._passed_on = set()  # the statuses of ranks that die of signals which they decide on
         self._signal = None  # the first signal that this process received
         self._signal_at = 0.0
         self._second = None  # the signal by which the user asked for the end again
@@ -110,6 +111,7 @@ class Job:
 
     def _note(self, number, frame):
         if self._begun and number not in processes.ENDING_SIGNALS:
+            self._passed_on.add(128 + number)
             self._send(number, None)  # the ranks decide whether it ends them
             return
         is_another = time.monotonic() - self._signal_at > termination.ONE_REQUEST
@@ -445,7 +447,10 @@ class Job:
         first = verdict.first_failure(ranks)
         if first is not None:
             self._screen.tell(verdict.text_of(first, ranks, self._request.output))
-            return verdict.outcome_of(first, ranks)
+            outcome = verdict.outcome_of(first, ranks)
+            if any(rank.status in self._passed_on for rank in ranks):
+                return verdict.Outcome(outcome.status, verdict.Cause.SIGNAL)
+            return outcome
         statuses = [rank.status for rank in ranks if rank.status]
         launcher = self._launcher.returncode
         if statuses or launcher:
