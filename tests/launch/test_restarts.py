@@ -17,7 +17,7 @@ from easyddl.launch.start.command_line import CommandLine
 from easyddl.launch.start.placement import Placement
 from easyddl.launch.start.request import Request
 from easyddl.launch.supervise import host_check, restarts, verdict
-from easyddl.launch.supervise.job import Job
+from easyddl.launch.supervise.job import Job, JobFailed
 from easyddl.launch.supervise.verdict import Cause, Outcome
 
 CHECKPOINT_JOB = pathlib.Path(__file__).parents[1] / "checkpoint" / "checkpoint_job.py"
@@ -188,6 +188,12 @@ def test_a_signal_that_is_passed_on_and_ends_ranks_ends_the_job():
     ended._begun = True
     ended._note(signal.SIGUSR1, None)
     assert ended._judge() == Outcome(128 + signal.SIGUSR1, Cause.SIGNAL)
+
+
+def test_a_rank_that_is_lost_before_it_is_told_to_run_has_not_started():
+    begun = job_of(rank(0), rank(1, "h2", lost="it ended"))
+    with pytest.raises(JobFailed, match="did not start: host h2 was lost"):
+        begun._fail_if_ended()
 
 
 def easyddl_run(*arguments):

@@ -210,6 +210,9 @@ class Job:
         for rank in self._ranks.values():
             if rank.problem:
                 raise JobFailed(f"The job did not start: {rank.place} failed: {rank.problem}.")
+            if rank.lost is not None:
+                told = verdict.text_of(rank, self._ranks.values())
+                raise JobFailed(f"The job did not start: {told}")
 
     def _fail_if_no_rank_can_start(self, inspections):
         told = inspections.problems_of(self._absent())
