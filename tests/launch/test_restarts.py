@@ -140,6 +140,7 @@ STOPPED = "easyddl: received SIGTERM on rank 1. Saved epoch 2, step 3, to backup
 DIED = "easyddl: rank 1 on host h1 (process 7) died: it was killed, crashed."
 FAILURE = "easyddl: rank 0 on host h1 failed: ValueError: of the script"
 PEER = "RuntimeError: MPI_Waitall failed: Other MPI error, Connection reset by peer"
+MPI4PY = "mpi4py.MPI.Exception: Other MPI error, error stack:"
 
 
 @pytest.mark.parametrize(
@@ -162,6 +163,7 @@ PEER = "RuntimeError: MPI_Waitall failed: Other MPI error, Connection reset by p
         # A survivor tells of the loss of its peer before the launcher has noticed that.
         ([rank(0, status=1, lines=[PEER]), rank(1, "h2", lost="it ended")], Cause.LOST, 1),
         ([rank(0, status=1, lines=[PEER]), rank(1, status=143, ordered=True)], Cause.LOST, None),
+        ([rank(0, status=1, lines=[MPI4PY]), rank(1, "h2", lost="it ended")], Cause.LOST, 1),
     ],
 )
 def test_the_cause_of_an_end(ranks, cause, number):

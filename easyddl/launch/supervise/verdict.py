@@ -132,7 +132,10 @@ def _reported_dead(rank, ranks):
 
 
 # What easyddl prints on a rank whose peer is gone or silent, and what a failed call of MPI says.
-_PEER = re.compile(r"does not answer: it is stopped, or cannot be reached|MPI_\w+ failed: ")
+_PEER = re.compile(
+    r"does not answer: it is stopped, or cannot be reached|MPI_\w+ failed: "
+    r"|MPI\.Exception: Other MPI error"  # in a call of mpi4py
+)
 
 
 def outcome_of(rank, ranks):
