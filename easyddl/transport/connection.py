@@ -34,12 +34,7 @@ class ConnectionLost(Exception):
 
     Args:
         text: String. The reason why the connection has ended.
-        is_silent: Boolean. Whether the reason is that the other host does not answer.
     """
-
-    def __init__(self, text, is_silent=False):
-        super().__init__(text)
-        self.is_silent = is_silent
 
 
 class Message(typing.NamedTuple):
@@ -134,11 +129,11 @@ class Connection:
         except (BlockingIOError, InterruptedError):
             return []
         except OSError as error:
-            raise ConnectionLost(reason_of(error), error.errno in _SILENT) from error
+            raise ConnectionLost(reason_of(error)) from error
         if not got:
             # The socket reports an error only once, and sending may have received it.
             silent = self._send_error
-            raise ConnectionLost(reason_of(silent) if silent else ENDED, silent is not None)
+            raise ConnectionLost(reason_of(silent) if silent else ENDED)
         try:
             return incoming.filled(got) if is_large else incoming.add(got)
         except ValueError as error:

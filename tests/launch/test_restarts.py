@@ -1,5 +1,6 @@
 """`easyddl run --restarts`: which ends another start follows, and on which hosts it runs."""
 
+import errno
 import os
 import pathlib
 import re
@@ -19,6 +20,7 @@ from easyddl.launch.start.request import Request
 from easyddl.launch.supervise import host_check, restarts, verdict
 from easyddl.launch.supervise.job import Job, JobFailed
 from easyddl.launch.supervise.verdict import Cause, Outcome
+from easyddl.transport.connection import ENDED, ConnectionLost
 
 CHECKPOINT_JOB = pathlib.Path(__file__).parents[1] / "checkpoint" / "checkpoint_job.py"
 JOB = pathlib.Path(__file__).with_name("restart_job.py")
@@ -196,6 +198,13 @@ def test_a_rank_that_is_lost_before_it_is_told_to_run_has_not_started():
     begun = job_of(rank(0), rank(1, "h2", lost="it ended"))
     with pytest.raises(JobFailed, match="did not start: host h2 was lost"):
         begun._fail_if_ended()
+
+
+@pytest.mark.parametrize(("error", "lost"), [(ENDED, False), (os.strerror(errno.ECONNRESET), True)])
+def test_a_rank_whose_host_has_booted_again_is_lost(error, lost):
+    there = rank(0, alive=mock.Mock(**{"receive.side_effect": ConnectionLost(error)}))
+    job_of(there)._hear_alive(there)
+    assert there.is_over is lost
 
 
 def easyddl_run(*arguments):

@@ -20,7 +20,7 @@ from easyddl.machine import process_tree, processes
 from easyddl.machine.packages import version_of
 from easyddl.runtime import termination
 from easyddl.transport import protocol
-from easyddl.transport.connection import Connection, ConnectionLost, keep_alive
+from easyddl.transport.connection import ENDED, Connection, ConnectionLost, keep_alive
 
 _AFTER_FAILURE = 2.0  # seconds for the other ranks to end by themselves
 _SETTLE = 1.0  # seconds in which all ranks that fail together are noticed
@@ -395,8 +395,9 @@ class Job:
         except ConnectionLost as error:
             rank.alive.unwatch()
             # A closed connection is no evidence. The report of the rank's end may still follow much
-            # output on the other connection, which closes after the report.
-            if error.is_silent:
+            # output on the other connection, which closes after the report. A host that has booted
+            # again resets the connection.
+            if str(error) != ENDED:
                 self._lose(rank, str(error))
 
     def _lose(self, rank, reason):
