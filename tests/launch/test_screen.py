@@ -1,5 +1,9 @@
 """What `easyddl run` shows of ranks that write at the same time."""
 
+import os
+import sys
+from unittest import mock
+
 import pytest
 
 from easyddl.launch.output.lines import LONGEST, LastLines, Lines
@@ -56,3 +60,10 @@ def test_unfinished_lines(capfd):
         screen.write(rank, "out", [line])
     screen.finish()
     assert capfd.readouterr().out == "[0] question? answer: \n[1] a line\n[1] last\n"
+
+
+def test_a_terminal_that_is_gone_ends_no_job():
+    terminal, descriptor = os.openpty()
+    os.close(terminal)
+    with open(descriptor, "wb", buffering=0) as gone, mock.patch.object(sys, "stderr", gone):
+        Screen(1, True).tell("SIGHUP has ended the job")

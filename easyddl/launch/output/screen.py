@@ -1,7 +1,9 @@
 """Writes the output of all ranks to this process's standard output and standard error."""
 
+import errno
 import os
 import select
+import stat
 import sys
 
 
@@ -61,3 +63,7 @@ def _write(descriptor, data):
             writable = select.poll()
             writable.register(descriptor, select.POLLOUT)
             writable.poll()
+        except OSError as error:
+            if error.errno != errno.EIO or not stat.S_ISCHR(os.fstat(descriptor).st_mode):
+                raise
+            return  # the terminal is gone. The ranks still have their time to save.
