@@ -133,6 +133,8 @@ def run(options):
         request = _request(options)
         placed = placement.place(request, os.environ)
         _require_script(request.program, placed.size)
+        if (options.min_np or 1) > placed.size:
+            raise ValueError(f"`--min-np {options.min_np}` can never be met by {placed}.")
         made, line = _prepare(options, request, placed)
     except (ValueError, RuntimeError) as error:
         sys.stderr.write(f"easyddl run: {error}\n")

@@ -733,6 +733,7 @@ def test_an_output_folder_that_cannot_be_made(tmp_path):
         (["--cpus", "99999", "x"], "which are "),
         (["--cpus", "0", "-H", "h1:2", "x"], "-H has other hosts"),
         (["-np", "2", "python3", "-"], "standard input, which only rank 0 gets"),
+        (["-np", "2", "--restarts", "1", "--min-np", "3", "x"], "`--min-np 3` can never be met"),
         (["--grace", "-1", "x"], "must be a number of seconds. Received: '-1'"),
     ],
 )
