@@ -42,7 +42,7 @@ FAILED = (SAVED, Outcome(3, Cause.SCRIPT, rank(0, status=3)))
 NOT_STARTED = ([], Outcome(1, Cause.NOT_STARTED))
 
 
-def run(ends, most=9, min_np=1, wait=0.0, on_error=False, np=None, silent=()):
+def run(ends, most=9, min_np=1, wait=0.0, on_error=False, np=None, silent=(), can_ask=True):
     """Runs a job on h1 to h3, whose starts end as listed.
 
     Args:
@@ -70,7 +70,7 @@ def run(ends, most=9, min_np=1, wait=0.0, on_error=False, np=None, silent=()):
             hear(event)
         return outcome
 
-    gone, line = (), CommandLine("mpirun", [], {}, on_host)
+    gone, line = (), CommandLine("mpirun", [], {}, on_host if can_ask else None)
     placed = Placement(hosts, "-H", offered=hosts).on({"h1", "h2", "h3"}, np)
     job = restarts.Restarts(request, placed, line, most, min_np, wait, on_error)
     found, job._silent_among = job._silent_among, ask
@@ -128,6 +128,11 @@ def test_a_host_that_comes_back_in_time_is_waited_for():
 def test_a_host_on_which_ranks_were_killed_three_times_is_left_out(capfd):
     assert run([killed(2), killed(3), killed(2), DONE])[1] == [ALL, ALL, ALL, "h1:2,h3:2"]
     assert "host h2 is left out: ranks were killed there 3 times." in capfd.readouterr().err
+
+
+def test_a_lost_host_that_cannot_be_asked_is_left_out():
+    lost = SAVED, Outcome(1, Cause.LOST, rank(2, lost="it does not answer"))
+    assert run([lost, DONE], can_ask=False)[1] == [ALL, "h1:2,h3:2"]
 
 
 def test_the_seconds_of_a_restart_are_told_by_part(capfd):

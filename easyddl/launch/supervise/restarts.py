@@ -108,11 +108,20 @@ class Restarts:
         self._seconds = {"notice": self._longest_silence if is_silent else 0.0}
         self._at = time.monotonic() if rank is None else rank.ended_at
         self._end_part("end")
-        if outcome.cause is Cause.LOST and rank is not None and rank.status is not None:
-            host = self._placement.host_of(rank.number)
+        if outcome.cause is not Cause.LOST or rank is None:
+            return
+        host = self._placement.host_of(rank.number)
+        if rank.status is not None:
             self._kills[host] += 1
             if self._kills[host] == _MOST_KILLS:
                 self._tell(f"host {host} is left out: ranks were killed there {_MOST_KILLS} times.")
+        elif (
+            self._line.on_host is None
+            and rank.lost != connection.ENDED  # as a killed supervisor's
+            and not host_list.is_this_host(host)
+        ):
+            self._kills[host] = _MOST_KILLS
+            self._tell(f"host {host} is left out: it was lost, and cannot be asked for an answer.")
 
     def _place(self, number):
         """Chooses the hosts of the next start, for which it may wait. Returns whether it has."""
