@@ -72,8 +72,8 @@ def check_a_step_of_ones_own_goes_on_in_the_middle_of_an_epoch(folder):
 
         def __init__(self, uses_compiled):
             super().__init__()
-            self.uses_compiled, self.of_kernel = uses_compiled, keras.optimizers.Adam(0.01)
-            self.others = [keras.optimizers.Adam(0.01)]
+            self.uses_compiled, self.of_kernel = uses_compiled, [keras.optimizers.Adam(0.01)]
+            self.of_bias = keras.optimizers.Adam(0.01)
             self.dense = keras.layers.Dense(1)
             self.compile("adam", "mse", metrics=["mae"])
             self((np.zeros((1, 3)), np.zeros((1, 3))))
@@ -88,9 +88,9 @@ def check_a_step_of_ones_own_goes_on_in_the_middle_of_an_epoch(folder):
                 y_pred = self((x[:, :3], x[:, 3:]))
                 loss = self.compute_loss(y=y, y_pred=y_pred)
             kernel, bias = tape.gradient(loss, self.trainable_variables)
-            of_kernel = self.optimizer if self.uses_compiled else self.of_kernel
+            of_kernel = self.optimizer if self.uses_compiled else self.of_kernel[0]
             of_kernel.apply([kernel], [self.dense.kernel])
-            self.others[0].apply([bias], [self.dense.bias])
+            self.of_bias.apply([bias], [self.dense.bias])
             return self.compute_metrics(x, y, y_pred)
 
     make = functools.partial(Halves, uses_compiled=True)

@@ -1,7 +1,5 @@
 """The variables of a model in training: which of them are equal on all ranks, and which differ."""
 
-import itertools
-
 import keras
 
 from easyddl import backends
@@ -15,9 +13,8 @@ from easyddl.training.step.inner_optimizers import inner_optimizers, optimizers_
 def optimizers(model):
     """Returns the outermost optimizers of a model.
 
-    These are the optimizer of `compile`, those in attributes of the model and of the models inside
-    of it, also in lists and dicts, and those that its steps have used. An optimizer inside another
-    one is left out.
+    These are the optimizer of `compile`, those in the model's attributes, also in lists and dicts,
+    and those that its steps have used. An optimizer inside another one is left out.
     """
     step = compiled_step.of(model)
     found = attached_optimizers(model) + (step.optimizers if step is not None else [])
@@ -27,9 +24,8 @@ def optimizers(model):
 def attached_optimizers(model):
     """Returns those of `optimizers` that are known before any step."""
     direct = [getattr(model, "optimizer", None), *vars(model).values()]
-    # A backup contains those of earlier versions, which are direct ones, in this order.
-    held = [optimizers_in(vars(layer)) for layer in keras_layer.layers_of(model)]
-    return _outermost([*direct, *itertools.chain.from_iterable(held)])
+    containers = [each for each in vars(model).values() if isinstance(each, list | tuple | dict)]
+    return _outermost([*direct, *optimizers_in(containers)])
 
 
 def _outermost(found):
