@@ -203,14 +203,28 @@ def _graph(survey, own, groups, uplinks):
         around = [group for group in groups if {*members} < {*group.hosts}]
         return around[0].name if around else core  # the smallest comes first
 
+    members = {host: (host,) for host in hosts} | {group.name: group.hosts for group in groups}
+    above = {name: switch_above(each) for name, each in members.items()}
+
+    nearest = {group.name: group.latency for group in groups}
+    for host in hosts:
+        nearest[host] = _latency(survey, [(host, other) for other in hosts if other != host])
+
+    def to_switch(name):
+        """Returns the latency from a node's hosts to the switch above it."""
+        siblings = [other for other in members if other != name and above[other] == above[name]]
+        # Without the neighbor's half, a node far from all others would get only half of the way.
+        return min(
+            _latency(survey, itertools.product(members[name], members[other])) - nearest[other] / 2
+            for other in siblings
+        )
+
     links = []
     for host in hosts:
-        near = _latency(survey, [(host, other) for other in hosts if other != host]) / 2
-        links.append(
-            Link((host, switch_above([host])), own[host], max(near, LATENCY_BYTES / 2 / own[host]))
-        )
+        least = LATENCY_BYTES / 2 / own[host]
+        links.append(Link((host, above[host]), own[host], max(to_switch(host), least)))
     for group in groups:
-        inner = _latency(survey, itertools.permutations(group.hosts, 2))
-        more = max(0.0, group.latency - inner) / 2
-        links.append(Link((group.name, switch_above(group.hosts)), uplinks[group.name], more))
+        inner = _latency(survey, itertools.permutations(group.hosts, 2)) / 2
+        more = max(0.0, to_switch(group.name) - inner)
+        links.append(Link((group.name, above[group.name]), uplinks[group.name], more))
     return Graph(hosts, [*(group.name for group in groups), core], links)

@@ -115,6 +115,19 @@ def test_a_slow_link_is_no_group(seed):
     assert "no groups explain them: h2 and h4 reach 3" in found.reason
 
 
+@pytest.mark.parametrize("third", ["e f", "e"])
+def test_latencies_to_a_third_site_that_is_far_from_both_others(third):
+    sites = [(tuple(members.split()), G / 5) for members in ("a b", "c d", third)]
+    survey = Network(named("a b c d " + third), sites).survey(0)
+    for pair in survey.latencies:
+        survey.latencies[pair] = {"ab": 1e-3, "cd": 1e-3}.get("".join(sorted(pair)), 0.1)
+    between = {("a", "b"): 1e-3, ("a", "c"): 1e-2, ("a", "e"): 0.1, ("c", "e"): 0.1}
+    for pair in itertools.product("ab", "cd"):
+        survey.latencies[pair] = survey.latencies[pair[::-1]] = 1e-2
+    graph = measured_network.judge(survey).graph
+    assert {pair: graph.route(*pair).latency for pair in between} == pytest.approx(between)
+
+
 def test_what_is_not_measured_is_told():
     survey = Network(named("h1 h2 h3")).survey(0)
     del survey.alone["h3", "h1"]
