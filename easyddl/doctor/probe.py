@@ -77,8 +77,8 @@ def measure(token, address, port, packets, seconds):
 
     Returns:
         Dictionary: `min_rtt` and `median_rtt` in seconds, `sent` and `lost` packets, `rate` in
-        bytes per second in the best window, `mean_rate` of all windows, `retransmitted` packets
-        at full rate.
+        bytes per second in the best window, `mean_rate` of all windows of the first `seconds`, in
+        which links that are measured at once all send, `retransmitted` packets at full rate.
 
     Raises:
         OSError: If the other host does not answer.
@@ -92,8 +92,8 @@ def measure(token, address, port, packets, seconds):
         result["interface_address"] = connection.getsockname()[0]
     if seconds:
         with _connected(token, address, port, 0) as connection:
-            rates = _send_all(connection, seconds)
-            result.update(rate=max(rates), mean_rate=statistics.mean(rates))
+            first, last = _send_all(connection, seconds)
+            result.update(rate=max(last), mean_rate=statistics.mean(first))
             result["retransmitted"] = tcp_info.read(connection).lost
     return result
 
@@ -142,15 +142,17 @@ def _send_all(connection, seconds):
     only after some seconds.
 
     Returns:
-        List with the bytes per second that the other host acknowledged in each window of the last
-        time. Pauses in which other work uses the cores lower some windows only.
+        Pair of lists with the bytes per second that the other host acknowledged in each window: of
+        the first time, and of the last. Pauses in which other work uses the cores lower some
+        windows only.
     """
     round_trip = tcp_info.read(connection).min_rtt / 1e6
+    lengths = max(seconds, 4 * round_trip), max(_WINDOW, 2 * round_trip)
     end = time.perf_counter() + _LONGEST
-    while True:
-        rates = _send_for(connection, max(seconds, 4 * round_trip), max(_WINDOW, 2 * round_trip))
-        if rates[-1] < _GROWS * rates[0] or time.perf_counter() > end:
-            return rates
+    first = last = _send_for(connection, *lengths)
+    while last[-1] >= _GROWS * last[0] and time.perf_counter() <= end:
+        last = _send_for(connection, *lengths)
+    return first, last
 
 
 def _send_for(connection, seconds, window):
