@@ -256,12 +256,16 @@ void GpuCommunicator::reduce_in_levels(CollectiveContext& context,
   NcclLevel* const host = nccl_.host();
   const DType dtype = load.dtype;
   const size_t each = shard_bytes(total_bytes(arrays), dtype);
-  uint8_t* data = scratch_.at_least(each * static_cast<size_t>(gpu_topology_.leaders));
+  const size_t padded = each * static_cast<size_t>(gpu_topology_.leaders);
+  uint8_t* data = scratch_.at_least(padded);
   uint8_t* at = data;
   for (const Segment& array : arrays) {
     copy_on_gpu(at, array.in, array.bytes, stream());
     at += array.bytes;
   }
+  // What another bucket has left in the padding must not choose the scale of float16.
+  const size_t padding = padded - static_cast<size_t>(at - data);
+  if (padding > 0) EASYDDL_CUDA(MemsetD8Async, address(at), 0, padding, stream());
   const size_t count = each / size_of(dtype);
   if (host != nullptr) {
     host->reduce_shards(data, count, gpu_topology_.leaders, dtype, factor, stream(),

@@ -514,6 +514,16 @@ def check_bfloat16_between_hosts():
     model.close()
 
 
+def check_padding_does_not_scale_float16_between_hosts():
+    if world.num_nodes() > 1 and os.environ.get("EASYDDL_GPU") == "nccl":
+        return  # is refused, as above
+    model = Model([("float32", [101]), ("float32", [77])], wire_dtype="float16")
+    model.inputs[0][0].put(np.full(101, 1e30))
+    model.submit_all()
+    assert_close(model.results()[1][0], mean_of(77), TOLERANCE["float16"])
+    model.close()
+
+
 def check_what_is_refused():
     model = Model([("float32", [4])])
     host = np.zeros(4, np.float32)
