@@ -24,8 +24,7 @@ class HostReduction {
       : plan_(plan),
         communicator_(communicator),
         step_(step),
-        rows_(std::move(tables),
-              communicator.topology().has_several_hosts() ? plan.wire : std::nullopt) {}
+        rows_(std::move(tables), plan.wire) {}
 
   // Reduces the arrays of whole buckets, beginning with the next bucket, or gathers rows.
   void run(const Request& request);

@@ -60,7 +60,8 @@ class Reducer::AdvanceLock {
 Reducer::Reducer(ReducerGroup& group, std::string what, std::vector<Bucket> buckets,
                  std::vector<Table> tables, std::optional<DType> wire)
     : Participant(std::move(what)),
-      plan_{this->what(), std::move(buckets), !tables.empty(), wire},
+      plan_{this->what(), std::move(buckets), !tables.empty(),
+            group.communicator().topology().has_several_hosts() ? wire : std::nullopt},
       communicator_(open_child(group.communicator(), plan_.what, plan_.most_bytes())),
       step_(plan_, *communicator_, state(), number()),
       on_host_(plan_, *communicator_, step_, std::move(tables)),

@@ -23,7 +23,7 @@ struct ReducerPlan {
   std::string what;  // for errors
   std::vector<Bucket> buckets;
   bool has_rows;  // whether rows of sparse gradients follow the last bucket
-  std::optional<DType> wire = std::nullopt;  // in which float32 is sent to other hosts
+  std::optional<DType> wire = std::nullopt;  // for float32 between hosts, if there are several
 
   // Includes the bucket of the rows, which is the last.
   size_t num_buckets() const { return buckets.size() + (has_rows ? 1 : 0); }

@@ -96,6 +96,7 @@ def test_spans_of_a_thread_nest(job):
 def test_stages_lie_in_a_collective_and_buckets_in_a_step(job):
     for _, spans in job[2]:
         collectives = [span for span in spans if is_collective(span)]
+        assert not any("control word" in each.values["what"] for each in collectives)
         steps = named(spans, "step")
         for span in spans:
             if span.name in STAGES | ACROSS:

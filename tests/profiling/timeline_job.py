@@ -29,7 +29,11 @@ def train():
         [keras.layers.Input((64,)), keras.layers.Dense(500), keras.layers.Dense(64)]
     )
     model.compile("sgd", "mse")
-    callbacks = [ddl.DDLCallback(bucket_bytes=20_000), ddl.DDLGlobalVariablesCallback()]
+    wire_dtype = "bfloat16" if ddl.num_nodes() == 1 else "float32"  # no message is in bfloat16
+    callbacks = [
+        ddl.DDLCallback(bucket_bytes=20_000, wire_dtype=wire_dtype),
+        ddl.DDLGlobalVariablesCallback(),
+    ]
     model.fit(x, x, batch_size=8, epochs=2, verbose=0, callbacks=callbacks)
 
 
