@@ -214,7 +214,12 @@ void Topology::order_hosts(const std::string& host_order) {
     throw Error(
         "EASYDDL_HOST_ORDER must list the number of each host once, as in "
         "EASYDDL_HOST_ORDER=0,2,1,3 for four. There are " +
-        std::to_string(num_nodes) + " host(s). Received on rank 0: '" + host_order + "'");
+        std::to_string(num_nodes) + " host(s). " +
+        (place.num_nodes < num_nodes
+             ? "Ranks that cannot open each other's memory count as hosts of their own, which no "
+               "plan (`--plan` or EASYDDL_PLAN) knows. "
+             : "") +
+        "Received on rank 0: '" + host_order + "'");
   for (size_t i = 0; i < names.size(); ++i) order[i] = std::stoul(names[i]);
 }
 

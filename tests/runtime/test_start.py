@@ -144,6 +144,9 @@ def test_one_host_of_several_whose_ranks_cannot_open_each_others_memory():
     done = run(3, "memory_of_one_host_cannot_be_opened", env, abort=30)
     assert done.returncode == 0 and done.stdout.count("has started") == 3, done.stdout
     assert done.stdout.count("not all of them can open each other's memory") == 1, done.stdout
+    env["EASYDDL_HOST_ORDER"] = "1,0"  # a plan has the hosts as they are named
+    done = run(3, "memory_of_one_host_cannot_be_opened", env, abort=30)
+    assert "3 host(s). Ranks that cannot open each other's memory count as hosts" in done.stdout
 
 
 @pytest.mark.gate
