@@ -8,7 +8,8 @@
 
 namespace easyddl {
 
-MpiLevel::Members::Members(const MpiComm& c, int owner_count) : comm(c.get()), owners(owner_count) {
+MpiLevel::Members::Members(const MpiComm& c, int owner_count, bool all_alone)
+    : comm(c.get()), owners(owner_count), are_all_alone(all_alone) {
   if (comm == MPI_COMM_NULL) return;
   rank = c.rank();
   size = c.size();
@@ -39,9 +40,12 @@ MpiLevel::MpiLevel(const Topology& topology, const AlgorithmRules& rules)
   for (size_t host : topology.order) {
     if (group_of[host] == group_of[static_cast<size_t>(rank_)]) hosts_.push_back(host);
   }
-  for (const Topology::Level& level : topology.levels)
-    levels_.emplace_back(level.comm, level.num_leaders);
-  flat_.emplace_back(topology.across, size_);
+  int members = size_;  // of all groups of the level
+  for (const Topology::Level& level : topology.levels) {
+    levels_.emplace_back(level.comm, level.num_leaders, level.num_groups == members);
+    members = level.num_groups;
+  }
+  flat_.emplace_back(topology.across, size_, false);
 }
 
 void MpiLevel::plan_all_gather(Schedule& schedule, uint64_t value) const {
@@ -113,8 +117,8 @@ void MpiLevel::plan(const std::vector<Members>& levels, size_t level, Schedule& 
       levels[level].operation_on(whole, level + 1 == levels.size());
   if (operation.size == 1) {
     plan(levels, level + 1, schedule, operation, all_bytes);
-    // The other groups of this level round the sum before they gather it.
-    if (operation.wire != nullptr) {
+    // Larger groups of this level round the sum before they gather it.
+    if (operation.wire != nullptr && !levels[level].are_all_alone) {
       add_all_gather(InterHostAlgorithm::direct, operation, schedule);
     }
     return;

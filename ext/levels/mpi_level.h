@@ -49,12 +49,13 @@ class MpiLevel {
  private:
   // The members of a group, which divide a shard further: see Topology::Level.
   struct Members {
-    Members(const MpiComm& comm, int owners);
+    Members(const MpiComm& comm, int owners, bool all_alone);
     InterHostOperation operation(uint8_t* data, size_t count, DType dtype, Op op) const;
     // Returns the operation of these members on the data of another one.
     InterHostOperation operation_on(const InterHostOperation& whole, bool is_last) const;
     MPI_Comm comm;
     int rank = 0, size = 1, owners;
+    bool are_all_alone;  // no group of the level has a second member
   };
 
   void exchange(Schedule& schedule, uint8_t* values, size_t bytes) const;

@@ -43,6 +43,10 @@ def test_racks_with_one_host_have_the_same_bits(hosts, racks):
         run(hosts, dtype, EASYDDL_RACKS=racks)
 
 
+def test_racks_of_one_host_each_round_no_more_than_hosts_without_racks():
+    run("a,b,c", "bfloat16", "whole", EASYDDL_ALGORITHM="whole", EASYDDL_RACKS="x,y,z")
+
+
 def run(hosts, *arguments, **env):
     ranks = hosts.count(",") + 1
     done = mpi.run(ranks, JOB, *arguments, env={"EASYDDL_HOSTS": hosts, **env})
