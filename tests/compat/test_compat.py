@@ -129,6 +129,7 @@ def instances():
         "keras.Variable": model.weights[0],
         "keras.Metric": keras.metrics.Mean(),
         "keras.callbacks.Callback": keras.callbacks.Callback(),
+        "keras.callbacks.SwapEMAWeights": keras.callbacks.SwapEMAWeights(),
         "keras.optimizers.Optimizer": accumulating,
         "keras.optimizers.RMSprop": rmsprop,
         "keras.optimizers.LossScaleOptimizer": keras.optimizers.LossScaleOptimizer(
