@@ -29,8 +29,7 @@ class Preemption(FitEvents):
         self._numbers = termination.numbers_of(signals)
         self._save, self._steps = save, steps
         self._signals = termination.TerminationSignals(self._numbers)
-        if "torch.utils.data" in sys.modules:
-            importlib.import_module("easyddl.data.torch_loader").hold_workers()
+        _hold_workers()
 
     @property
     def received(self):
@@ -43,6 +42,7 @@ class Preemption(FitEvents):
         self._signals = termination.TerminationSignals(self._numbers)
         if fit is None:
             return
+        _hold_workers()
         self._signals.watch()
         fit.at_end.callback(self._signals.stop_watching)
         if fit.join is not None and world.size() > 1:
@@ -99,3 +99,9 @@ class Preemption(FitEvents):
             )
         job_exit.end_together()
         raise SystemExit(status)
+
+
+def _hold_workers():
+    """Makes workers of loaders outlast the signals, if the script has imported loaders by now."""
+    if "torch.utils.data" in sys.modules:
+        importlib.import_module("easyddl.data.torch_loader").hold_workers()

@@ -21,7 +21,6 @@ import glob
 import os
 import pathlib
 import re
-import secrets
 import shutil
 import string
 import struct
@@ -389,7 +388,7 @@ class Generations:
             _sync(self.folder.parent)
         number = 1 + max((_number(path.name) for path in self.find()), default=0)
         # An earlier start of the job, which its launcher has lost, may still write one.
-        new = self.folder / f"{_NEW}{number}-{secrets.token_hex(4)}"
+        new = self.folder / f"{_NEW}{number}-{os.urandom(4).hex()}"
         try:
             new.mkdir()
             write(new)

@@ -85,7 +85,9 @@ def _run(arguments):
             continue
         module = importlib.import_module(f"easyddl.cli.{name}")
         command = commands.add_parser(
-            name, help=module.SUMMARY, description=module.__doc__.replace("`", "")
+            name,
+            help=module.SUMMARY,
+            description=(module.__doc__ or module.SUMMARY).replace("`", ""),  # `python -OO`
         )
         module.add_arguments(command)
         command.set_defaults(run=module.run, fail=command.error)

@@ -11,7 +11,6 @@ import argparse
 import dataclasses
 import os
 import re
-import secrets
 import shlex
 import sys
 
@@ -257,7 +256,7 @@ def _run_with_restarts(options, request, first, made, line):
     from easyddl.checkpoint import start_claim
     from easyddl.launch.supervise import restarts
 
-    job, folder = secrets.token_hex(8), options.output
+    job, folder = os.urandom(8).hex(), options.output
 
     def start(number, placed, hear):
         own, command, output = made, line, folder

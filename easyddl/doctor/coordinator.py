@@ -1,6 +1,6 @@
 """The coordinator: accepts the agents' connections."""
 
-import secrets
+import os
 import selectors
 import socket
 
@@ -20,7 +20,7 @@ class Coordinator:
 
     def __init__(self):
         self.agents = {}
-        self.token = secrets.token_hex(16)
+        self.token = os.urandom(16).hex()
         self._selector = selectors.DefaultSelector()
         server = socket.create_server(("", 0), backlog=256)
         self._listener = Listener(self._selector, server, self.token, [protocol.MESSAGES])

@@ -57,6 +57,15 @@ def read(process):
     return Process(id=process, name=name, parent=int(fields[1]), start=int(fields[19]))
 
 
+def handles(process, number):
+    """Returns whether a process has a handler for a signal."""
+    try:
+        status = pathlib.Path(f"/proc/{process}/status").read_text()
+    except OSError:  # it has ended
+        return False
+    return bool(int(status.partition("SigCgt:")[2].split()[0], 16) >> (number - 1) & 1)
+
+
 def ancestors():
     """Yields each ancestor of this process as a `Process`, the nearest first.
 

@@ -15,7 +15,7 @@ Data after the handshake are neither encrypted nor signed.
 """
 
 import hmac
-import secrets
+import os
 import socket
 import time
 
@@ -42,7 +42,7 @@ class PendingClient:
         self.claim = None
         self._token, self._kinds = token, kinds
         self._end = time.monotonic() + protocol.LIMIT
-        self._nonce = secrets.token_bytes(NONCE)
+        self._nonce = os.urandom(NONCE)
         self._reply = b""
         sock.sendall(self._nonce)  # does not block: the send buffer of a new socket is empty
 
@@ -95,7 +95,7 @@ def connect(address, token, kind, number=0, timeout=5.0):
     sock = socket.create_connection(address, timeout)
     try:
         end, claim = time.monotonic() + protocol.LIMIT, CLAIM.pack(kind, number)
-        theirs, own = _receive_all(sock, NONCE, end), secrets.token_bytes(NONCE)
+        theirs, own = _receive_all(sock, NONCE, end), os.urandom(NONCE)
         sock.sendall(own + claim + _proof(token, b"client", theirs, own, claim))
         _check(_receive_all(sock, PROOF, end), _proof(token, b"server", theirs, own, claim))
         sock.settimeout(None)

@@ -1,5 +1,7 @@
 #include "runtime/local_ranks.h"
 
+#include <sys/syscall.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -19,6 +21,7 @@ struct Process {
   std::string name;
   char state = 'X';
   int parent = 0;
+  uint64_t start = 0;  // in ticks since the boot
 };
 
 // A file of /proc; empty if its process has ended, or may not be examined.
@@ -49,7 +52,11 @@ std::map<int, Process> running_processes() {
     if (end == std::string::npos) continue;
     Process process;
     process.name = text.substr(begin + 1, end - begin - 1);
-    std::istringstream(text.substr(end + 1)) >> process.state >> process.parent;
+    std::istringstream fields(text.substr(end + 1));
+    fields >> process.state >> process.parent;
+    std::string skipped;
+    for (int i = 5; i < 22; ++i) fields >> skipped;
+    fields >> process.start;
     if (process.state != 'Z' && process.state != 'X') found[id] = process;
   }
   return found;
@@ -73,7 +80,8 @@ LocalRanks::LocalRanks(int agent, int count, std::string variable,
       launchers_(std::move(launchers)) {}
 
 int LocalRanks::ended() const {
-  if (agent_ == 0 || has_child_for_each()) return 0;
+  // A quick test, for the many looks at a job in which each rank's first process runs.
+  if (agent_ == 0 || static_cast<int>(children_of_agent().size()) >= count_) return 0;
   const auto processes = running_processes();
   if (processes.count(agent_) == 0) return 0;
   // The process that started a process as a rank; 0 for a process whose parent has ended.
@@ -90,7 +98,9 @@ int LocalRanks::ended() const {
   int unknown = 0;
   for (const auto& [id, process] : processes) {
     const int launcher = launcher_of(id);
-    if (launcher != agent_ && launcher != 0) continue;  // of another job
+    // Of another job, or left behind by an earlier one.
+    if (launcher != agent_ && (launcher != 0 || process.start < processes.at(agent_).start))
+      continue;
     const std::string number = variable_of(id, variable_);
     if (!number.empty()) {
       numbers.insert(number);
@@ -101,16 +111,25 @@ int LocalRanks::ended() const {
   return std::max(0, count_ - static_cast<int>(numbers.size()) - unknown);
 }
 
-// A quick test, for the many looks at a job in which each rank's first process runs.
-bool LocalRanks::has_child_for_each() const {
-  int children = 0;
+bool LocalRanks::any_waits_for_input() const {
+  const std::vector<int> children = children_of_agent();
+  return std::any_of(children.begin(), children.end(), [&](int child) {
+    std::istringstream call(read(folder_of(child) / "syscall"));
+    std::string number, descriptor;
+    call >> number >> descriptor;
+    const bool reads = number == std::to_string(SYS_read) && descriptor == "0x0";
+    return reads && variable_of(child, variable_) != "0";
+  });
+}
+
+std::vector<int> LocalRanks::children_of_agent() const {
+  std::vector<int> children;
   const fs::path threads = folder_of(agent_) / "task";
   for (const int thread : numbers_in(threads)) {
     std::istringstream ids(read(threads / std::to_string(thread) / "children"));
-    children += static_cast<int>(
-        std::distance(std::istream_iterator<int>(ids), std::istream_iterator<int>()));
+    children.insert(children.end(), std::istream_iterator<int>(ids), std::istream_iterator<int>());
   }
-  return children >= count_;
+  return children;
 }
 
 }  // namespace easyddl

@@ -21,8 +21,12 @@ class LocalRanks {
   // does, and also if its processes cannot be recognized.
   int ended() const;
 
+  // Returns whether a rank other than 0 waits for standard input, which launchers pass to rank 0
+  // alone. False if the kernel does not show it.
+  bool any_waits_for_input() const;
+
  private:
-  bool has_child_for_each() const;
+  std::vector<int> children_of_agent() const;
 
   const int agent_, count_;
   const std::string variable_;

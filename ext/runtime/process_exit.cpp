@@ -84,6 +84,7 @@ void at_finalize() {
 // glibc's on_exit passes the exit status. Neither Python's atexit nor its excepthook has it after
 // sys.exit(1), and then MPI_Finalize would wait forever for the other ranks.
 void at_exit(int status, void*) {
+  status &= 0xff;  // what the kernel keeps of it
   int finalized = 0;
   mpi_functions().MPI_Finalized(&finalized);
   if (getpid() != g_pid || finalized != 0) return;

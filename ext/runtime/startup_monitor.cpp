@@ -136,7 +136,8 @@ void StartupMonitor::run() {
               rounded(deadlines_.abort) + " s. Ending the job." + kStandardInput,
           1, SIGTERM);
     }
-    if (!has_warned && deadlines_.warn > 0 && seconds() >= deadlines_.warn) {
+    if (!has_warned && deadlines_.warn > 0 &&
+        (seconds() >= deadlines_.warn || looks_with_readers_ > 1)) {
       has_warned = true;
       write_line(
           "easyddl: warning: " + describe_wait() +
@@ -148,8 +149,10 @@ void StartupMonitor::run() {
   }
 }
 
-// Ends the job if a rank has ended, unless its process was only about to be replaced by another.
+// Counts looks at ranks that wait for input. Ends the job if a rank has ended, unless its process
+// was only about to be replaced by another.
 void StartupMonitor::look_at_local_ranks() {
+  looks_with_readers_ = local_ranks_.any_waits_for_input() ? looks_with_readers_ + 1 : 0;
   const int ended = local_ranks_.ended();
   looks_with_ended_ranks_ = ended > 0 ? looks_with_ended_ranks_ + 1 : 0;
   if (looks_with_ended_ranks_ < 2) return;

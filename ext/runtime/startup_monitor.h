@@ -47,6 +47,7 @@ class StartupMonitor {
   const Deadlines deadlines_;
   const LocalRanks local_ranks_;
   int looks_with_ended_ranks_ = 0;  // in a row
+  int looks_with_readers_ = 0;
   const Clock::time_point since_ = Clock::now();
   RunningTime time_;
   std::mutex mutex_;

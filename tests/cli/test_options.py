@@ -1,5 +1,8 @@
 """Errors of the command line name the option that was meant."""
 
+import subprocess
+import sys
+
 import pytest
 
 from easyddl import cli
@@ -31,3 +34,8 @@ def test_an_option_that_does_not_exist_is_unknown(unknown, capsys):
     assert ended.value.code == 2
     assert f"unrecognized arguments: {unknown}" in error
     assert "two dashes" not in error
+
+
+def test_commands_run_without_docstrings():
+    line = [sys.executable, "-OO", "-m", "easyddl", "--version"]
+    assert subprocess.run(line, capture_output=True, check=True).stdout.startswith(b"easyddl ")

@@ -1,9 +1,11 @@
 """The start of a job in which not all ranks come as far: it ends soon, and says why."""
 
 import functools
+import os
 import pathlib
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -89,7 +91,16 @@ def test_what_tensorflow_tells_for_information_comes_once():
 
 @pytest.mark.gate
 def test_a_rank_that_has_ended_before_the_start_of_mpi_ends_the_job():
-    done = run(3, "ended", warn=0, abort=0)
+    left_behind = subprocess.run(
+        ["sh", "-c", "sleep 100 >&- 2>&- & echo $!"],
+        env={**os.environ, "MPI_LOCALRANKID": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "1"},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    try:
+        done = run(3, "ended", warn=0, abort=0)
+    finally:
+        os.kill(int(left_behind.stdout), signal.SIGKILL)
     assert done.returncode != 0
     said = (
         rf"rank [02] on host {HOST} has waited for \d s {IN_INIT} MPI cannot start: of the 3 ranks"

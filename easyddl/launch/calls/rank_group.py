@@ -4,7 +4,6 @@ import codecs
 import contextlib
 import functools
 import os
-import secrets
 import selectors
 import socket
 import sys
@@ -85,8 +84,8 @@ class RankGroup:
         self._ended = None  # the first rank whose connection was closed
         self.relay = None  # `Relay` that shows the output of the current call
         self.heard_at = 0.0  # when the last message or output has arrived
-        self._mark = b"\0" + secrets.token_bytes(23)
-        token = secrets.token_hex(32)
+        self._mark = b"\0" + os.urandom(23)
+        token = os.urandom(32).hex()
         server = listen(hosts, env, options)
         kinds = [protocol.MESSAGES]
         listener = Listener(self._selector, server, token, kinds, largest=None)

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import resource
-import secrets
 import socket
 
 from easyddl.hosts import launchers
@@ -35,7 +34,7 @@ class Reports(Listener):
         _allow_many_connections()
         server = socket.create_server(("127.0.0.1" if placement.local else "", 0), backlog=1024)
         kinds = protocol.MESSAGES, protocol.ALIVE
-        super().__init__(selector, server, secrets.token_hex(16), kinds)
+        super().__init__(selector, server, os.urandom(16).hex(), kinds)
 
     @property
     def addresses(self):

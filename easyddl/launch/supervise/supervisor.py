@@ -1,6 +1,7 @@
 """Supervises the program of one rank: starts it, passes on its output, and reports its end."""
 
 import contextlib
+import errno
 import math
 import os
 import select
@@ -166,7 +167,7 @@ class Supervisor:
                 os.sched_setaffinity(0, order["cpus"])
             parent = os.getpid()
             self._started = time.monotonic()
-            self._program = subprocess.Popen(
+            self._program = _open(
                 order["program"],
                 cwd=order["directory"],
                 env=environment,
@@ -266,7 +267,7 @@ class Supervisor:
     def _take(self, message, buffers):
         if "signal" in message and self._program is not None:
             if message["grace"] is None:
-                self._program.send_signal(message["signal"])
+                self._signal(message["signal"])
             else:
                 self._end(message["signal"], message["grace"])
         if "input" in message and self._input is not None:
@@ -314,10 +315,24 @@ class Supervisor:
         if number == signal.SIGKILL:
             grace = 0
         elif not self._ordered or number == signal.SIGINT:
-            self._program.send_signal(number)
+            self._signal(number)
         self._ordered = True
         kill_at = time.monotonic() + grace
         self._kill_at = kill_at if self._kill_at is None else min(self._kill_at, kill_at)
+
+    def _signal(self, number):
+        """Sends a signal to the program, or to the first process that handles it.
+
+        A shell script does not pass on signals, and would end before the rank that it has started.
+        """
+        own = self._program.pid
+        started = [own, *process_tree.descendants(own)]
+        handling = [each for each in started if processes.handles(each, number)]
+        if handling and self._program.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(handling[0], number)
+        else:
+            self._program.send_signal(number)
 
     def _kill(self):
         self._ordered = True
@@ -407,6 +422,16 @@ def _connect(addresses, token, end):
                 f"{told}. A firewall may be between them. `--nic` chooses the network."
             )
         time.sleep(0.2)
+
+
+def _open(program, **arguments):
+    """Starts a program. As in execvp(3), a shell runs a script without a line `#!`."""
+    try:
+        return subprocess.Popen(program, **arguments)
+    except OSError as error:
+        if error.errno != errno.ENOEXEC:
+            raise
+        return subprocess.Popen(["/bin/sh", *program], **arguments)
 
 
 def _hint(name):
