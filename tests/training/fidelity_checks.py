@@ -655,9 +655,9 @@ def sum_of_squares(y, predicted):
 
 
 class OwnLoss(keras.Sequential):
-    """Computes its loss by itself, as a sum."""
+    """Computes its loss by itself, as a sum, by a method with Keras's older arguments."""
 
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None):
         return sum_of_squares(y, y_pred)
 
 
@@ -682,6 +682,12 @@ def check_losses_that_are_sums():
         lambda: dense(loss=sum_of_squares, **clone(small)), x, y, scalar_losses="sum"
     )
     assert_trains_alike(with_own_loss, x, y, scalar_losses="sum")
+    model, whole = with_own_loss(), {"validation_data": (x, y), "validation_batch_size": len(x)}
+    callbacks = both(scalar_losses="sum")
+    history = model.fit(*ddl.split_data(x, y), verbose=0, callbacks=callbacks, **whole).history
+    found = history["val_loss"][-1]
+    kernel, bias = (variable.numpy() for variable in model.weights)
+    np.testing.assert_allclose(found, np.sum((y - (x @ kernel + bias)) ** 2), rtol=1e-6)
     if BACKEND == "tensorflow":  # the others want one number
         unreduced = keras.losses.MeanSquaredError(reduction=None)
         assert_trains_alike(lambda: dense(loss=unreduced), x, y)
@@ -690,6 +696,20 @@ def check_losses_that_are_sums():
 def clone(arguments):
     optimizer = arguments["optimizer"]
     return {"optimizer": type(optimizer).from_config(optimizer.get_config())}
+
+
+def check_outputs_with_numbers_are_compiled_in_another_order_on_each_rank():
+    x, y = data()
+
+    def make():
+        inputs = keras.Input((5,))
+        losses = {"head_1": "mse", "head_2": "mae"}
+        outputs = {name: keras.layers.Dense(1, name=name)(inputs) for name in losses}
+        model = keras.Model(inputs, outputs)
+        model.compile("sgd", losses if RANK == 0 else dict(reversed(losses.items())))
+        return model
+
+    assert_trains_alike(make, x, {"head_1": y, "head_2": 3 * y})
 
 
 @in_float64

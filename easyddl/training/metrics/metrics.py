@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import inspect
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar, overload
 
@@ -90,6 +91,11 @@ def register_metric(
     return metric_class
 
 
+def _place_of(metric):
+    numbers = [int(number) for number in re.findall(r"\d+", metric.name)]
+    return arguments.comparable_name(metric.name), numbers
+
+
 def shared_logs(model, logs, has_samples=True, on_equal_states=None):
     """Returns the logs of all ranks' samples instead of those of this rank's samples.
 
@@ -110,8 +116,9 @@ def shared_logs(model, logs, has_samples=True, on_equal_states=None):
     Raises:
         ValueError: On all ranks, if an entry is a mean over the ranks and its shapes differ.
     """
-    # In the same order on all ranks: a script may pass dicts that it has made from sets.
-    merged = sorted(leaves(model.metrics), key=lambda m: arguments.comparable_name(m.name))
+    # In the same order on all ranks: a script may pass dicts that it has made from sets. Names that
+    # differ in numbers only may be Keras's own, of which another rank has others in this order.
+    merged = sorted(leaves(model.metrics), key=_place_of)
     # Copies the values, because a result of Keras may be a variable that changes below.
     before = _arrays(_flat(model.get_metrics_result()))
     logs = _arrays(_flat(logs)) if has_samples else {}

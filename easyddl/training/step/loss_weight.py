@@ -24,7 +24,7 @@ from easyddl.training.step import scalar_losses
 # Represents the denominator of a loss that is weighted by the number of samples of its batch.
 _BY_SAMPLES = object()
 
-_selects = weakref.WeakKeyDictionary()  # results of `_selects_values`
+_selects = {}  # results of `_selects_values`, by the id of the loss
 
 
 def hook(model, weight, kind_of_scalars):
@@ -49,7 +49,8 @@ def hook(model, weight, kind_of_scalars):
         given = signature.bind(*args, **kwargs).arguments
         x = given.get("x")
         samples = _samples(list(given.values()) if x is None else x)
-        if not given.get("training", True):
+        # An own method with Keras's older arguments is not told.
+        if not given.get("training", world.size() == 1 or _is_in_step()):
             with _output_losses_weighted(model, samples):
                 return original(*args, **kwargs)
         kind = kind_of_scalars
@@ -223,15 +224,17 @@ def _selects_values(loss, y_true, y_pred):
     Keras's own losses do not. The result follows from the code of the loss and from the shapes, so
     it is the same on all ranks.
     """
-    if loss not in _selects:
+    key = id(loss)  # a dataclass has no hash
+    if key not in _selects:
         code = type(loss), getattr(loss, "fn", type(loss))
         if all(map(user_code.is_of_keras, code)):
             return False
         arguments = keras.tree.map_structure(
             lambda x: ops.convert_to_tensor(x, dtype=loss.dtype), (y_true, y_pred)
         )
-        _selects[loss] = not backends.require().has_fixed_shape(loss.call, arguments)
-    return _selects[loss]
+        _selects[key] = not backends.require().has_fixed_shape(loss.call, arguments)
+        weakref.finalize(loss, _selects.pop, key, None)
+    return _selects[key]
 
 
 def _weighted_by_samples(loss, denominator, samples):
