@@ -98,7 +98,8 @@ class StartClaim:
 def _path_beside(written):
     """Returns the path of the claim beside a file, whose name may contain fields."""
     whole = os.path.abspath(written)
-    folder, name = os.path.split(written.partition("{")[0] if "{" in written else whole)
+    before, field, _ = written.partition("{")
+    folder, name = os.path.split(before if field else whole)
     folder = os.path.abspath(folder)
     shown = name[:_SHOWN]
     rest = whole[len(os.path.join(folder, shown)) :]

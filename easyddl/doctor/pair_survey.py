@@ -39,10 +39,11 @@ def measure(agents, ends, seconds, progress):
     latencies = {pair: link.median_rtt / 2 for pair, link in links.items()}
     counted = itertools.count(1)
 
+    # All send for so long that the slow start of the most distant hosts counts little.
+    longest = max([_TOGETHER, *(40 * link.min_rtt for link in links.values())])
+
     def send(together):
         progress(f"measuring several hosts at once, round {next(counted)}")
-        # All send for so long that the slow start of the most distant hosts counts little.
-        longest = max(_TOGETHER, *(40 * link.min_rtt for link in links.values()))
         answers, _ = link_survey.measure(agents, ends, together, 0, longest)
         return {pair: answer["mean_rate"] for pair, answer in answers.items()}
 

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import pathlib
+import re
 import selectors
 import signal
 import socket
@@ -59,11 +60,9 @@ def read(process):
 
 def handles(process, number):
     """Returns whether a process has a handler for a signal."""
-    try:
-        status = pathlib.Path(f"/proc/{process}/status").read_text()
-    except OSError:  # it has ended
-        return False
-    return bool(int(status.partition("SigCgt:")[2].split()[0], 16) >> (number - 1) & 1)
+    status = read_text(pathlib.Path(f"/proc/{process}/status"))  # empty if it has ended
+    mask = re.search(r"^SigCgt:\s*(\w+)", status, re.MULTILINE)
+    return mask is not None and bool(int(mask[1], 16) >> (number - 1) & 1)
 
 
 def ancestors():

@@ -205,10 +205,10 @@ def _graph(survey, own, groups, uplinks):
 
     members = {host: (host,) for host in hosts} | {group.name: group.hosts for group in groups}
     above = {name: switch_above(each) for name, each in members.items()}
-
-    nearest = {group.name: group.latency for group in groups}
-    for host in hosts:
-        nearest[host] = _latency(survey, [(host, other) for other in hosts if other != host])
+    nearest = {
+        name: _latency(survey, itertools.product(each, {*hosts} - {*each}))
+        for name, each in members.items()
+    }
 
     def to_switch(name):
         """Returns the latency from a node's hosts to the switch above it."""

@@ -54,6 +54,12 @@ def test_an_earlier_start_replaces_nothing(later, start_as, tmp_path):
     assert [path.name for path in folder.iterdir()] == ["backup-1"]
 
 
+def test_the_claim_of_a_name_that_begins_with_a_field_is_in_its_folder(start_as, tmp_path):
+    start_as("a", 1)
+    StartClaim(tmp_path / "{epoch}.keras").take()
+    assert len(list(tmp_path.iterdir())) == 1
+
+
 @pytest.mark.parametrize(
     "names",
     [

@@ -327,12 +327,10 @@ class Supervisor:
         """
         own = self._program.pid
         started = [own, *process_tree.descendants(own)]
-        handling = [each for each in started if processes.handles(each, number)]
-        if handling and self._program.poll() is None:
+        handling = next((each for each in started if processes.handles(each, number)), own)
+        if self._program.poll() is None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(handling[0], number)
-        else:
-            self._program.send_signal(number)
+                os.kill(handling, number)
 
     def _kill(self):
         self._ordered = True

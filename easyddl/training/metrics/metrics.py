@@ -92,6 +92,11 @@ def register_metric(
 
 
 def _place_of(metric):
+    """Returns the key by which metrics have the same order on all ranks.
+
+    A script may pass dicts that it has made from sets. Names that differ in numbers only may be
+    Keras's own, of which another rank has others in the same order.
+    """
     numbers = [int(number) for number in re.findall(r"\d+", metric.name)]
     return arguments.comparable_name(metric.name), numbers
 
@@ -116,8 +121,6 @@ def shared_logs(model, logs, has_samples=True, on_equal_states=None):
     Raises:
         ValueError: On all ranks, if an entry is a mean over the ranks and its shapes differ.
     """
-    # In the same order on all ranks: a script may pass dicts that it has made from sets. Names that
-    # differ in numbers only may be Keras's own, of which another rank has others in this order.
     merged = sorted(leaves(model.metrics), key=_place_of)
     # Copies the values, because a result of Keras may be a variable that changes below.
     before = _arrays(_flat(model.get_metrics_result()))
