@@ -194,6 +194,10 @@ class Backend(abc.ABC):
             backward: Function of the upstream gradient. It returns the tensor's gradient.
         """
 
+    def has_gradient(self, loss):
+        """Returns whether a loss depends on variables; true where that is not known."""
+        return True
+
     def unless(self, condition, act):
         """Calls a function if a scalar boolean tensor is false.
 
@@ -206,6 +210,10 @@ class Backend(abc.ABC):
 
     def scope_of(self, x):
         """Returns the graph of a tensor, usable as a weak key; `None` if it has no graph."""
+        return None
+
+    def scope(self):
+        """Returns the graph or trace that tensors are made in now; `None` in eager code."""
         return None
 
     def is_current(self, x):

@@ -15,7 +15,13 @@ _SAME_RANK = Name(
     "masks and sample weights of one loss cannot be combined",
 )
 
-NAMES = (_REDUCE, _SAME_RANK)
+_COMPILED = Name(
+    "keras.src.trainers.compile_utils.CompileLoss",
+    "call(y_true, y_pred, sample_weight)",
+    "losses with reduction='sum' are not added over the ranks",
+)
+
+NAMES = (_REDUCE, _SAME_RANK, _COMPILED)
 
 
 def reduction():
@@ -34,3 +40,12 @@ def to_same_rank(x1, x2):
 def reduction_replaced(function):
     """Returns a context in which another function reduces losses."""
     return patches.replaced(_REDUCE.find_owner(), _REDUCE.name, function)
+
+
+def compiled_losses_wrapped(wrap):
+    """Returns a context in which the method with which Keras calls compiled losses is wrapped.
+
+    Args:
+        wrap: Function of the method, which returns the wrapper.
+    """
+    return patches.replaced(_COMPILED.find_owner(), _COMPILED.name, wrap(_COMPILED.get()))

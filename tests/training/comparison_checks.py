@@ -448,12 +448,25 @@ def check_learning_rates_that_differ_are_a_warning():
     assert float(model.optimizer.learning_rate.numpy()) == np.float32(0.1)
 
 
+class Heads(keras.layers.Layer):
+    """Keeps layers in a dict, which may be made from a set."""
+
+    def __init__(self, names):
+        super().__init__()
+        self.heads = {name: keras.layers.Dense(3) for name in names}
+
+    def call(self, x):
+        return sum(head(x) for head in self.heads.values())
+
+
 def check_layers_that_differ_are_a_warning():
     layers = keras.layers.Dropout(0.1 + 0.1 * RANK, name=f"mine_{RANK}", seed=RANK)
     text = fit(*ddl.split_data(*data()), new_model(None, layers))
     assert ("the ranks' layers are configured differently" in text) == (SIZE > 1), text
     assert ("Dropout: rate is 0.1 on rank 0; 0.2 on rank 1" in text) == (SIZE > 1), text
     assert "seed is" not in text and "mine_" not in text, text
+    text = fit(*ddl.split_data(*data()), new_model(None, Heads("ab" if RANK == 0 else "ba")))
+    assert ("key in heads is 'a' on rank 0; 'b' on rank" in text) == (SIZE > 1), text
 
 
 def check_optimizers_with_schedules_without_a_config_are_compared():

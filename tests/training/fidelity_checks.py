@@ -661,6 +661,13 @@ class OwnLoss(keras.Sequential):
         return sum_of_squares(y, y_pred)
 
 
+class ComputesMean(keras.Sequential):
+    """Computes the loss that it was compiled with by itself."""
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return self.loss(y, y_pred)
+
+
 def with_own_loss():
     keras.utils.set_random_seed(2)
     model = OwnLoss([keras.Input((5,)), keras.layers.Dense(1)])
@@ -742,6 +749,44 @@ def check_losses_that_call_losses():
 
         eager = functools.partial(dense, loss=needs_values, run_eagerly=True)
         assert_trains_alike(eager, x, y)
+
+
+@in_float64
+def check_losses_of_keras_in_code_of_the_user():
+    """Sums that the code divides, a `__call__` of its own, and losses of single samples."""
+    x, y = data()
+    inner, total, each = (keras.losses.Huber(reduction=r) for r in ("mean", "sum", None))
+
+    def by_own_count(y, predicted):
+        return total(y, predicted) / ops.cast(ops.shape(y)[0], "float64")
+
+    def by_batch_size(y, predicted):
+        return ops.sum(each(y, predicted)) / (N * SIZE)
+
+    class OwnCall(keras.losses.Huber):
+        def __call__(self, y, predicted, sample_weight=None):
+            return by_batch_size(y, predicted)
+
+    def in_a_loop(y, predicted):
+        return ops.mean(ops.map(lambda pair: inner(pair[0][None], pair[1][None]), (y, predicted)))
+
+    def made(cls, loss):
+        keras.utils.set_random_seed(2)
+        model = cls([keras.Input((5,)), keras.layers.Dense(1)])
+        model.compile("sgd", loss)
+        return model
+
+    for cls, loss, kind in (
+        (keras.Sequential, by_own_count, None),
+        (keras.Sequential, OwnCall(), "sum"),
+        (ComputesMean, by_batch_size, "sum"),
+        (ComputesMean, in_a_loop, None),
+    ):
+        notices._told.clear()
+        make = functools.partial(made, cls, loss)
+        text = said(lambda m=make, k=kind: assert_trains_alike(m, x, y, scalar_losses=k))
+        is_told = RANK == 0 and SIZE > 1 and loss is by_own_count
+        assert ("a loss function returns one number" in text) == is_told, (loss, text)
 
 
 class Pairs(keras.Sequential):
@@ -884,6 +929,36 @@ def check_losses_that_drop_samples():
         assert_alike(trained, expected)
         for name, values in wanted.items():
             np.testing.assert_allclose(history[name], values, rtol=1e-5, err_msg=name)
+    if BACKEND == "torch":  # the others do not run `compute_loss` for each batch
+        assert_own_loss_of_some_ranks(x, labels["a"])
+
+
+def assert_own_loss_of_some_ranks(x, y):
+    """A `compute_loss` that calls losses, among them one that drops samples, if there are any."""
+    mean = keras.losses.MeanAbsoluteError()
+
+    class Drops(keras.losses.Loss):
+        def call(self, y, y_pred):
+            known = ops.isfinite(y[:, 0])
+            return ops.abs(y[known] - y_pred[known])
+
+    class Known(keras.Sequential):
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+            known = ops.isfinite(y[:, 0])
+            if not known.any():
+                return ops.zeros(())
+            return mean(y[known], y_pred[known]) + Drops()(y, y_pred)
+
+    def make():
+        keras.utils.set_random_seed(8)
+        model = Known([keras.Input((x.shape[1],)), keras.layers.Dense(1)])
+        model.compile("sgd")
+        return model
+
+    trained, expected = make(), make()
+    together(trained, x, y)
+    alone(expected, x, y)
+    assert_alike(trained, expected)
 
 
 @in_float64

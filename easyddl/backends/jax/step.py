@@ -28,6 +28,9 @@ class JaxStep(Backend):
     def scope_of(self, x):
         return private.trace_of(x) if is_symbolic(x) else None
 
+    def scope(self):
+        return private.current_trace()
+
     def is_current(self, x):
         return not is_symbolic(x) or private.trace_of(x) is private.current_trace()
 

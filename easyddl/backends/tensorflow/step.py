@@ -38,9 +38,11 @@ class TensorFlowStep(Backend):
     def scope_of(self, x):
         return x.graph if is_symbolic(x) else None
 
+    def scope(self):
+        return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
     def is_current(self, x):
-        here = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-        return self.scope_of(x) is here
+        return self.scope_of(x) is self.scope()
 
     def once_there_is_a_batch(self):
         return once_there_is_a_batch()

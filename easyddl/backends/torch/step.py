@@ -32,6 +32,9 @@ class TorchStep(Backend):
             return False
         return True
 
+    def has_gradient(self, loss):
+        return loss.requires_grad or not torch.is_grad_enabled()
+
     def differentiable(self, forward, backward):
         @keras.ops.custom_gradient
         def function(x):

@@ -63,8 +63,26 @@ def sections_of(model):
         for i, optimizer in enumerate(model_state.optimizers(model)):
             name = "the optimizer" if i == 0 else f"optimizer {i + 1}"
             found[name] = _flat({"class": type(optimizer).__name__, **_config_of(optimizer)})
+        keys = _keys_of(model)
         for i, layer in enumerate(layers):
-            found[f"layer {i + 1}, {type(layer).__name__}"] = _flat(_config_of(layer), _ADAPTED)
+            config = {**_config_of(layer), **keys.get(id(layer), {})}
+            found[f"layer {i + 1}, {type(layer).__name__}"] = _flat(config, _ADAPTED)
+    return found
+
+
+def _keys_of(model):
+    """Returns the keys of the layers that the user's models keep in dicts, by the layers' ids.
+
+    A dict that was made from a set of strings has another order in each process.
+    """
+    found = {}
+    for owner in keras_layer.layers_of(model):
+        if user_code.is_of_keras(type(owner)):
+            continue
+        for name, value in vars(owner).items():
+            for key, layer in value.items() if isinstance(value, dict) else ():
+                if isinstance(layer, keras.Layer):
+                    found.setdefault(id(layer), {})[f"key in {name}"] = str(key)
     return found
 
 

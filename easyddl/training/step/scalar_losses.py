@@ -68,6 +68,25 @@ def warn_of_unknown_kind(source):
     )
 
 
+def warn_of_added_sum():
+    """Warns once that an own `compute_loss` adds what may be a sum to the result of Keras's."""
+    _warn(
+        "an own compute_loss calls super().compute_loss and a loss with reduction 'sum' or None, "
+        "whose result is treated as a mean over the samples of the batch. If it is a mean, pass "
+        'ddl.DDLCallback(scalar_losses="mean") to suppress this warning. If it is a sum, multiply '
+        "it by ddl.size()."
+    )
+
+
+def warn_of_different_lengths():
+    """Warns once that an own `compute_loss` adds means over different samples."""
+    _warn(
+        "an own compute_loss computes losses of different numbers of samples. Their gradients get "
+        "one weight, so they differ slightly from those of one process. Pass each of these losses "
+        "to compile(), for its output of the model."
+    )
+
+
 def warn_of_batch_losses(model):
     """Warns once if a loss of a model is one of Keras's losses that are not means over samples.
 

@@ -1,0 +1,309 @@
+"""The losses that a `compute_loss` calls, and their denominators.
+
+Keras's `compute_loss` calls each compiled loss, multiplies its value by a loss weight and adds the
+products. Therefore easyddl may scale each of these values by itself. What the user's own code
+computes from losses is one number. It is a mean if all these losses are means, and is only scaled
+as a whole.
+"""
+
+import contextlib
+import dataclasses
+import weakref
+
+import keras
+from keras import ops
+
+from easyddl import backends
+from easyddl.compat import keras_loss, patches, user_code
+from easyddl.reducer import allreduce
+from easyddl.runtime import world
+from easyddl.steps import context
+from easyddl.steps.batch_weight import UNWEIGHTED
+from easyddl.training.step import scalar_losses
+
+# Represents the denominator of a loss that is weighted by the number of samples of its batch.
+_BY_SAMPLES = object()
+
+_selects = {}  # results of `_selects_values`, by the id of the loss
+
+
+@dataclasses.dataclass
+class _Call:
+    """A call of a loss.
+
+    Attributes:
+        is_compiled: Boolean. Whether Keras calls the loss, because `compile` was given it.
+        selects: Boolean: see `_selects_values`.
+        is_reduced: Boolean. Whether Keras has reduced its values, so that what follows is known.
+        denominator: Scalar float32 tensor, `UNWEIGHTED` for a sum, `_BY_SAMPLES`, or `None` for
+            one number that may be either.
+        is_uneven: Boolean. Whether the denominator may have another share than the samples.
+        length: Integer. The first dimension of the values; `None` if it is not known.
+        value: Tensor. What the loss returned.
+        called: List of `_Call`. The losses that the loss has called itself.
+    """
+
+    is_compiled: bool = False
+    selects: bool = False
+    is_reduced: bool = False
+    denominator: object = None
+    is_uneven: bool = False
+    length: int | None = None
+    value: object = None
+    called: list = dataclasses.field(default_factory=list)
+
+
+class RecordedLosses:
+    """The losses of one batch.
+
+    Args:
+        kind_of_scalars: `"mean"`, `"sum"` or `None`. The kind of losses that arrive as one number.
+        samples: Integer or scalar tensor. The number of samples of the batch; `None` without
+            inputs.
+
+    Attributes:
+        samples: Scalar float32 tensor. The number of samples; `None` without inputs.
+    """
+
+    def __init__(self, kind_of_scalars, samples):
+        self._kind_of_scalars = kind_of_scalars
+        self._batch_size = samples
+        self.samples = None if samples is None else ops.cast(samples, "float32")
+        self._scope = backends.require().scope()
+        self._compiled = None  # list of `_Call`, once Keras calls the compiled losses
+        self._own = _Call()  # stands for an own `compute_loss`
+        self._calls = [self._own]  # the innermost last
+        self._is_keras_calling = False
+        self._is_tracing = False  # values of a trace are not those of the step
+
+    @contextlib.contextmanager
+    def recording(self, losses):
+        """Returns a context that records each loss that is called in it.
+
+        All losses of Keras and of users that subclass them call one function of Keras, which
+        receives their masks and weights. This context replaces that function, and the methods that
+        call losses.
+
+        Args:
+            losses: The losses that `compile` was given, nested.
+        """
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(keras_loss.reduction_replaced(self._reduction()))
+            stack.enter_context(keras_loss.compiled_losses_wrapped(self._compiled_losses))
+            for cls in _classes_with_own_call(losses):
+                stack.enter_context(patches.replaced(cls, "__call__", self._call(cls.__call__)))
+            yield
+
+    def finish(self, loss, is_own):
+        """Scales what a `compute_loss` returned.
+
+        Args:
+            loss: Scalar tensor.
+            is_own: Boolean. Whether the user's model has its own `compute_loss`.
+
+        Returns:
+            Tuple of the loss, which is multiplied by the number of ranks if it is a sum, and the
+            denominator of the batch: see `BatchWeight.set`. `None` stands for the samples.
+        """
+        if is_own and self._compiled is None:
+            self._check_lengths()
+            denominator = self._of_number(loss, self._own, "an own compute_loss returns one number")
+            if denominator is UNWEIGHTED:
+                return loss * world.size(), UNWEIGHTED
+        else:
+            if self._kind_of_scalars != "mean" and not _are_means(self._own.called):
+                scalar_losses.warn_of_added_sum()
+            denominator = _total(self._compiled or ())
+        return loss, self.samples if denominator is _BY_SAMPLES else denominator
+
+    def _compiled_losses(self, original):
+        def call(*args, **kwargs):
+            self._compiled = self._compiled or []
+            self._is_keras_calling = True
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._is_keras_calling = False
+
+        return call
+
+    def _call(self, original):
+        def call(loss, y_true, y_pred, sample_weight=None):
+            if self._is_tracing:
+                return original(loss, y_true, y_pred, sample_weight)
+            caller, made = self._calls[-1], _Call(is_compiled=self._is_keras_calling)
+            self._calls.append(made)
+            self._is_keras_calling = False
+            try:
+                made.selects = self._may_select(made, loss, y_true, y_pred)
+                made.value = original(loss, y_true, y_pred, sample_weight)
+            finally:
+                self._is_keras_calling = made.is_compiled
+                self._calls.pop()
+            (self._compiled if made.is_compiled else caller.called).append(made)
+            return self._weighted(made)
+
+        return call
+
+    def _may_select(self, made, loss, y_true, y_pred):
+        # Eager code of the user may call a loss on some ranks only: it must cause no collective.
+        if world.size() == 1 or (not made.is_compiled and backends.require().is_eager()):
+            return False
+        self._is_tracing = True
+        try:
+            return _selects_values(loss, y_true, y_pred)
+        finally:
+            self._is_tracing = False
+
+    def _reduction(self):
+        original = keras_loss.reduction()
+
+        def reduce(
+            values, sample_weight=None, mask=None, reduction="sum_over_batch_size", dtype=None
+        ):
+            loss = original(values, sample_weight, mask, reduction, dtype)
+            if self._is_tracing:
+                return loss
+            made = self._calls[-1]
+            made.is_reduced = True
+            if len(values.shape) == 0:  # the loss function has reduced them
+                made.denominator = self._of_number(
+                    values, made, "a loss function returns one number"
+                )
+                return loss
+            if reduction in (None, "none"):
+                return loss
+            made.length = values.shape[0]
+            if backends.require().scope() is not self._scope:
+                # Tensors of a loop or a branch cannot be used outside.
+                made.denominator = None if reduction == "sum" else self.samples
+            elif reduction == "sum":
+                made.denominator = UNWEIGHTED
+            else:
+                made.denominator = _denominator(values, sample_weight, mask, reduction)
+                has_weights = reduction == "mean_with_sample_weight" and sample_weight is not None
+                made.is_uneven = made.selects or mask is not None or has_weights
+            return loss if len(loss.shape) == 0 else ops.sum(loss)  # empty values on PyTorch
+
+        return reduce
+
+    def _weighted(self, made):
+        """Scales the value of a loss, if Keras calls it or its denominator is uneven."""
+        if not made.is_reduced and len(made.value.shape) == 0:  # by its own `__call__`
+            made.denominator = self._of_number(made.value, made, "a loss returns one number")
+        if made.is_uneven and self.samples is not None and is_in_step():
+            made.value = _weighted_by_samples(made.value, made.denominator, self.samples)
+            made.denominator = _BY_SAMPLES
+        elif made.is_compiled and made.denominator is UNWEIGHTED:
+            made.value = made.value * world.size()
+        return made.value
+
+    def _of_number(self, number, caller, source):
+        """Returns the denominator of a number that the user's code has computed.
+
+        Args:
+            number: Scalar tensor.
+            caller: The `_Call` in which the code ran.
+            source: String. The beginning of the warning if it is not known.
+        """
+        for each in caller.called:
+            if each.value is number and each.denominator is not None:
+                return each.denominator
+        if caller.called and _are_means(caller.called):
+            return _total(caller.called)
+        if self._kind_of_scalars is None:
+            scalar_losses.warn_of_unknown_kind(source)
+        return UNWEIGHTED if self._kind_of_scalars == "sum" else None
+
+    def _check_lengths(self):
+        lengths = {each.length for each in self._own.called}
+        are_known = all(isinstance(each, int) for each in (*lengths, self._batch_size))
+        if world.size() > 1 and are_known and len(lengths) > 1 and min(lengths) < self._batch_size:
+            scalar_losses.warn_of_different_lengths()
+
+
+def is_in_step():
+    """Returns whether a step of all ranks runs, so that a loss may call a collective."""
+    return world.size() > 1 and context.running_step() is not None
+
+
+def _classes_with_own_call(losses):
+    """Returns `Loss`, and the other classes whose `__call__` the compiled losses have."""
+    classes = {keras.losses.Loss: None}
+    for each in keras.tree.flatten(losses):
+        if isinstance(each, keras.losses.Loss):
+            classes |= {cls: None for cls in type(each).__mro__ if "__call__" in vars(cls)}
+    return classes
+
+
+def _are_means(calls):
+    return all(
+        each.denominator is not None and each.denominator is not UNWEIGHTED for each in calls
+    )
+
+
+def _total(calls):
+    """Returns the denominator of a sum of losses: see `_Call`."""
+    found = [each.denominator for each in calls if each.denominator is not None]
+    for special in (UNWEIGHTED, _BY_SAMPLES):
+        if any(each is special for each in found):
+            return special
+    return sum(found[1:], start=found[0]) if found else None
+
+
+def _selects_values(loss, y_true, y_pred):
+    """Returns whether a loss may drop samples, for example those without a label.
+
+    Keras's own losses do not. The result follows from the code of the loss and from the shapes, so
+    it is the same on all ranks.
+    """
+    key = id(loss)  # a dataclass has no hash
+    if key not in _selects:
+        code = type(loss), getattr(loss, "fn", type(loss))
+        if all(map(user_code.is_of_keras, code)):
+            return False
+        arguments = keras.tree.map_structure(
+            lambda x: ops.convert_to_tensor(x, dtype=loss.dtype), (y_true, y_pred)
+        )
+        _selects[key] = not backends.require().has_fixed_shape(loss.call, arguments)
+        weakref.finalize(loss, _selects.pop, key, None)
+    return _selects[key]
+
+
+def _weighted_by_samples(loss, denominator, samples):
+    """Returns a loss with the value over all ranks, whose gradient is weighted by samples.
+
+    With masks, weights or dropped samples, the losses of a step have different shares of the ranks.
+    This factor turns the mean weighted by samples into the mean weighted by denominators. Therefore
+    one weight is right for all losses of a step and for losses that layers add. Keras weights the
+    values that it reports by samples, so it reports the value of one process.
+
+    Args:
+        loss: Scalar tensor. The loss of this rank's batch.
+        denominator: Scalar float32 tensor. Its denominator.
+        samples: Scalar float32 tensor. The number of samples of the batch.
+    """
+    loss = ops.where(denominator > 0, loss, 0)  # a mean over no values may be NaN
+    mine = ops.stack([ops.cast(loss, "float32") * denominator, denominator, samples])
+    total = allreduce.in_step(ops.stop_gradient(mine), "sum")
+    share = ops.divide_no_nan(denominator, total[1]) / ops.divide_no_nan(samples, total[2])
+    scaled = loss * ops.stop_gradient(ops.cast(share, loss.dtype))
+    mean = ops.cast(ops.divide_no_nan(total[0], total[1]), loss.dtype)
+    return scaled + ops.stop_gradient(mean - scaled)
+
+
+def _denominator(values, sample_weight, mask, reduction):
+    if reduction == "mean_with_sample_weight" and sample_weight is not None:
+        weights = ops.cast(sample_weight, "float32")
+        if mask is None:
+            return ops.sum(weights)
+        mask, weights = keras_loss.to_same_rank(ops.cast(mask, "float32"), weights)
+        return ops.sum(weights * mask)
+    count = _count(values)
+    if mask is None:
+        return count
+    return count * ops.sum(ops.cast(mask, "float32")) / ops.maximum(_count(mask), 1)
+
+
+def _count(x):
+    return ops.cast(ops.prod(ops.convert_to_tensor(ops.shape(x), "int32")), "float32")
