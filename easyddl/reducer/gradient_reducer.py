@@ -29,7 +29,7 @@ class GradientReducer:
         self._options = options or ReductionOptions()
         self._at_first = at_first
         self._weight = weight or (lambda: None)
-        self._as_ready = as_ready
+        self.as_ready = as_ready
         # `GradientList`, by the communicator over which it was registered, by whether the step runs
         # eagerly, and by the identities of its variables
         self._lists = {}
@@ -66,7 +66,7 @@ class GradientReducer:
         key = (world.communicator().id, backends.require().is_eager(), *map(id, variables))
         if key not in self._lists:
             self._register(key, grads, variables)
-        if self._as_ready and key not in self._watched:
+        if self.as_ready and key not in self._watched:
             self._watched.add(key)
             # The ranks have registered, so an error ends only these reductions.
             settled_errors.call(self._lists[key].watch, self.give_up, self._weight)

@@ -451,7 +451,14 @@ class ClippedInPairs(keras.optimizers.SGD):
 @in_float64
 def check_an_optimizer_that_transforms_what_it_accumulates():
     x, y = data()
-    for kind in (ClippedBySelf, ClippedInPairs):
+
+    def clipped_by_instance(*args, **kwargs):
+        optimizer = keras.optimizers.SGD(*args, **kwargs)
+        apply = optimizer.apply
+        optimizer.apply = lambda grads, *variables: apply(clipped(grads), *variables)
+        return optimizer
+
+    for kind in (ClippedBySelf, ClippedInPairs, clipped_by_instance):
         optimizer = functools.partial(kind, 0.5, gradient_accumulation_steps=3)
         assert_trains_alike(lambda optimizer=optimizer: dense(optimizer=optimizer()), x, y)
 

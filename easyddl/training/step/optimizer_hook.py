@@ -167,18 +167,20 @@ def _ending_reductions(reducer, function):
 
 def reduces_by_update(optimizer):
     """Returns whether one reduction is enough for all steps whose gradients are accumulated."""
+    if is_hooked(optimizer):
+        return not reducer_of(optimizer).as_ready
     accumulates = bool(getattr(optimizer, "gradient_accumulation_steps", None))
     return accumulates and not _has_own_apply(optimizer)
 
 
 def _has_own_apply(optimizer):
-    """Returns whether the script's class of an optimizer overrides `apply` or what calls it.
+    """Returns whether the script has replaced `apply` of an optimizer, or what calls it.
 
     It may transform the gradients there, for example to a norm. Then each step needs the gradients
     of all ranks, also if they are accumulated after that.
     """
     names = ("apply", "apply_gradients", "stateless_apply")
-    return not all(user_code.is_of_keras(getattr(type(optimizer), name)) for name in names)
+    return not all(user_code.is_of_keras(getattr(optimizer, name)) for name in names)
 
 
 def _weight_of(batch_weight, by_update):
