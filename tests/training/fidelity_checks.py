@@ -956,16 +956,25 @@ def assert_own_loss_of_some_ranks(x, y):
                 return ops.zeros(())
             return mean(y[known], y_pred[known]) + Drops()(y, y_pred)
 
-    def make():
+    class Low(keras.Sequential):
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+            low = y[:, 0] < 0.5
+            return mean(y, y_pred) + mean(y[low], y_pred[low])
+
+    def make(cls=Known):
         keras.utils.set_random_seed(8)
-        model = Known([keras.Input((x.shape[1],)), keras.layers.Dense(1)])
+        model = cls([keras.Input((x.shape[1],)), keras.layers.Dense(1)])
         model.compile("sgd")
         return model
 
     trained, expected = make(), make()
-    together(trained, x, y)
+    text = said(lambda: together(trained, x, y))
     alone(expected, x, y)
     assert_alike(trained, expected)
+    word = "losses of different numbers of samples"
+    assert word not in text, text
+    text = said(lambda: together(make(Low), x, np.nan_to_num(y)))
+    assert (word in text) == (RANK == 0 and SIZE > 1), text
 
 
 @in_float64

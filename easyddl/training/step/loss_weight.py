@@ -36,6 +36,7 @@ def hook(model, weight, kind_of_scalars):
     """
     original = model.compute_loss
     signature = inspect.signature(original)  # a model's own may have other arguments
+    lengths = {}
 
     def compute_loss(*args, **kwargs):
         given = signature.bind(*args, **kwargs).arguments
@@ -48,7 +49,7 @@ def hook(model, weight, kind_of_scalars):
         kind = kind_of_scalars
         if kind is None and (world.size() == 1 or scalar_losses.warn_of_batch_losses(model)):
             kind = "mean"  # without a further warning
-        losses = RecordedLosses(kind, samples)
+        losses = RecordedLosses(kind, samples, lengths)
         with contextlib.ExitStack() as stack:
             stack.enter_context(_output_losses_weighted(model, samples))
             stack.enter_context(scalar_losses.added_losses_scaled(model, kind))

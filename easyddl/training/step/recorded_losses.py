@@ -60,14 +60,16 @@ class RecordedLosses:
         kind_of_scalars: `"mean"`, `"sum"` or `None`. The kind of losses that arrive as one number.
         samples: Integer or scalar tensor. The number of samples of the batch; `None` without
             inputs.
+        lengths: Dict. The lengths of the losses that an own `compute_loss` has called, by the
+            number of samples. This object adds to it.
 
     Attributes:
         samples: Scalar float32 tensor. The number of samples; `None` without inputs.
     """
 
-    def __init__(self, kind_of_scalars, samples):
+    def __init__(self, kind_of_scalars, samples, lengths):
         self._kind_of_scalars = kind_of_scalars
-        self._batch_size = samples
+        self._batch_size, self._lengths = samples, lengths
         self.samples = None if samples is None else ops.cast(samples, "float32")
         self._scope = backends.require().scope()
         self._compiled = None  # list of `_Call`, once Keras calls the compiled losses
@@ -216,9 +218,11 @@ class RecordedLosses:
         return UNWEIGHTED if self._kind_of_scalars == "sum" else None
 
     def _check_lengths(self):
-        lengths = {each.length for each in self._own.called}
-        are_known = all(isinstance(each, int) for each in (*lengths, self._batch_size))
-        if world.size() > 1 and are_known and len(lengths) > 1 and min(lengths) < self._batch_size:
+        """Warns of losses that drop different samples, whose lengths vary between batches."""
+        lengths = [each.length for each in self._own.called]
+        if world.size() == 1 or not isinstance(self._batch_size, int) or len(set(lengths)) < 2:
+            return
+        if lengths != self._lengths.setdefault(self._batch_size, lengths):
             scalar_losses.warn_of_different_lengths()
 
 
