@@ -1,18 +1,28 @@
 """Signals that ask this process to end, such as those of a scheduler that preempts a job."""
 
 import ctypes
+import functools
 import mmap
 import os
 import signal
 import threading
 import time
+from multiprocessing import process as multiprocessing_process
+
+from easyddl.compat import patches
 
 # Seconds. A scheduler and a launcher may both forward the same request to end, so that a process
 # receives its signal several times within a moment. A signal after this time is a second request.
 ONE_REQUEST = 3.0
 
-# The id of the process that records signals; 0 for none. Forked children share this memory.
-_recorder = ctypes.c_int.from_buffer(mmap.mmap(-1, mmap.PAGESIZE))
+# Forked children share this memory.
+_shared = mmap.mmap(-1, mmap.PAGESIZE)
+
+# The id of the process that records signals; 0 for none.
+_recorder = ctypes.c_int.from_buffer(_shared)
+
+# The ids of children that their parent has ended, each at its remainder by the length.
+_ended = (ctypes.c_int * 1021).from_buffer(_shared, ctypes.sizeof(_recorder))
 
 # Handlers that end the process. `act_before_sigterm` adds its own.
 _ending_handlers = [signal.SIG_DFL, signal.default_int_handler]
@@ -68,9 +78,20 @@ def is_of_recorder():
     """Returns whether this process was forked by one that records signals now.
 
     A launcher or a scheduler signals all processes. A rank that records the signal may need its
-    workers until it has saved a backup, so they ignore it.
+    workers until it has saved a backup, so they ignore it. A worker that the rank itself ends by
+    `Process.terminate`, as `Pool` does, must not ignore that.
     """
-    return _recorder.value == os.getppid()
+    process = os.getpid()
+    return _recorder.value == os.getppid() and _ended[process % len(_ended)] != process
+
+
+def _telling_child(terminate):
+    @functools.wraps(terminate)
+    def tell(child):
+        _ended[child.pid % len(_ended)] = child.pid
+        terminate(child)
+
+    return tell
 
 
 class TerminationSignals:
@@ -99,6 +120,7 @@ class TerminationSignals:
         """
         if threading.current_thread() is not threading.main_thread():
             return
+        patches.install(multiprocessing_process.BaseProcess, "terminate", _telling_child)
         for number in self._numbers:
             previous = signal.getsignal(number)
             if previous in _ending_handlers:

@@ -1,5 +1,6 @@
 """Signals that ask a process to end: which are recorded, and which are left alone."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -86,6 +87,23 @@ def test_a_forked_child_ignores_the_signals_until_watching_ends():
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM
     assert watched.received == 0
+
+
+def test_a_forked_child_obeys_its_parent():
+    watched = termination.TerminationSignals(TERM)
+    watched.watch()
+    began, begin = os.pipe()
+    context = multiprocessing.get_context("fork")
+    child = context.Process(target=lambda: (os.write(begin, b"began"), time.sleep(60)))
+    child.start()
+    try:
+        assert os.read(began, 5) == b"began"
+        child.terminate()
+        child.join(30)
+        assert child.exitcode == -signal.SIGTERM
+    finally:
+        watched.stop_watching()
+        child.kill()
 
 
 @pytest.mark.parametrize(
