@@ -1,5 +1,6 @@
 """Messages to the user at the terminal."""
 
+import contextlib
 import os
 import stat
 import sys
@@ -25,8 +26,12 @@ def declare_watched(watched):
 
 
 def say(message):
-    """Prints a line to standard error on every rank that calls it."""
-    print(f"easyddl: {message}", file=sys.stderr, flush=True)
+    """Prints a line to standard error on every rank that calls it.
+
+    A job does not fail because standard error is closed, or is a pipe that nobody reads any more.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        print(f"easyddl: {message}", file=sys.stderr, flush=True)
 
 
 def is_watched():
