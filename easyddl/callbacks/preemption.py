@@ -1,5 +1,6 @@
 """Preemption: ends a fit on all ranks after a signal, for example of a scheduler."""
 
+import functools
 import importlib
 import signal
 import sys
@@ -43,6 +44,7 @@ class Preemption(FitEvents):
         if fit is None:
             return
         _hold_workers()
+        _tell_ignored(tuple(n.name for n in self._numbers if signal.getsignal(n) == signal.SIG_IGN))
         self._signals.watch()
         fit.at_end.callback(self._signals.stop_watching)
         if fit.join is not None and world.size() > 1:
@@ -99,6 +101,16 @@ class Preemption(FitEvents):
             )
         job_exit.end_together()
         raise SystemExit(status)
+
+
+@functools.cache  # once, not in each fit
+def _tell_ignored(names):
+    """Warns of signals that this process ignores, which it may have inherited."""
+    if names and world.is_root():
+        console.say(
+            f"warning: this process ignores {', '.join(names)}, which therefore causes no backup. "
+            f"The shell script that started it may contain `trap '' {names[0][3:]}`."
+        )
 
 
 def _hold_workers():

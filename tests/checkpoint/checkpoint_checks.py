@@ -5,6 +5,7 @@ import functools
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -329,6 +330,16 @@ def check_a_model_that_is_not_built(folder):
         return
     error = fails(lambda: fit(model, ddl.BackupAndRestore(folder / "backup")))
     assert isinstance(error, ValueError) and "is not built" in str(error), error
+
+
+@in_shared_folder
+def check_an_ignored_signal_is_told_once(folder):
+    backup = ddl.BackupAndRestore(folder / "backup", signals=("SIGTERM", "SIGUSR2"))
+    previous = signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    told = [said(lambda: fit(new_model(), backup, epochs=1)) for _ in range(2)]
+    signal.signal(signal.SIGUSR2, previous)
+    lines = "".join(told).count("this process ignores SIGUSR2, which")
+    assert lines == (RANK == 0), told
 
 
 @in_shared_folder
