@@ -168,6 +168,7 @@ def _request(options):
     if options.nic:
         addresses.of_interfaces(options.nic)
     settings = environment.variables(options.env, os.environ)
+    environment.leave_outer_job(os.environ)
     directory = _current_directory()
     if options.racks:
         settings["EASYDDL_RACKS"] = options.racks

@@ -112,6 +112,13 @@ def test_what_ranks_get(tmp_path):
         assert "EASYDDL_LAUNCH" not in environment  # it holds the job's secret
 
 
+def test_a_job_that_a_rank_starts(tmp_path):
+    inner = (sys.executable, "-m", "easyddl", "run", "-np", 1, "--no-prefix", *job("tell"))
+    done = easyddl_run("-np", 1, "--racks", "x", "--timeline", "traces", *inner, cwd=tmp_path)
+    names = facts(done.stdout)[0]["environment"].keys()
+    assert not {"EASYDDL_RACKS", "EASYDDL_TIMELINE"} & names, done.stdout
+
+
 def test_files_named_like_modules_of_python_are_of_the_script_alone(tmp_path):
     for name in ("platform", "random", "secrets", "signal"):
         (tmp_path / f"{name}.py").write_text("token_bytes = 'of the script'\n")

@@ -32,6 +32,9 @@ _OF_A_SESSION = (
     "_",
 )
 
+# Another job that a rank starts would overwrite the files of the first, or has other hosts.
+_OF_ONE_JOB = ("EASYDDL_HOST_ORDER", "EASYDDL_RACKS", "EASYDDL_TIMELINE")
+
 # Python and the launcher's programs need these before a rank has connected to this process.
 BEFORE_START = ("EASYDDL_LAUNCH", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH")
 
@@ -50,7 +53,19 @@ def forwarded(environment, request):
         Dictionary.
     """
     ours = {name: value for name, value in environment.items() if not _stays(name)}
-    return {"PYTHONHASHSEED": "0", **ours, **network(request), **request.environment}
+    given = {"PYTHONHASHSEED": "0", **ours, **network(request), **request.environment}
+    return given | {f"_{name}": given[name] for name in _OF_ONE_JOB if name in given}
+
+
+def leave_outer_job(environment):
+    """Removes what belongs to the job whose rank started this process, if it is unchanged.
+
+    Args:
+        environment: Mutable mapping. The environment of this process.
+    """
+    for name in _OF_ONE_JOB:
+        if environment.get(name) == environment.get(f"_{name}"):
+            environment.pop(name, None)
 
 
 def _stays(name):
