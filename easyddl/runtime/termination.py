@@ -24,6 +24,21 @@ _recorder = ctypes.c_int.from_buffer(_shared)
 # The ids of children that their parent has ended, each at its remainder by the length.
 _ended = (ctypes.c_int * 1021).from_buffer(_shared, ctypes.sizeof(_recorder))
 
+# The signal mask of a thread that forks. Python drops signals that a child receives while it forks,
+# if they have handlers. A blocked signal stays pending instead.
+_mask = threading.local()
+
+
+def _block():
+    _mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+
+
+def _restore_mask():
+    signal.pthread_sigmask(signal.SIG_SETMASK, _mask.before)
+
+
+os.register_at_fork(before=_block, after_in_parent=_restore_mask, after_in_child=_restore_mask)
+
 # Handlers that end the process. `act_before_sigterm` adds its own.
 _ending_handlers = [signal.SIG_DFL, signal.default_int_handler]
 
