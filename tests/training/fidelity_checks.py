@@ -668,11 +668,21 @@ class OwnLoss(keras.Sequential):
         return sum_of_squares(y, y_pred)
 
 
-class ComputesMean(keras.Sequential):
+class Computes(keras.Sequential):
     """Computes the loss that it was compiled with by itself."""
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         return self.loss(y, y_pred)
+
+
+class Branches(keras.Sequential):
+    """Has its loss computed in a branch, which is a graph of its own."""
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        compute = super().compute_loss
+        if BACKEND == "torch":  # whose `cond` in Keras has no gradient
+            return compute(x, y, y_pred)
+        return ops.cond(ops.sum(y) < 1e9, lambda: compute(x, y, y_pred), lambda: ops.sum(y_pred))
 
 
 def with_own_loss():
@@ -777,23 +787,44 @@ def check_losses_of_keras_in_code_of_the_user():
     def in_a_loop(y, predicted):
         return ops.mean(ops.map(lambda pair: inner(pair[0][None], pair[1][None]), (y, predicted)))
 
+    def of_columns(y, predicted):
+        return ops.sum(ops.abs(y - predicted), axis=0) / (N * SIZE)
+
+    class Lazy(keras.losses.Loss):
+        weights = None
+
+        def call(self, y, predicted):
+            if self.weights is None and BACKEND == "tensorflow":  # others trace a model twice
+                self.weights = ops.convert_to_tensor([0.5], "float64")
+            return ops.abs(y - predicted)[:, 0] * (0.5 if self.weights is None else self.weights)
+
     def made(cls, loss):
         keras.utils.set_random_seed(2)
         model = cls([keras.Input((5,)), keras.layers.Dense(1)])
-        model.compile("sgd", loss)
+        model.compile("sgd", loss() if loss is Lazy else loss)
         return model
 
     for cls, loss, kind in (
         (keras.Sequential, by_own_count, None),
         (keras.Sequential, OwnCall(), "sum"),
-        (ComputesMean, by_batch_size, "sum"),
-        (ComputesMean, in_a_loop, None),
+        (Computes, by_batch_size, "sum"),
+        (Computes, in_a_loop, None),
+        (Branches, total, None),
+        (keras.Sequential, of_columns, "sum"),
+        (keras.Sequential, Lazy, None),
     ):
         notices._told.clear()
         make = functools.partial(made, cls, loss)
         text = said(lambda m=make, k=kind: assert_trains_alike(m, x, y, scalar_losses=k))
         is_told = RANK == 0 and SIZE > 1 and loss is by_own_count
         assert ("a loss function returns one number" in text) == is_told, (loss, text)
+
+    def adds_alone():
+        model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(1), Adds()])
+        model.compile("sgd", lambda *_: 0.0)
+        return model
+
+    assert_trains_alike(adds_alone, x, y, scalar_losses="sum")
 
 
 class Pairs(keras.Sequential):

@@ -55,8 +55,8 @@ def hook(model, weight, kind_of_scalars):
             stack.enter_context(scalar_losses.added_losses_scaled(model, kind))
             stack.enter_context(losses.recording(model.loss))
             loss = original(*args, **kwargs)
-        if loss is None:
-            return None  # Keras tells it
+        if not hasattr(loss, "shape"):
+            return loss  # of a method of another meaning, whose results a `train_step` uses
         if len(loss.shape) > 0:
             weight.set(UNWEIGHTED)
             return _with_gradient_of_sum(loss)

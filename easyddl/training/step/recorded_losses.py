@@ -38,6 +38,7 @@ class _Call:
         denominator: Scalar float32 tensor, `UNWEIGHTED` for a sum, `_BY_SAMPLES`, or `None` for
             one number that may be either.
         is_uneven: Boolean. Whether the denominator may have another share than the samples.
+        outputs: The shape of the outputs that the loss is called with.
         length: Integer. The first dimension of the values; `None` if it is not known.
         value: Tensor. What the loss returned.
         called: List of `_Call`. The losses that the loss has called itself.
@@ -48,6 +49,7 @@ class _Call:
     is_reduced: bool = False
     denominator: object = None
     is_uneven: bool = False
+    outputs: tuple = ()
     length: int | None = None
     value: object = None
     called: list = dataclasses.field(default_factory=list)
@@ -93,7 +95,7 @@ class RecordedLosses:
             stack.enter_context(keras_loss.reduction_replaced(self._reduction()))
             stack.enter_context(keras_loss.compiled_losses_wrapped(self._compiled_losses))
             for cls in _classes_with_own_call(losses):
-                stack.enter_context(patches.replaced(cls, "__call__", self._call(cls.__call__)))
+                stack.enter_context(patches.replaced(cls, "__call__", self._call(cls)))
             yield
 
     def finish(self, loss, is_own):
@@ -107,7 +109,7 @@ class RecordedLosses:
             Tuple of the loss, which is multiplied by the number of ranks if it is a sum, and the
             denominator of the batch: see `BatchWeight.set`. `None` stands for the samples.
         """
-        if is_own and self._compiled is None:
+        if is_own and not self._compiled:
             self._check_lengths()
             denominator = self._of_number(loss, self._own, "an own compute_loss returns one number")
             if denominator is UNWEIGHTED:
@@ -129,16 +131,19 @@ class RecordedLosses:
 
         return call
 
-    def _call(self, original):
-        def call(loss, y_true, y_pred, sample_weight=None):
+    def _call(self, cls):
+        original = cls.__call__
+
+        def call(loss, *args, **kwargs):
             if self._is_tracing:
-                return original(loss, y_true, y_pred, sample_weight)
+                return original(loss, *args, **kwargs)
             caller, made = self._calls[-1], _Call(is_compiled=self._is_keras_calling)
             self._calls.append(made)
             self._is_keras_calling = False
             try:
-                made.selects = self._may_select(made, loss, y_true, y_pred)
-                made.value = original(loss, y_true, y_pred, sample_weight)
+                if cls is keras.losses.Loss:
+                    self._examine(made, loss, *args, **kwargs)
+                made.value = original(loss, *args, **kwargs)
             finally:
                 self._is_keras_calling = made.is_compiled
                 self._calls.pop()
@@ -147,13 +152,14 @@ class RecordedLosses:
 
         return call
 
-    def _may_select(self, made, loss, y_true, y_pred):
+    def _examine(self, made, loss, y_true, y_pred, sample_weight=None):
+        made.outputs = keras.tree.flatten(y_pred)[0].shape
         # Eager code of the user may call a loss on some ranks only: it must cause no collective.
         if world.size() == 1 or (not made.is_compiled and backends.require().is_eager()):
-            return False
+            return
         self._is_tracing = True
         try:
-            return _selects_values(loss, y_true, y_pred)
+            made.selects = _selects_values(loss, y_true, y_pred)
         finally:
             self._is_tracing = False
 
@@ -168,17 +174,17 @@ class RecordedLosses:
                 return loss
             made = self._calls[-1]
             made.is_reduced = True
-            if len(values.shape) == 0:  # the loss function has reduced them
-                made.denominator = self._of_number(
-                    values, made, "a loss function returns one number"
-                )
+            shape = getattr(values, "shape", ())  # a Python number has none
+            if len(shape) == 0:  # the loss function has reduced them
+                source = "a loss function returns one number"
+                made.denominator = self._of_number(values, made, source)
                 return loss
             if reduction in (None, "none"):
                 return loss
-            made.length = values.shape[0]
-            if backends.require().scope() is not self._scope:
-                # Tensors of a loop or a branch cannot be used outside.
-                made.denominator = None if reduction == "sum" else self.samples
+            made.length = shape[0]
+            if made.is_compiled and not made.selects and _is_shorter(made.length, made.outputs):
+                source = "a loss function returns values that are not one for each sample"
+                made.denominator = self._of_number(loss, made, source)
             elif reduction == "sum":
                 made.denominator = UNWEIGHTED
             else:
@@ -191,14 +197,21 @@ class RecordedLosses:
 
     def _weighted(self, made):
         """Scales the value of a loss, if Keras calls it or its denominator is uneven."""
-        if not made.is_reduced and len(made.value.shape) == 0:  # by its own `__call__`
-            made.denominator = self._of_number(made.value, made, "a loss returns one number")
-        if made.is_uneven and self.samples is not None and is_in_step():
+        if not made.is_reduced and len(getattr(made.value, "shape", ())) == 0:
+            source = "a loss with a __call__ of its own returns one number"
+            made.denominator = self._of_number(made.value, made, source)
+        is_inner = backends.require().scope() is not self._scope  # in a loop or a branch
+        if made.is_uneven and (made.is_compiled or not is_inner) and self._may_weight():
             made.value = _weighted_by_samples(made.value, made.denominator, self.samples)
             made.denominator = _BY_SAMPLES
         elif made.is_compiled and made.denominator is UNWEIGHTED:
             made.value = made.value * world.size()
+        elif is_inner and _are_means([made]):
+            made.denominator = self.samples  # its own tensor cannot be used outside
         return made.value
+
+    def _may_weight(self):
+        return self.samples is not None and is_in_step()
 
     def _of_number(self, number, caller, source):
         """Returns the denominator of a number that the user's code has computed.
@@ -211,11 +224,15 @@ class RecordedLosses:
         for each in caller.called:
             if each.value is number and each.denominator is not None:
                 return each.denominator
-        if caller.called and _are_means(caller.called):
-            return _total(caller.called)
-        if self._kind_of_scalars is None:
+        if self._kind_of_scalars == "sum":
+            return UNWEIGHTED
+        are_means = bool(caller.called) and _are_means(caller.called)
+        # A compiled loss function is rarely a combination of other losses, a `compute_loss` mostly.
+        is_known = (are_means and not caller.is_compiled) or isinstance(number, int | float)
+        is_outermost = caller.is_compiled or caller is self._own
+        if self._kind_of_scalars is None and is_outermost and not is_known:
             scalar_losses.warn_of_unknown_kind(source)
-        return UNWEIGHTED if self._kind_of_scalars == "sum" else None
+        return _total(caller.called) if are_means else None
 
     def _check_lengths(self):
         """Warns of losses that drop different samples, whose lengths vary between batches."""
@@ -238,6 +255,13 @@ def _classes_with_own_call(losses):
         if isinstance(each, keras.losses.Loss):
             classes |= {cls: None for cls in type(each).__mro__ if "__call__" in vars(cls)}
     return classes
+
+
+def _is_shorter(length, outputs):
+    """Returns whether there are fewer values than outputs, whose number a graph may not know."""
+    if len(outputs) == 0 or not isinstance(length, int):
+        return False
+    return outputs[0] is None or length < outputs[0]
 
 
 def _are_means(calls):
@@ -269,7 +293,9 @@ def _selects_values(loss, y_true, y_pred):
         arguments = keras.tree.map_structure(
             lambda x: ops.convert_to_tensor(x, dtype=loss.dtype), (y_true, y_pred)
         )
-        _selects[key] = not backends.require().has_fixed_shape(loss.call, arguments)
+        traced = object.__new__(type(loss))  # it may keep tensors, which belong to the trace
+        vars(traced).update(vars(loss))
+        _selects[key] = not backends.require().has_fixed_shape(traced.call, arguments)
         weakref.finalize(loss, _selects.pop, key, None)
     return _selects[key]
 
