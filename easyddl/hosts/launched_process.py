@@ -100,6 +100,15 @@ def _launcher_processes():
     return (each for each in processes.ancestors() if each.name in _PROGRAMS)
 
 
+def is_started_by_launcher():
+    """Returns whether a launcher has started this process itself, and no shell script.
+
+    A shell script may start another program as the same rank.
+    """
+    parent = next(processes.ancestors(), None)
+    return parent is not None and parent.name in _PROGRAMS
+
+
 def nearest():
     """Identifies the launcher's process that started this rank and others of its host.
 

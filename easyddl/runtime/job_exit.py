@@ -13,6 +13,7 @@ import time
 from easyddl.hosts import launched_process
 from easyddl.runtime import (
     console,
+    entry_point,
     mpi_library,
     settled_errors,
     shared_error,
@@ -137,12 +138,13 @@ def end_together():
 
 
 def _finish_at_exit():
-    """Ends easyddl. Starts it first on a rank that has MPI alone, for which others may wait.
+    """Ends easyddl. Starts it first on a rank that has not used it, for which others may wait.
 
     A program that has only imported easyddl leaves MPI to a later program of the rank.
     """
-    has_mpi = mpi_library.is_loaded() and not world.is_started()
-    if launched_process.is_rank_of_several() and has_mpi:
+    is_last = launched_process.is_started_by_launcher() and not entry_point.is_light()
+    may_start = not world.is_started() and (is_last or mpi_library.is_loaded())
+    if launched_process.is_rank_of_several() and may_start:
         try:
             world.init()
         except BaseException as error:

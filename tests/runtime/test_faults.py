@@ -91,7 +91,7 @@ def test_a_rank_that_is_killed_in_the_middle_of_a_reduction(ranks):
     assert "process_vm" not in output and "Traceback" not in output, output
 
 
-@pytest.mark.parametrize("fault", ["raise_error", "sys_exit"])
+@pytest.mark.parametrize("fault", ["raise_error", pytest.param("sys_exit", marks=pytest.mark.gate)])
 def test_before_mpi_has_started(fault):
     output = run_faulty(2, fault, 1, "before_mpi", backend="jax")
     assert re.search(rf"rank 1 on host {HOST} (failed before easyddl|exited with status 1)", output)
