@@ -153,7 +153,8 @@ class RecordedLosses:
         return call
 
     def _examine(self, made, loss, y_true, y_pred, sample_weight=None):
-        made.outputs = keras.tree.flatten(y_pred)[0].shape
+        if made.is_compiled:  # the user's own code may pass lists of numbers
+            made.outputs = keras.tree.flatten(y_pred)[0].shape
         # Eager code of the user may call a loss on some ranks only: it must cause no collective.
         if world.size() == 1 or (not made.is_compiled and backends.require().is_eager()):
             return
