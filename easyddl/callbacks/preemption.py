@@ -1,12 +1,11 @@
 """Preemption: ends a fit on all ranks after a signal, for example of a scheduler."""
 
-import functools
 import importlib
 import signal
 import sys
 
 from easyddl.collectives import objects
-from easyddl.runtime import console, job_exit, termination, world
+from easyddl.runtime import console, job_exit, notices, termination, world
 from easyddl.training.fit import fit_context
 from easyddl.training.fit.callback_order import FitEvents
 
@@ -44,7 +43,7 @@ class Preemption(FitEvents):
         if fit is None:
             return
         _hold_workers()
-        _tell_ignored(tuple(n.name for n in self._numbers if signal.getsignal(n) == signal.SIG_IGN))
+        _tell_ignored([n.name for n in self._numbers if signal.getsignal(n) == signal.SIG_IGN])
         self._signals.watch()
         fit.at_end.callback(self._signals.stop_watching)
         if fit.join is not None and world.size() > 1:
@@ -103,13 +102,13 @@ class Preemption(FitEvents):
         raise SystemExit(status)
 
 
-@functools.cache  # once, not in each fit
 def _tell_ignored(names):
     """Warns of signals that this process ignores, which it may have inherited."""
-    if names and world.is_root():
-        console.say(
+    if names:
+        notices.tell_once(
+            ("ignored signals", *names),
             f"warning: this process ignores {', '.join(names)}, which therefore causes no backup. "
-            f"The shell script that started it may contain `trap '' {names[0][3:]}`."
+            f"The shell script that started it may contain `trap '' {names[0][3:]}`.",
         )
 
 

@@ -24,22 +24,20 @@ _COMPILED = Name(
 NAMES = (_REDUCE, _SAME_RANK, _COMPILED)
 
 
-def reduction():
-    """Returns the function `reduce_weighted_values`, which reduces losses to a scalar.
-
-    All losses of Keras, and their subclasses, call this function with their masks and weights.
-    """
-    return _REDUCE.get()
-
-
 def to_same_rank(x1, x2):
     """Returns two tensors with the same number of dimensions, as Keras aligns masks and losses."""
     return _SAME_RANK.get()(x1, x2)
 
 
-def reduction_replaced(function):
-    """Returns a context in which another function reduces losses."""
-    return patches.replaced(_REDUCE.find_owner(), _REDUCE.name, function)
+def reduction_wrapped(wrap):
+    """Returns a context in which the function that reduces losses to a scalar is wrapped.
+
+    All losses of Keras, and their subclasses, call this function with their masks and weights.
+
+    Args:
+        wrap: Function of the function, which returns the wrapper.
+    """
+    return _wrapped(_REDUCE, wrap)
 
 
 def compiled_losses_wrapped(wrap):
@@ -48,4 +46,8 @@ def compiled_losses_wrapped(wrap):
     Args:
         wrap: Function of the method, which returns the wrapper.
     """
-    return patches.replaced(_COMPILED.find_owner(), _COMPILED.name, wrap(_COMPILED.get()))
+    return _wrapped(_COMPILED, wrap)
+
+
+def _wrapped(name, wrap):
+    return patches.replaced(name.find_owner(), name.name, wrap(name.get()))

@@ -23,6 +23,9 @@ class GradientReducer:
             can be submitted before the last gradient is computed.
         at_first: Function of a list of variables, or `None`. All ranks call it together before they
             first register gradients, except in a fit with a `DDLCallback`.
+
+    Attributes:
+        as_ready: The argument of this name.
     """
 
     def __init__(self, options=None, weight=None, as_ready=True, at_first=None):

@@ -32,7 +32,7 @@ class JaxStep(Backend):
         return private.current_trace()
 
     def is_current(self, x):
-        return not is_symbolic(x) or private.trace_of(x) is private.current_trace()
+        return not is_symbolic(x) or private.trace_of(x) is self.scope()
 
     def changing(self, train_step, model, prepare):
         @functools.wraps(train_step)

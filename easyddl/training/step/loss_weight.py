@@ -16,7 +16,7 @@ from easyddl.compat import keras_trainer, patches, user_code
 from easyddl.runtime import world
 from easyddl.steps.batch_weight import UNWEIGHTED
 from easyddl.training.step import scalar_losses
-from easyddl.training.step.recorded_losses import RecordedLosses, is_in_step
+from easyddl.training.step.recorded_losses import RecordedLosses, classes_of, is_in_step
 
 
 def hook(model, weight, kind_of_scalars):
@@ -36,7 +36,7 @@ def hook(model, weight, kind_of_scalars):
     """
     original = model.compute_loss
     signature = inspect.signature(original)  # a model's own may have other arguments
-    lengths = {}
+    classes, lengths = classes_of(model.loss), {}
 
     def compute_loss(*args, **kwargs):
         given = signature.bind(*args, **kwargs).arguments
@@ -53,7 +53,7 @@ def hook(model, weight, kind_of_scalars):
         with contextlib.ExitStack() as stack:
             stack.enter_context(_output_losses_weighted(model, samples))
             stack.enter_context(scalar_losses.added_losses_scaled(model, kind))
-            stack.enter_context(losses.recording(model.loss))
+            stack.enter_context(losses.recording(classes))
             loss = original(*args, **kwargs)
         if not hasattr(loss, "shape"):
             return loss  # of a method of another meaning, whose results a `train_step` uses

@@ -74,14 +74,13 @@ class RecordedLosses:
         self._batch_size, self._lengths = samples, lengths
         self.samples = None if samples is None else ops.cast(samples, "float32")
         self._scope = backends.require().scope()
-        self._compiled = None  # list of `_Call`, once Keras calls the compiled losses
         self._own = _Call()  # stands for an own `compute_loss`
+        self._keras = _Call()  # stands for Keras where it calls the compiled losses
         self._calls = [self._own]  # the innermost last
-        self._is_keras_calling = False
         self._is_tracing = False  # values of a trace are not those of the step
 
     @contextlib.contextmanager
-    def recording(self, losses):
+    def recording(self, classes):
         """Returns a context that records each loss that is called in it.
 
         All losses of Keras and of users that subclass them call one function of Keras, which
@@ -89,12 +88,12 @@ class RecordedLosses:
         call losses.
 
         Args:
-            losses: The losses that `compile` was given, nested.
+            classes: The classes whose `__call__` calls a loss: see `classes_of`.
         """
         with contextlib.ExitStack() as stack:
-            stack.enter_context(keras_loss.reduction_replaced(self._reduction()))
+            stack.enter_context(keras_loss.reduction_wrapped(self._reduction))
             stack.enter_context(keras_loss.compiled_losses_wrapped(self._compiled_losses))
-            for cls in _classes_with_own_call(losses):
+            for cls in classes:
                 stack.enter_context(patches.replaced(cls, "__call__", self._call(cls)))
             yield
 
@@ -109,7 +108,7 @@ class RecordedLosses:
             Tuple of the loss, which is multiplied by the number of ranks if it is a sum, and the
             denominator of the batch: see `BatchWeight.set`. `None` stands for the samples.
         """
-        if is_own and not self._compiled:
+        if is_own and not self._keras.called:
             self._check_lengths()
             denominator = self._of_number(loss, self._own, "an own compute_loss returns one number")
             if denominator is UNWEIGHTED:
@@ -117,17 +116,16 @@ class RecordedLosses:
         else:
             if self._kind_of_scalars != "mean" and not _are_means(self._own.called):
                 scalar_losses.warn_of_added_sum()
-            denominator = _total(self._compiled or ())
+            denominator = _total(self._keras.called)
         return loss, self.samples if denominator is _BY_SAMPLES else denominator
 
     def _compiled_losses(self, original):
         def call(*args, **kwargs):
-            self._compiled = self._compiled or []
-            self._is_keras_calling = True
+            self._calls.append(self._keras)
             try:
                 return original(*args, **kwargs)
             finally:
-                self._is_keras_calling = False
+                self._calls.pop()
 
         return call
 
@@ -137,17 +135,16 @@ class RecordedLosses:
         def call(loss, *args, **kwargs):
             if self._is_tracing:
                 return original(loss, *args, **kwargs)
-            caller, made = self._calls[-1], _Call(is_compiled=self._is_keras_calling)
+            caller = self._calls[-1]
+            made = _Call(is_compiled=caller is self._keras)
             self._calls.append(made)
-            self._is_keras_calling = False
             try:
                 if cls is keras.losses.Loss:
                     self._examine(made, loss, *args, **kwargs)
                 made.value = original(loss, *args, **kwargs)
             finally:
-                self._is_keras_calling = made.is_compiled
                 self._calls.pop()
-            (self._compiled if made.is_compiled else caller.called).append(made)
+            caller.called.append(made)
             return self._weighted(made)
 
         return call
@@ -164,9 +161,7 @@ class RecordedLosses:
         finally:
             self._is_tracing = False
 
-    def _reduction(self):
-        original = keras_loss.reduction()
-
+    def _reduction(self, original):
         def reduce(
             values, sample_weight=None, mask=None, reduction="sum_over_batch_size", dtype=None
         ):
@@ -202,7 +197,8 @@ class RecordedLosses:
             source = "a loss with a __call__ of its own returns one number"
             made.denominator = self._of_number(made.value, made, source)
         is_inner = backends.require().scope() is not self._scope  # in a loop or a branch
-        if made.is_uneven and (made.is_compiled or not is_inner) and self._may_weight():
+        may_weight = is_in_step() and self.samples is not None
+        if made.is_uneven and may_weight and (made.is_compiled or not is_inner):
             made.value = _weighted_by_samples(made.value, made.denominator, self.samples)
             made.denominator = _BY_SAMPLES
         elif made.is_compiled and made.denominator is UNWEIGHTED:
@@ -210,9 +206,6 @@ class RecordedLosses:
         elif is_inner and _are_means([made]):
             made.denominator = self.samples  # its own tensor cannot be used outside
         return made.value
-
-    def _may_weight(self):
-        return self.samples is not None and is_in_step()
 
     def _of_number(self, number, caller, source):
         """Returns the denominator of a number that the user's code has computed.
@@ -249,8 +242,8 @@ def is_in_step():
     return world.size() > 1 and context.running_step() is not None
 
 
-def _classes_with_own_call(losses):
-    """Returns `Loss`, and the other classes whose `__call__` the compiled losses have."""
+def classes_of(losses):
+    """Returns `Loss`, and the other classes whose `__call__` the losses of `compile` have."""
     classes = {keras.losses.Loss: None}
     for each in keras.tree.flatten(losses):
         if isinstance(each, keras.losses.Loss):
