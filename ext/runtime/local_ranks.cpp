@@ -94,13 +94,14 @@ int LocalRanks::ended() const {
     }
     return 0;
   };
+  // Ids tell the order of processes that started in the same tick.
+  const auto start_of = [&](int id) { return std::pair(processes.at(id).start, id); };
   std::set<std::string> numbers;
   int unknown = 0;
   for (const auto& [id, process] : processes) {
     const int launcher = launcher_of(id);
     // Of another job, or left behind by an earlier one.
-    if (launcher != agent_ && (launcher != 0 || process.start < processes.at(agent_).start))
-      continue;
+    if (launcher != agent_ && (launcher != 0 || start_of(id) < start_of(agent_))) continue;
     const std::string number = variable_of(id, variable_);
     if (!number.empty()) {
       numbers.insert(number);
