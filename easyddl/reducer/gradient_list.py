@@ -58,7 +58,7 @@ class GradientList:
         self._late = []
         if self._is_eager:
             self._indices = self._indices or list(range(len(grads)))
-            self._late = [i for i in range(len(grads)) if i not in self._indices]
+            self._late = np.setdiff1d(np.arange(len(grads)), self._indices).tolist()
         self._sparse = np.flatnonzero(sparse > dense).tolist()
         self._shared = self._agree_on_shared_parts(grads) if self._sparse else {}
         if self._indices:
