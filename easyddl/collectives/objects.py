@@ -30,6 +30,8 @@ def _pickled(name, obj):
     try:
         return np.frombuffer(pickle.dumps(obj), np.uint8)
     except (pickle.PickleError, *user_code.ERRORS) as problem:
+        if user_code.is_of_handler(problem):
+            raise
         world.agree(f"{name} with an object that cannot be pickled [{problem}]")
         raise settled_errors.settled(
             TypeError(
@@ -170,12 +172,11 @@ def from_root(function, text):
 
 def _portable(problem):
     """Returns an exception, or a `RuntimeError` with its message if it cannot be pickled."""
-    try:
+    # pickle may not support its attributes or its constructor.
+    with user_code.suppress(pickle.PickleError):
         copy = pickle.loads(pickle.dumps(problem))
         if type(copy) is type(problem) and str(copy) == str(problem):
             return problem
-    except (pickle.PickleError, *user_code.ERRORS):
-        pass  # pickle does not support its attributes or its constructor
     return RuntimeError(f"{type(problem).__name__}: {problem}")
 
 

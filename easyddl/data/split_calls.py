@@ -94,10 +94,10 @@ def _of_dataset(data):
 def _arrays_in(data, finder):
     """Returns the arrays that a dataset or a loader holds, by name; empty for other data."""
     find = getattr(kinds.module_of(data), finder, None)
-    try:
+    # It may be a class of the user's own, or of another version of the framework.
+    with user_code.suppress():
         return {} if find is None else find(data)
-    except user_code.ERRORS:  # a class of the user's own, or another version of the framework
-        return {}
+    return {}
 
 
 def _is_first(data):

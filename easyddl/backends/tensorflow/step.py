@@ -29,11 +29,10 @@ class TensorFlowStep(Backend):
             return tf.TensorSpec(shape, x.dtype)
 
         specs = tf.nest.map_structure(spec_of, arguments)
-        try:
+        with user_code.suppress(tf.errors.OpError):
             traced = tf.function(function, autograph=False).get_concrete_function(*specs)
-        except (*user_code.ERRORS, tf.errors.OpError):  # it needs values, or other sizes
-            return False
-        return traced.outputs[0].shape.is_fully_defined()
+            return traced.outputs[0].shape.is_fully_defined()
+        return False  # it needs values, or other sizes
 
     def scope_of(self, x):
         return x.graph if is_symbolic(x) else None

@@ -11,6 +11,7 @@ from easyddl.backends.base import Backend
 from easyddl.backends.step_meter import StepMeter
 from easyddl.backends.tensorflow import submitter
 from easyddl.backends.tensorflow.step import TraceForXla, TraceOfEagerStep, once_there_is_a_batch
+from easyddl.compat import user_code
 from easyddl.runtime import world
 
 
@@ -60,8 +61,9 @@ class TensorFlowTrainer(Backend):
         if not _has_own_step(model):
             try:
                 return super().build(model, spec)
-            except RuntimeError:  # Keras's error of a layer that cannot be traced
-                if model.run_eagerly:
+            except RuntimeError as error:
+                # Keras's error of a layer that cannot be traced.
+                if model.run_eagerly and not user_code.is_of_handler(error):
                     return False
                 raise
         if model.run_eagerly:

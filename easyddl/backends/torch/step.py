@@ -25,12 +25,10 @@ class TorchStep(Backend):
 
     def has_fixed_shape(self, function, arguments):
         shapes = keras.tree.map_structure(lambda x: x.detach().to("meta"), arguments)
-        try:
-            with torch.no_grad(), keras.device("meta"):
-                function(*shapes)
-        except user_code.ERRORS:  # it needs values
-            return False
-        return True
+        with user_code.suppress(), torch.no_grad(), keras.device("meta"):
+            function(*shapes)
+            return True
+        return False  # it needs values
 
     def has_gradient(self, loss):
         return loss.requires_grad or not torch.is_grad_enabled()

@@ -166,13 +166,13 @@ def _serialized(value):
     # The `get_config` of Keras's losses leaves arguments out.
     is_of_keras = isinstance(value, keras.losses.Loss) and user_code.is_of_keras(type(value))
     config = None
-    with contextlib.suppress(*user_code.ERRORS):
+    with user_code.suppress():
         config = keras.saving.serialize_keras_object(value)
     return {**(vars(value) if is_of_keras else {}), "config": config}
 
 
 def _config_of(thing):
-    with contextlib.suppress(*user_code.ERRORS):
+    with user_code.suppress():
         if isinstance(thing, keras.layers.TorchModuleWrapper):
             # Its own config contains the weights.
             lines = repr(thing.module).splitlines()
@@ -219,11 +219,10 @@ def _collect(value, path, ignored, found):
 
 
 def _text_of_array(value):
-    try:
+    array = None
+    with user_code.suppress():  # rows of different lengths, or tensors
         array = np.asarray(value)
-    except (TypeError, ValueError, RuntimeError):  # rows of different lengths, or tensors
-        return None
-    if array.dtype.kind not in "biufSU":
+    if array is None or array.dtype.kind not in "biufSU":
         return None
     sample = sampled(array)
     if array.dtype.kind == "f":
