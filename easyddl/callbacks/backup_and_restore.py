@@ -24,7 +24,7 @@ from easyddl.compat import keras_callback, keras_optimizer, keras_trainer
 from easyddl.hosts import launched_process
 from easyddl.optimizers import rescaling
 from easyddl.optimizers.scale_lr import factor_of
-from easyddl.runtime import console, world
+from easyddl.runtime import console, validators, world
 from easyddl.training.fit import fit_context, resumed_epoch
 from easyddl.training.fit.callback_order import FitEvents
 from easyddl.training.metrics import metric_starts, metrics
@@ -136,15 +136,11 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
         atomic_files.require_local("backup_dir", backup_dir)
         if save_freq != "epoch":
             check_save_freq(save_freq)
-        if rescale not in ("linear", "sqrt", "none"):
-            raise ValueError(
-                f'`rescale` must be "linear", "sqrt" or "none". Received: rescale={rescale!r}'
-            )
         self.backup_dir = backup_dir
         self.save_freq = save_freq
         self.double_checkpoint = double_checkpoint
         self.delete_checkpoint = delete_checkpoint
-        self.rescale = rescale
+        self.rescale = validators.one_of("rescale", rescale, ("linear", "sqrt", "none"))
         self.signals = signals
         self._claim = StartClaim(backup_dir)
         self._backups = atomic_files.Generations(
