@@ -79,7 +79,7 @@ def write_entries(path, write, size=0, writers=1, held=contextlib.nullcontext):
             replaced, and the link remains.
         write: Function of a temporary path that writes a file or a directory there, or files whose
             names begin with this path. It also makes directories of the path that do not exist, if
-            it should. The temporary path ends with the final name.
+            it should. The temporary path ends with the name in `path`, also if this is a link.
         size: Integer. The approximate number of bytes.
         writers: Integer. The number of processes that may write this path at once.
         held: Function that returns the context in which existing files are replaced.
@@ -89,11 +89,12 @@ def write_entries(path, write, size=0, writers=1, held=contextlib.nullcontext):
     """
     with contextlib.suppress(FileNotFoundError, IsADirectoryError):
         os.close(os.open(path, os.O_WRONLY))  # fails as a plain write does, for a read-only file
+    given = os.path.basename(path) if os.path.islink(path) else ""
     path = os.path.realpath(path)
     folder, name = _existing_folder(path)
     with _writing(folder, _first(name), is_alone=_free(folder) < writers * size) as lock:
         before = _names_in(path)
-        scratch = _write_scratch(folder, name, write, size)
+        scratch = _write_scratch(folder, name, given, write, size)
         try:
             _sync_all(scratch)
             with held():
@@ -132,13 +133,14 @@ def _first(name):
     return pathlib.PurePath(name).parts[0][:_SHOWN]
 
 
-def _write_scratch(folder, name, write, size):
+def _write_scratch(folder, name, given, write, size):
     """Writes to a new temporary directory.
 
     Args:
         folder: String. The directory in which to make it, or in a directory for temporary files if
             this one cannot be written or has no room.
         name: String. The relative path in the temporary directory.
+        given: String. Its last part while it is written; empty if this is the same.
         write: Function of the path that writes there.
         size: Integer. The approximate number of bytes.
 
@@ -151,7 +153,11 @@ def _write_scratch(folder, name, write, size):
         try:
             _require_space(place, size)
             scratch = tempfile.mkdtemp("", f"{_NEW}{_first(name)}-", place)
-            write(os.path.join(scratch, name))
+            path = os.path.join(scratch, name)
+            written = os.path.join(os.path.dirname(path), given) if given else path
+            write(written)
+            if given and os.path.exists(written):
+                os.rename(written, path)
             return scratch
         except BaseException as error:
             if scratch is not None:

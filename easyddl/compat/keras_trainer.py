@@ -130,6 +130,11 @@ def compilation_of(model):
     return model._loss_tracker
 
 
+def loss_variables(model):
+    """Returns those of Keras's metric of the loss, which a model's `metrics` may leave out."""
+    return getattr(model._loss_tracker, "variables", [])
+
+
 def compile_arguments_of(model):
     """Returns the arguments of the last `compile` of a model, by name."""
     kept = getattr(model, "_compile_config", None)

@@ -44,6 +44,12 @@ def split(loader, shard):
         )
     if shard.size == 1:
         return loader
+    if type(loader).__iter__ is not data.DataLoader.__iter__:
+        raise TypeError(
+            "`split_data` makes another `DataLoader`, which does not do what an `__iter__` of your "
+            "own does to the batches. Do it in the dataset or in `collate_fn`. "
+            f"Received: a DataLoader of type {type(loader).__name__}"
+        )
     if isinstance(loader.dataset, data.IterableDataset):
         return data.DataLoader(_ShardedBatches(loader, shard), batch_size=None)
     kept = {name: getattr(loader, name) for name in _KEPT if hasattr(loader, name)}

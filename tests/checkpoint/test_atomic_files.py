@@ -364,6 +364,20 @@ def test_links_and_files_in_a_directory_keep_what_they_are(tmp_path):
     assert_no_leftovers(tmp_path)
 
 
+def test_a_link_to_a_file_with_another_name(tmp_path):
+    """Keras chooses the format by the name in the path."""
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "best.keras").symlink_to("blobs/5f3a")
+    for number in "12":
+        atomic_files.write_entries(
+            str(tmp_path / "best.keras"),
+            lambda path: pathlib.Path(path).write_text(pathlib.Path(path).name + number),  # noqa: B023
+        )
+        assert (tmp_path / "best.keras").is_symlink()
+        assert (tmp_path / "blobs" / "5f3a").read_text() == f"best.keras{number}"
+    assert_no_leftovers(tmp_path / "blobs")
+
+
 def without_rights(path):
     """Runs the writer as a user without the rights of root."""
     line = [sys.executable, "-S", "-E", str(WRITER), "file", path, "999"]

@@ -208,6 +208,19 @@ def test_what_is_split_already(at):
         split_data(data.DataLoader(dataset, sampler=sampler))
 
 
+def test_a_loader_that_changes_its_batches(at):
+    class Scaled(data.DataLoader):
+        def __iter__(self):
+            return ([3 * x] for (x,) in super().__iter__())
+
+    given = Scaled(data.TensorDataset(torch.arange(4)))
+    at(0, 1)
+    assert split_data(given) is given
+    at(0, 2)
+    with pytest.raises(TypeError, match="of type Scaled"):
+        split_data(given)
+
+
 def test_a_sampler_of_pytorchs_own_hears_of_the_epoch():
     dataset = data.TensorDataset(torch.arange(40))
     sampler = data.DistributedSampler(dataset, num_replicas=2, rank=0)

@@ -665,6 +665,13 @@ def check_variables_outside_of_the_model():
         text = fit(x, y, model=model, callbacks=callbacks)
         assert ("use variables that the model does not track" in text) == warns, text
 
+    class WithoutLoss(keras.Sequential):
+        metrics = (keras.metrics.Mean("own"),)
+
+    model = WithoutLoss(new_model().layers)
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    assert not fit(x, y, model=model)
+
 
 def check_weights_that_the_root_alone_has_loaded():
     """What layers have computed from their variables follows the broadcast."""

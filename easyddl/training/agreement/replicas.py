@@ -6,6 +6,7 @@ import numpy as np
 from easyddl import backends
 from easyddl.collectives import arguments, arrays, differences, objects
 from easyddl.collectives.variables import checksum, value_of
+from easyddl.compat import keras_trainer
 from easyddl.runtime import console, notices, settled_errors
 from easyddl.training.agreement import layer_arrays
 from easyddl.training.state import adapted_layers, layer_state, model_state
@@ -131,7 +132,8 @@ def compare_after_fit(model, arrays_before, used_variables):
 def _untracked(model, used_variables):
     """Returns those variables that the model does not track and that must be equal, by name."""
     tracked = [*model.variables, *model.metrics_variables, *model_state.all_variables(model)]
-    tracked += layer_state.batch_states(model)  # of each rank's own batches
+    # Those of each rank's own batches.
+    tracked += [*layer_state.batch_states(model), *keras_trainer.loss_variables(model)]
     known = {id(each) for v in tracked for each in (v, getattr(v, "value", None))}
     # Counters and the states of random generators are each rank's own.
     untracked = [
