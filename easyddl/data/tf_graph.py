@@ -75,7 +75,10 @@ def content_of_table(handle):
     if handle.dtype != tf.resource or not hasattr(handle, "numpy"):
         return None
     for keys, values in _TABLES:
+        none, default = tf.zeros([0], keys), tf.zeros([], values)
         try:
+            # An export checks no types: with others it ends the process.
+            tf.raw_ops.LookupTableFindV2(table_handle=handle, keys=none, default_value=default)
             found = tf.raw_ops.LookupTableExportV2(table_handle=handle, Tkeys=keys, Tvalues=values)
         except tf.errors.OpError:  # a variable, or a table of other types
             continue

@@ -292,3 +292,14 @@ def test_a_tensorflow_with_other_private_names_has_nothing_to_compare(read, noth
     monkeypatch.setattr(tf_graph, "direct_inputs_of", lacking)
     assert read(numbers) == nothing
     assert read(np.zeros(3)) == nothing
+
+
+@pytest.mark.parametrize(
+    ("keys", "values", "is_read"),
+    [([3, 4], [1, 2], True), ([3, 4], ["a", "b"], True), (["a", "b"], [0.5, 0.25], False)],
+)
+def test_tables_of_other_types(keys, values, is_read):
+    content = tf.lookup.KeyValueTensorInitializer(*map(np.asarray, (keys, values)))
+    table = tf.lookup.StaticHashTable(content, values[0])
+    data = tf.data.Dataset.from_tensor_slices(np.asarray(keys)).map(table.lookup)
+    assert [size for size, _ in lookup_tables.checksums_of(data)] == [2] * is_read
