@@ -9,7 +9,7 @@ import numpy as np
 from easyddl import backends
 from easyddl.collectives import arguments
 from easyddl.collectives.variables import checksum, sampled
-from easyddl.compat import keras_layer
+from easyddl.compat import keras_layer, user_code
 from easyddl.training.state import adapted_layers
 
 
@@ -42,10 +42,12 @@ def _checksum(value):
         backend = backends.require()
         if hasattr(value, "assign") or backend.is_symbolic(value) or backend.has_rows(value):
             return None
-        try:
-            value = keras.ops.convert_to_numpy(value)
-        except (NotImplementedError, RuntimeError, TypeError, ValueError):
-            return None  # a tensor without an equivalent in NumPy
+        array = None
+        with user_code.suppress():
+            array = keras.ops.convert_to_numpy(value)
+        if array is None:  # a tensor without an equivalent in NumPy
+            return None
+        value = array
     if value.dtype == object:
         return None
     return checksum(sampled(value))

@@ -437,5 +437,7 @@ def as_array(value):
     """Converts an entry of the logs to an array; `None` if it does not contain numbers."""
     try:
         return None if value is None else np.array(keras.ops.convert_to_numpy(value), np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError) as error:
+        if user_code.is_of_handler(error):
+            raise
         return None
