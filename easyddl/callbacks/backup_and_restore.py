@@ -20,7 +20,7 @@ from easyddl.checkpoint import atomic_files, saved_random_states
 from easyddl.checkpoint.start_claim import StartClaim
 from easyddl.collectives import objects, variables
 from easyddl.collectives.arrays import as_bytes, contiguous
-from easyddl.compat import keras_callback, keras_optimizer, keras_trainer
+from easyddl.compat import keras_callback, keras_optimizer, keras_trainer, user_code
 from easyddl.hosts import launched_process
 from easyddl.optimizers import rescaling
 from easyddl.optimizers.scale_lr import factor_of
@@ -324,6 +324,8 @@ class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
             except _OtherModel as error:
                 raise ValueError(str(error)) from None
             except _UNREADABLE as problem:
+                if user_code.is_of_handler(problem):
+                    raise
                 if path == found[-1]:
                     raise OSError(
                         f"The backup {path} cannot be read: {problem}. Remove {self.backup_dir} to "

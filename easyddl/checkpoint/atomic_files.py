@@ -61,6 +61,19 @@ def require_local(name, path):
         )
 
 
+@contextlib.contextmanager
+def system_errors_suppressed():
+    """Returns a context that suppresses the errors of the operating system.
+
+    They have a number. A `TimeoutError` of a signal handler, for example, has none.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+
+
 def write_entries(path, write, size=0, writers=1, held=contextlib.nullcontext):
     """Writes a file, a directory, or several files that belong together.
 
@@ -162,7 +175,8 @@ def _write_scratch(folder, name, given, write, size):
         except BaseException as error:
             if scratch is not None:
                 shutil.rmtree(scratch, ignore_errors=True)
-            if not isinstance(error, OSError) or (scratch and error.errno not in _NO_ROOM):
+            is_of_system = isinstance(error, OSError) and error.errno is not None
+            if not is_of_system or (scratch and error.errno not in _NO_ROOM):
                 raise
             failure = failure or error
     raise failure
@@ -202,7 +216,7 @@ def _writing(folder, name, is_alone=False):
                 left = os.path.join(glob.escape(folder), f"{_NEW}{glob.escape(name)}-{_RANDOM}")
                 for scratch in glob.glob(left):
                     shutil.rmtree(scratch, ignore_errors=True)
-                with contextlib.suppress(OSError):  # it may be another user's
+                with system_errors_suppressed():  # it may be another user's
                     os.unlink(path)
             os.close(descriptor)
 
@@ -210,9 +224,10 @@ def _writing(folder, name, is_alone=False):
 def _open_lock(path, kind):
     """Opens and locks a lock file. Returns its descriptor; `None` if this is not possible."""
     while True:
-        try:
+        descriptor = None
+        with system_errors_suppressed():
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        except OSError:
+        if descriptor is None:
             return None
         is_locked = _lock(descriptor, kind, _WRITING)
         # The last holder has removed its lock file. If this file is that one, lock a new file.
@@ -220,7 +235,7 @@ def _open_lock(path, kind):
             return descriptor
         os.close(descriptor)
         if not is_locked:  # some file systems have no locks
-            with contextlib.suppress(OSError):
+            with system_errors_suppressed():
                 os.unlink(path)
             return None
 
@@ -237,11 +252,10 @@ def _lock(descriptor, kind, byte, wait=True):
     if descriptor is None:
         return False
     command = fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK
-    try:
+    with system_errors_suppressed():
         fcntl.fcntl(descriptor, command, struct.pack("hhqqi4x", kind, os.SEEK_SET, byte, 1, 0))
-    except OSError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _is_at(descriptor, path):
@@ -277,13 +291,15 @@ def _move(source, target):
     file, for example because this is a mount point, the content of the old file is replaced.
     """
     target = os.path.realpath(target)
-    with contextlib.suppress(OSError):
+    with system_errors_suppressed():
         if _take_status(source, target):
             os.replace(source, target)
             return
     if not os.path.isdir(source):
         _copy(source, target)
         return
+    if os.stat(source).st_dev != os.stat(os.path.dirname(target)).st_dev:
+        _require_space_for_copy(source, target)
     with contextlib.suppress(FileExistsError):
         os.mkdir(target)
     _move_entries(source, target)
@@ -310,9 +326,7 @@ def _take_status(source, target):
 
 def _copy(source, target):
     """Replaces the content of a file, one process at a time."""
-    size = os.path.getsize(source)
-    old = os.stat(target).st_blocks * 512 if os.path.exists(target) else 0
-    _require_space(os.path.dirname(target), size - old)
+    _require_space_for_copy(source, target)
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT, 0o666)
     with open(descriptor, "wb") as file, open(source, "rb") as new:
         _lock(descriptor, fcntl.F_WRLCK, _WRITING)
@@ -322,20 +336,31 @@ def _copy(source, target):
         os.fsync(descriptor)
 
 
-def _free(folder):
-    """Returns the number of bytes that are free on the disk of a directory."""
-    state = os.statvfs(folder)
+def _free(path):
+    """Returns the number of bytes that are free on the disk of a file or a directory."""
+    state = os.statvfs(path)
     # Some file systems report 0 of 0 blocks.
     return state.f_bavail * state.f_frsize if state.f_blocks else float("inf")
 
 
-def _require_space(folder, size):
+def _require_space(path, size):
     # Check this before the write, because HDF5 crashes the process if the disk is full.
-    free = _free(folder)
+    free = _free(path)
     if free < size:
         raise OSError(
-            errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: {size} bytes needed, {free} free", folder
+            errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: {size} bytes needed, {free} free", path
         )
+
+
+def _require_space_for_copy(source, target):
+    """Raises an error if the content of a file or a directory cannot replace that of another."""
+    place = target if os.path.exists(target) else os.path.dirname(target)
+    _require_space(place, _size_on_disk(source) - _size_on_disk(target))
+
+
+def _size_on_disk(path):
+    inner = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
+    return 512 * sum(os.stat(each).st_blocks for each in (path, *inner) if os.path.isfile(each))
 
 
 def remove_leftovers(template):

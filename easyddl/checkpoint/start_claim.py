@@ -13,6 +13,8 @@ import os
 import time
 import zlib
 
+from easyddl.checkpoint.atomic_files import system_errors_suppressed
+
 # The variables of a job with restarts: the number of the start, from 1 on, and the job's random id.
 NUMBER, JOB = "EASYDDL_START", "_EASYDDL_JOB"
 
@@ -73,7 +75,7 @@ class StartClaim:
         """Yields the open file; `None` if its directory or its file system does not allow it."""
         with contextlib.ExitStack() as stack:
             file = None
-            with contextlib.suppress(OSError):
+            with system_errors_suppressed():
                 os.makedirs(os.path.dirname(self._path), exist_ok=True)
                 file = stack.enter_context(open(self._path, "a+"))
                 file.seek(0)

@@ -37,7 +37,8 @@ def split(loader, shard):
         "A `DataLoader` shuffles with its own sampler. Pass `DataLoader(..., shuffle=True)`: "
         "with `split_data` it then draws a new order over all ranks in every epoch."
     )
-    if isinstance(loader.sampler, data.DistributedSampler):
+    drawn_by = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    if any(isinstance(each, data.DistributedSampler) for each in _samplers_in(drawn_by)):
         raise ValueError(
             "This `DataLoader` is already split: leave out its `DistributedSampler`. "
             "Received: a DataLoader with a sampler of type DistributedSampler"
@@ -150,12 +151,22 @@ class RankSampler(data.Sampler):
 def _generators_of(sampler):
     """Returns the global generators, and those in attributes of a sampler and its samplers."""
     found = [torch.default_generator, np.random, random]
-    samplers = [sampler]
-    for each in samplers:  # grows
-        values = list(getattr(each, "__dict__", {}).values())
-        found += [value for value in values if isinstance(value, _GENERATORS)]
-        samplers += [v for v in values if isinstance(v, data.Sampler) and v not in samplers]
+    for each in _samplers_in(sampler):
+        found += [value for value in _values_of(each) if isinstance(value, _GENERATORS)]
     return list({id(each): each for each in found}.values())
+
+
+def _samplers_in(sampler):
+    """Returns a sampler and those in its attributes."""
+    found = [sampler]
+    for each in found:  # grows
+        values = _values_of(each)
+        found += [v for v in values if isinstance(v, data.Sampler) and v not in found]
+    return found
+
+
+def _values_of(sampler):
+    return list(getattr(sampler, "__dict__", {}).values())
 
 
 @contextlib.contextmanager

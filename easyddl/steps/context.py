@@ -1,6 +1,7 @@
 """The active scopes of this rank: calls of `fit` and `evaluate`, and parts of these calls."""
 
 import contextlib
+import sys
 import threading
 from typing import Any
 
@@ -81,6 +82,14 @@ class Context(Scope):
             raise
         finally:
             super().__exit__(kind, error, traceback)
+
+    def ensure_left(self):
+        """Leaves the context if it still is active. Call it in a `finally` around the `with`.
+
+        A signal handler may raise an error as `__enter__` ends, or as `__exit__` begins.
+        """
+        if self in _active:
+            self.__exit__(*sys.exc_info())
 
     def _give_up(self, error):
         """Ends the call on the other ranks, which may wait in it for this one."""

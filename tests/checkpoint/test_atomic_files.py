@@ -442,13 +442,36 @@ def test_a_disk_with_room_for_one_copy(tmp_path, monkeypatch):
     path, free = str(tmp_path / "m.keras"), atomic_files._free
     atomic_writer.fill(path, 1, 1)
     monkeypatch.setattr(tempfile, "tempdir", "/dev/shm")  # another file system
-    monkeypatch.setattr(atomic_files, "_free", lambda at: 0 if at == str(tmp_path) else free(at))
+    monkeypatch.setattr(
+        atomic_files, "_free", lambda at: 0 if at.startswith(str(tmp_path)) else free(at)
+    )
     atomic_files.write_entries(path, lambda to: atomic_writer.fill(to, 2, 1), size=1)
     assert atomic_writer.content(path) == 2
     with pytest.raises(OSError, match="1048576 bytes needed"):
         atomic_files.write_entries(path, lambda to: atomic_writer.fill(to, 3, 2), size=1)
     assert atomic_writer.content(path) == 2
-    assert_no_leftovers(tmp_path)
+    with pytest.raises(OSError, match="2097152 bytes needed"):
+        atomic_files.write_entries(str(tmp_path / "folder"), fill_folder, size=1)
+    assert os.listdir(tmp_path) == ["m.keras"]
+
+
+def fill_folder(path):
+    os.mkdir(path)
+    for name in "ab":
+        atomic_writer.fill(os.path.join(path, name), 1, 1)
+
+
+@pytest.mark.parametrize(
+    "act", [(os, "replace"), (tempfile, "mkdtemp"), (atomic_files.fcntl, "fcntl")]
+)
+def test_an_error_of_a_signal_handler_is_not_one_of_the_system(act, tmp_path, monkeypatch):
+    def interrupted(*arguments, **keywords):
+        raise TimeoutError("the time is over")
+
+    with monkeypatch.context() as change, pytest.raises(TimeoutError, match="the time is over"):
+        change.setattr(*act, interrupted)
+        atomic_files.write_entries(str(tmp_path / "m.keras"), lambda to: open(to, "w").close())
+    assert not (tmp_path / "m.keras").exists()
 
 
 def test_writers_take_turns_on_a_disk_with_little_room(tmp_path):

@@ -206,6 +206,9 @@ def test_what_is_split_already(at):
     sampler = data.DistributedSampler(dataset, num_replicas=2, rank=0)
     with pytest.raises(ValueError, match="DistributedSampler"):
         split_data(data.DataLoader(dataset, sampler=sampler))
+    with pytest.raises(ValueError, match="DistributedSampler"):
+        batches_of_it = data.BatchSampler(sampler, 2, drop_last=False)
+        split_data(data.DataLoader(dataset, batch_sampler=batches_of_it))
 
 
 def test_a_loader_that_changes_its_batches(at):

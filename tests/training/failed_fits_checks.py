@@ -13,6 +13,7 @@ from fits import BATCH, RANK, SIZE, assert_replicas_are_equal, both, data, data_
 from mpi import run_checks
 
 import easyddl as ddl
+from easyddl.training.fit.fit_context import FitContext
 
 STEPS = 3
 SECONDS = 200  # less than the deadline of a rank that waits, which is ten minutes
@@ -195,6 +196,21 @@ def check_a_collective_of_a_callback():
 @in_time
 def check_the_end_of_a_fit():
     assert_all_leave(lambda: fit_on(Data(), None, Failing("on_train_end")), "no space left")
+
+
+@in_time
+def check_an_interrupt_before_a_context_is_left():
+    """A signal handler raises an error where Python enters the function that ends a fit."""
+
+    def interrupted(*_):
+        patch.stop()
+        raise Broken
+
+    patch = mock.patch.object(FitContext, "__exit__", interrupted)
+    if RANK == 1:
+        patch.start()
+    assert isinstance(error_of(lambda: fit_on(Data())), Broken) == (RANK == 1)
+    assert_goes_on()
 
 
 @in_time

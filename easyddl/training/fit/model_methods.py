@@ -66,23 +66,27 @@ def _fit(original):
             _refuse_distribution(self, "fit")
             _warn_if_backend_is_another()
         is_shared = is_ours and world.size() > 1
-        with FitContext(self, arguments) as active:
-            if not is_ours and launched_process.is_rank_of_several():
-                world.warn_at_sigterm()
-            active.at_end.callback(active.note)
-            if is_shared:
-                active.exchange = fit_exchange.open_communicators(active.called)
-                arguments = active.arguments = validation_split.to_rank_fraction(arguments)
-                active.at_end.callback(backends.require().allow_fit_without_batch(self))
-            if is_ours:
-                active.at_end.callback(active.data.watch(self))
-                active.begin()
-            if isinstance(getattr(self, "optimizer", None), keras.optimizers.Optimizer):
-                optimizer_hook.move_outwards(self.optimizer)
-            _attach(callbacks, self, epochs=arguments.get("epochs", 1))
-            history = original(self, **arguments)
-            active.tell("after_fit")
-            return history
+        active = FitContext(self, arguments)
+        try:
+            with active:
+                if not is_ours and launched_process.is_rank_of_several():
+                    world.warn_at_sigterm()
+                active.at_end.callback(active.note)
+                if is_shared:
+                    active.exchange = fit_exchange.open_communicators(active.called)
+                    arguments = active.arguments = validation_split.to_rank_fraction(arguments)
+                    active.at_end.callback(backends.require().allow_fit_without_batch(self))
+                if is_ours:
+                    active.at_end.callback(active.data.watch(self))
+                    active.begin()
+                if isinstance(getattr(self, "optimizer", None), keras.optimizers.Optimizer):
+                    optimizer_hook.move_outwards(self.optimizer)
+                _attach(callbacks, self, epochs=arguments.get("epochs", 1))
+                history = original(self, **arguments)
+                active.tell("after_fit")
+                return history
+        finally:
+            active.ensure_left()
 
     return fit
 
@@ -95,18 +99,22 @@ def _evaluate(original):
         bound = signature.bind_partial(self, *args, **kwargs)
         arguments = bound.arguments
         data = tuple(arguments.get(name) for name in ("x", "y", "sample_weight"))
-        with EvaluationContext(self, data) as active:
-            # Within a fit, Keras passes the fit's own list, which is already attached.
-            if context.of(self, FitContext) is None:
-                callbacks = callback_order.put_in_order(arguments.get("callbacks"))
-                arguments["callbacks"] = callbacks
-                if callback_order.has_first(callbacks):
-                    _refuse_distribution(self, "evaluate")
-                    if world.size() > 1:
-                        active.exchange = fit_exchange.open_communicators(active.called)
-                        active.at_end.callback(backends.require().allow_fit_without_batch(self))
-                _attach(callbacks, self)
-            return original(*bound.args, **bound.kwargs)
+        active = EvaluationContext(self, data)
+        try:
+            with active:
+                # Within a fit, Keras passes the fit's own list, which is already attached.
+                if context.of(self, FitContext) is None:
+                    callbacks = callback_order.put_in_order(arguments.get("callbacks"))
+                    arguments["callbacks"] = callbacks
+                    if callback_order.has_first(callbacks):
+                        _refuse_distribution(self, "evaluate")
+                        if world.size() > 1:
+                            active.exchange = fit_exchange.open_communicators(active.called)
+                            active.at_end.callback(backends.require().allow_fit_without_batch(self))
+                    _attach(callbacks, self)
+                return original(*bound.args, **bound.kwargs)
+        finally:
+            active.ensure_left()
 
     return evaluate
 
