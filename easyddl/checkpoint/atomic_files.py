@@ -102,8 +102,8 @@ def write_entries(path, write, size=0, writers=1, held=contextlib.nullcontext):
     """
     with contextlib.suppress(FileNotFoundError, IsADirectoryError):
         os.close(os.open(path, os.O_WRONLY))  # fails as a plain write does, for a read-only file
-    given = os.path.basename(path) if os.path.islink(path) else ""
-    path = os.path.realpath(path)
+    link, path = path, os.path.realpath(path)
+    given = os.path.basename(link if os.path.islink(link) else path)
     folder, name = _existing_folder(path)
     with _writing(folder, _first(name), is_alone=_free(folder) < writers * size) as lock:
         before = _names_in(path)
@@ -153,7 +153,7 @@ def _write_scratch(folder, name, given, write, size):
         folder: String. The directory in which to make it, or in a directory for temporary files if
             this one cannot be written or has no room.
         name: String. The relative path in the temporary directory.
-        given: String. Its last part while it is written; empty if this is the same.
+        given: String. Its last part while it is written.
         write: Function of the path that writes there.
         size: Integer. The approximate number of bytes.
 
@@ -167,9 +167,9 @@ def _write_scratch(folder, name, given, write, size):
             _require_space(place, size)
             scratch = tempfile.mkdtemp("", f"{_NEW}{_first(name)}-", place)
             path = os.path.join(scratch, name)
-            written = os.path.join(os.path.dirname(path), given) if given else path
+            written = os.path.join(os.path.dirname(path), given)
             write(written)
-            if given and os.path.exists(written):
+            if os.path.exists(written):
                 os.rename(written, path)
             return scratch
         except BaseException as error:
@@ -298,7 +298,7 @@ def _move(source, target):
     if not os.path.isdir(source):
         _copy(source, target)
         return
-    if os.stat(source).st_dev != os.stat(os.path.dirname(target)).st_dev:
+    if os.stat(source).st_dev != os.stat(_place_of(target)).st_dev:
         _require_space_for_copy(source, target)
     with contextlib.suppress(FileExistsError):
         os.mkdir(target)
@@ -354,8 +354,12 @@ def _require_space(path, size):
 
 def _require_space_for_copy(source, target):
     """Raises an error if the content of a file or a directory cannot replace that of another."""
-    place = target if os.path.exists(target) else os.path.dirname(target)
-    _require_space(place, _size_on_disk(source) - _size_on_disk(target))
+    _require_space(_place_of(target), _size_on_disk(source) - _size_on_disk(target))
+
+
+def _place_of(path):
+    """Returns a file or a directory, which may be a mount point, or else its directory."""
+    return path if os.path.exists(path) else os.path.dirname(path)
 
 
 def _size_on_disk(path):
@@ -446,7 +450,7 @@ class Generations:
         with self._held():
             self.clean()
             self._remove_backups(self.find())
-            with contextlib.suppress(OSError):
+            with system_errors_suppressed():
                 self.folder.rmdir()
 
     def _remove_backups(self, paths):

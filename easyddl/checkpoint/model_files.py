@@ -140,10 +140,8 @@ def _is_older_than_this_process(path):
         path: `pathlib.Path` of a file or directory that exists.
     """
     # Use the time of the file system, because a file server's clock may differ from this host's.
-    try:
-        with tempfile.TemporaryFile(dir=path.parent) as new:
-            now = os.fstat(new.fileno()).st_mtime
-    except OSError:  # the directory cannot be written
-        now = time.time()
+    now = time.time()  # if the directory cannot be written
+    with atomic_files.system_errors_suppressed(), tempfile.TemporaryFile(dir=path.parent) as new:
+        now = os.fstat(new.fileno()).st_mtime
     files = path.iterdir() if path.is_dir() else [path]
     return any(each.stat().st_mtime < now - processes.age() for each in files)

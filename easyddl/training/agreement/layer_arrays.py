@@ -42,12 +42,9 @@ def _checksum(value):
         backend = backends.require()
         if hasattr(value, "assign") or backend.is_symbolic(value) or backend.has_rows(value):
             return None
-        array = None
         with user_code.suppress():
-            array = keras.ops.convert_to_numpy(value)
-        if array is None:  # a tensor without an equivalent in NumPy
-            return None
-        value = array
-    if value.dtype == object:
+            value = keras.ops.convert_to_numpy(value)
+    # A tensor may have no equivalent in NumPy.
+    if not isinstance(value, np.ndarray) or value.dtype == object:
         return None
     return checksum(sampled(value))
