@@ -13,7 +13,7 @@ from easyddl.collectives.arguments import comparable_name
 from easyddl.compat import keras_layer, patches
 from easyddl.compat.keras_layer import MomentsBatchNormalization
 from easyddl.reducer.in_step_sum import InStepRows
-from easyddl.runtime import notices, world
+from easyddl.runtime import notices, validators, world
 from easyddl.steps import context
 
 
@@ -137,6 +137,7 @@ def sync_batch_norm(model: keras.Model) -> keras.Model:
     model.compile(...)
     ```
     """
+    validators.instance_of_keras_3("model", model, keras.Model, "keras.Sequential([...])")
     try:
         copy = keras.models.clone_model(model, clone_function=_converted, recursive=True)
     except ValueError as problem:

@@ -47,8 +47,8 @@ def predict(
         structure of such arrays. Equal on all ranks.
 
     Raises:
-        TypeError: If the data are of another kind, or the model returns something other than
-            arrays.
+        TypeError: If the model is none of Keras 3, the data are of another kind, or the model
+            returns something other than arrays.
         ValueError: If an argument is wrong, if there are no samples, or if the number or the order
             of the batches is not known.
         RuntimeError: On all ranks, if they pass different numbers of batches or other arguments,
@@ -66,6 +66,7 @@ def predict(
     text = f"predict(batch_size={batch_size!r}, steps={steps!r})"
     context.require_all_ranks("predict()")
     with world.failing_alike(text):
+        validators.instance_of_keras_3("model", model, keras.Model, "keras.Sequential([...])")
         count, batch_size = _count_batches(x, batch_size, steps)
     world.agree(f"{text} of {count} batches")
     with context.Call("predict()"):

@@ -14,6 +14,7 @@ class OfKeras2:
     ("receive", "name"),
     [
         (ddl.DistributedOptimizer, "optimizer"),
+        (ddl.sync_batch_norm, "model"),
         (ddl.DDLCallback().set_model, "model"),
         (ddl.DDLGlobalVariablesCallback().set_model, "model"),
         (ddl.ProgressCallback().set_model, "model"),

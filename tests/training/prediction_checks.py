@@ -129,13 +129,14 @@ def check_wrong_arguments():
     for arguments, kind, text in (
         ({"x": x, "batch_size": 0}, ValueError, "batch_size=0"),
         ({"x": x, "steps": "all"}, ValueError, "steps='all'"),
+        ({"model": object(), "x": x}, TypeError, "instance of a Keras 3 model"),
         ({"x": x[:0]}, ValueError, "at least one sample"),
         ({"x": (x, x[:4])}, ValueError, r"\[9, 4\]"),
         ({"x": [1.0, 2.0]}, TypeError, "float"),
         ({"x": iter([x])}, TypeError, "list_iterator"),
     ):
         with pytest.raises(kind, match=text):
-            ddl.predict(model, verbose=0, **arguments)
+            ddl.predict(**{"model": model, "verbose": 0} | arguments)
     assert ddl.allreduce(1, op="sum") == SIZE
 
 
