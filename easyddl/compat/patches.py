@@ -7,12 +7,23 @@ layers and variables.
 """
 
 import contextlib
+import threading
 import types
 import weakref
 
 _NONE = object()
 
 _installed = weakref.WeakSet()
+
+
+class _Entered(threading.local):
+    """The functions that undo the contexts in which a thread is, the innermost last."""
+
+    def __init__(self):
+        self.undos = []
+
+
+_entered = _Entered()
 
 
 def replace(owner, name, value):
@@ -54,12 +65,31 @@ def replace_all(owner, values):
 
 @contextlib.contextmanager
 def replaced(owner, name, value):
-    """Returns a context in which an owner has another value of an attribute: see `replace`."""
-    undo = replace(owner, name, value)
+    """Returns a context in which an owner has another value of an attribute: see `replace`.
+
+    A signal handler may raise an error just as the context is entered or left. The value may then
+    last until `undo_left`.
+    """
+    _require(owner, name)
+    undo = _undo_of(owner, name)
+    _entered.undos.append(undo)
     try:
+        _set(owner, name, value)
         yield
     finally:
+        _leave(undo)
+
+
+def undo_left():
+    """Undoes what interrupted contexts have left. Call it where this thread is in no context."""
+    while _entered.undos:
+        _leave(_entered.undos[-1])
+
+
+def _leave(undo):
+    if undo in _entered.undos:  # otherwise Python deletes a context that was interrupted
         undo()
+        _entered.undos.remove(undo)
 
 
 def add(owner, name, value):
@@ -68,8 +98,13 @@ def add(owner, name, value):
     Returns:
         Function without arguments that undoes the change.
     """
-    own = vars(owner).get(name, _NONE)
+    undo = _undo_of(owner, name)
     _set(owner, name, value)
+    return undo
+
+
+def _undo_of(owner, name):
+    own = vars(owner).get(name, _NONE)
 
     def undo():
         if own is not _NONE:

@@ -5,6 +5,7 @@ import sys
 import threading
 from typing import Any
 
+from easyddl.compat import patches
 from easyddl.runtime import settled_errors, world
 from easyddl.steps.batch_weight import UNWEIGHTED
 from easyddl.steps.join import Join
@@ -90,6 +91,8 @@ class Context(Scope):
         """
         if self in _active:
             self.__exit__(*sys.exc_info())
+        if threading.get_ident() not in [each.thread for each in _active]:
+            patches.undo_left()
 
     def _give_up(self, error):
         """Ends the call on the other ranks, which may wait in it for this one."""

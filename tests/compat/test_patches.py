@@ -55,6 +55,18 @@ def test_a_subclass_loses_what_it_did_not_have():
     assert Inner().hook() == "class's" and "hook" not in vars(Inner)
 
 
+def test_an_interrupted_context_is_undone_once():
+    owner = module()
+    interrupted = patches.replaced(owner, "hook", lambda: "left")
+    interrupted.__enter__()
+    patches.undo_left()
+    found = [owner.hook()]
+    with patches.replaced(owner, "hook", lambda: "mine"):
+        del interrupted
+        found.append(owner.hook())
+    assert found == ["module's", "mine"] and owner.hook() == "module's"
+
+
 def test_a_module_gets_its_function_back_after_an_error():
     owner = module()
     with pytest.raises(KeyError), patches.replaced(owner, "hook", lambda: "mine"):

@@ -14,6 +14,7 @@ from mpi import run_checks
 
 import easyddl as ddl
 from easyddl.training.fit.fit_context import FitContext
+from easyddl.training.step import loss_weight
 
 STEPS = 3
 SECONDS = 200  # less than the deadline of a rank that waits, which is ten minutes
@@ -207,6 +208,24 @@ def check_an_interrupt_before_a_context_is_left():
         raise Broken
 
     patch = mock.patch.object(FitContext, "__exit__", interrupted)
+    if RANK == 1:
+        patch.start()
+    assert isinstance(error_of(lambda: fit_on(Data())), Broken) == (RANK == 1)
+    assert_goes_on()
+
+
+@in_time
+def check_an_interrupt_as_a_context_is_entered():
+    """A signal handler raises an error where no `with` knows of the context yet."""
+    contexts = []
+
+    def interrupted(*arguments):
+        patch.stop()
+        contexts.append(loss_weight._output_losses_weighted(*arguments))
+        contexts[0].__enter__()
+        raise Broken
+
+    patch = mock.patch.object(loss_weight, "_output_losses_weighted", interrupted)
     if RANK == 1:
         patch.start()
     assert isinstance(error_of(lambda: fit_on(Data())), Broken) == (RANK == 1)
