@@ -89,6 +89,7 @@ class Shard:
         left_out = count - self.kept(count)
         if left_out and self.rank == 0:
             plural = f"{what}es" if what.endswith("ch") else f"{what}s"
+            plural += " (batches, if the dataset is batched)" * (what == "element")
             console.say(
                 f"split_data left out {left_out} of {count} {plural}, so that each of the "
                 f"{self.size} ranks gets {count // self.size}. "

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
+from easyddl.compat import user_code
 from easyddl.hosts import launched_process
 from easyddl.runtime import calling_thread, settled_errors, shared_error, termination
 from easyddl.runtime.engine import activity as activity  # as functions of this module, too
@@ -310,13 +311,17 @@ def fail_alike(text, problem):
 
     Every other rank either calls this function too, or waits in the collective. If all ranks have
     the same problem, each rank raises its own exception. Otherwise the error lists what each rank
-    did.
+    did. The script may expect an error of its signal handler, which its rank raises in any case.
 
     Args:
         text: String. The collective that this rank was about to enter.
         problem: The exception that this rank raises.
     """
-    agree(f"{text} [{settled_errors.describe(problem)}]")
+    try:
+        agree(f"{text} [{settled_errors.describe(problem)}]")
+    except engine().core.Error:
+        if not user_code.is_of_handler(problem):
+            raise
     raise settled_errors.settled(problem)
 
 

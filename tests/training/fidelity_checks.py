@@ -455,7 +455,8 @@ def check_an_optimizer_that_transforms_what_it_accumulates():
     def clipped_by_instance(*args, **kwargs):
         optimizer = keras.optimizers.SGD(*args, **kwargs)
         apply = optimizer.apply
-        optimizer.apply = lambda grads, *variables: apply(clipped(grads), *variables)
+        named = functools.wraps(apply)  # as a decorator of the user's does
+        optimizer.apply = named(lambda grads, *variables: apply(clipped(grads), *variables))
         return optimizer
 
     for kind in (ClippedBySelf, ClippedInPairs, clipped_by_instance):
@@ -692,6 +693,18 @@ def with_own_loss():
     return model
 
 
+def with_added_and_own_loss():
+    """A model whose own method, which has the name of Keras's, adds what its layers have added."""
+    model = dense(Adds(), optimizer=keras.optimizers.SGD(0.001))
+
+    @functools.wraps(model.compute_loss)
+    def compute_loss(x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return sum_of_squares(y, y_pred) + sum(model.losses)
+
+    model.compute_loss = compute_loss
+    return model
+
+
 @in_float64
 def check_losses_that_are_sums():
     x, y = data()
@@ -706,6 +719,7 @@ def check_losses_that_are_sums():
         lambda: dense(loss=sum_of_squares, **clone(small)), x, y, scalar_losses="sum"
     )
     assert_trains_alike(with_own_loss, x, y, scalar_losses="sum")
+    assert_trains_alike(with_added_and_own_loss, x, y, scalar_losses="sum")
     model, whole = with_own_loss(), {"validation_data": (x, y), "validation_batch_size": len(x)}
     callbacks = both(scalar_losses="sum")
     history = model.fit(*ddl.split_data(x, y), verbose=0, callbacks=callbacks, **whole).history

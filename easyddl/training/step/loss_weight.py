@@ -6,6 +6,7 @@ ranks' gradients, weighted by these denominators.
 """
 
 import contextlib
+import functools
 import inspect
 
 import keras
@@ -36,8 +37,10 @@ def hook(model, weight, kind_of_scalars):
     """
     original = model.compute_loss
     signature = inspect.signature(original)  # a model's own may have other arguments
+    is_own = not user_code.is_of_keras(original)
     classes, lengths = classes_of(model.loss), {}
 
+    @functools.wraps(original)
     def compute_loss(*args, **kwargs):
         given = signature.bind(*args, **kwargs).arguments
         x = given.get("x")
@@ -52,7 +55,10 @@ def hook(model, weight, kind_of_scalars):
         losses = RecordedLosses(kind, samples, lengths)
         with contextlib.ExitStack() as stack:
             stack.enter_context(_output_losses_weighted(model, samples))
-            stack.enter_context(scalar_losses.added_losses_scaled(model, kind))
+            if is_own:  # what it adds itself is a part of the number that it returns
+                stack.enter_context(_added_losses_of_super_scaled(kind))
+            else:
+                stack.enter_context(scalar_losses.added_losses_scaled(model, kind))
             stack.enter_context(losses.recording(classes))
             loss = original(*args, **kwargs)
         if not hasattr(loss, "shape"):
@@ -61,7 +67,7 @@ def hook(model, weight, kind_of_scalars):
             weight.set(UNWEIGHTED)
             return _with_gradient_of_sum(loss)
         is_constant = is_in_step() and not backends.require().has_gradient(loss)
-        loss, found = losses.finish(loss, not user_code.is_of_keras(type(model).compute_loss))
+        loss, found = losses.finish(loss, is_own)
         if is_constant:  # as that of a rank whose batch has no label
             found = ops.zeros(()) if found is None else found
             loss = loss + 0.0 * sum(map(ops.sum, model.trainable_variables))
@@ -69,6 +75,21 @@ def hook(model, weight, kind_of_scalars):
         return loss
 
     return patches.replace(model, "compute_loss", backends.require().uncompiled(compute_loss))
+
+
+def _added_losses_of_super_scaled(kind):
+    """Returns a context in which Keras's `compute_loss` scales the losses that layers have added.
+
+    An own `compute_loss` may call it.
+    """
+    original = keras.Model.compute_loss
+
+    @functools.wraps(original)
+    def compute_loss(model, *args, **kwargs):
+        with scalar_losses.added_losses_scaled(model, kind):
+            return original(model, *args, **kwargs)
+
+    return patches.replaced(keras.Model, "compute_loss", compute_loss)
 
 
 def _with_gradient_of_sum(loss):
