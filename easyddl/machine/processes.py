@@ -21,6 +21,8 @@ SIGNALS = (
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT, signal.SIGALRM, signal.SIGXCPU),
 )
 
+_SHELLS = ("ash", "bash", "dash", "ksh", "sh", "zsh")
+
 
 @dataclasses.dataclass(frozen=True)
 class Process:
@@ -63,6 +65,14 @@ def handles(process, number):
     status = read_text(pathlib.Path(f"/proc/{process}/status"))  # empty if it has ended
     mask = re.search(r"^SigCgt:\s*(\w+)", status, re.MULTILINE)
     return mask is not None and bool(int(mask[1], 16) >> (number - 1) & 1)
+
+
+def is_shell(process):
+    """Returns whether a process is a shell. A script has its own name, and the shell's program."""
+    try:
+        return os.path.basename(os.readlink(f"/proc/{process}/exe")) in _SHELLS
+    except OSError:  # it has ended
+        return False
 
 
 def ancestors():

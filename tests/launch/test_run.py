@@ -547,16 +547,17 @@ def test_a_signal_that_is_sent_twice_at_once_is_one_request():
     assert status == 128 + signal.SIGTERM and rest.count("saved") == 2, rest
 
 
-def test_a_signal_reaches_the_rank_in_a_shell_script(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_reaches_the_rank_in_a_shell_script(number, tmp_path):
     """The script has no line `#!`."""
     script = tmp_path / "rank.sh"
     script.write_text(f"{shlex.join(map(str, job('end_slowly')[1:]))}\nexit $?\n")
     script.chmod(0o755)
     process = start("-np", 2, script)
     read_until(process, rb"pid \d+\n[^p]*pid \d+\n")
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     rest, status = finish(process)
-    assert status == 128 + signal.SIGTERM and rest.count("saved") == 2, rest
+    assert status == 128 + number and rest.count("saved") == 2, rest
 
 
 def test_a_second_ctrl_c_kills_at_once():

@@ -87,14 +87,15 @@ def handle_usr1():
 
 
 def end_slowly():
-    """Takes a while to end after SIGTERM, as a training that saves a backup."""
+    """Takes a while to end after a signal, as a training that saves a backup."""
 
     def end(number, frame):
         time.sleep(1)
         print("saved", flush=True)
         os._exit(0)
 
-    signal.signal(signal.SIGTERM, end)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
     sleep()
 
 

@@ -324,13 +324,16 @@ class Supervisor:
         """Sends a signal to the program, or to the first process that handles it.
 
         A shell script does not pass on signals, and would end before the rank that it has started.
+        While it waits for that, it handles SIGINT itself.
         """
         own = self._program.pid
         started = [own, *process_tree.descendants(own)]
-        handling = next((each for each in started if processes.handles(each, number)), own)
+        handling = [each for each in started if processes.handles(each, number)]
+        if number == signal.SIGINT:
+            handling = [each for each in handling if not processes.is_shell(each)] or handling
         if self._program.poll() is None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(handling, number)
+                os.kill(handling[0] if handling else own, number)
 
     def _kill(self):
         self._ordered = True
