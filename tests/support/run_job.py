@@ -81,8 +81,9 @@ def ignore_signals():
     sleep()
 
 
-def handle_usr1():
-    signal.signal(signal.SIGUSR1, lambda *_: print("handled", flush=True))
+def handle_two():
+    for number in (signal.SIGUSR1, signal.SIGXCPU):
+        signal.signal(number, lambda *_: print("handled", flush=True))
     sleep()
 
 

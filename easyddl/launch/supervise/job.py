@@ -134,14 +134,13 @@ class Job:
         variables |= self._line.environment | {"EASYDDL_LAUNCH": settings}
         if self._placement.cpus is not None:
             os.sched_setaffinity(0, self._placement.cpus)  # the launcher and the ranks inherit it
-        own = os.getpid()
+        prepare = functools.partial(_prepare, os.getpid())
         self._launcher = subprocess.Popen(
             self._line.arguments,
             env=variables,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            # Otherwise a launcher that waits for an unreachable host would outlive `easyddl run`.
-            preexec_fn=lambda: process_tree.die_with_parent(own),
+            preexec_fn=prepare,
         )
 
     def _start(self, reports):
@@ -467,3 +466,12 @@ class Job:
             cause = verdict.Cause.LOST if statuses else verdict.Cause.DONE
             return verdict.Outcome(status, cause)
         return verdict.Outcome(0, verdict.Cause.DONE)
+
+
+def _prepare(parent):
+    """Runs in the launcher's process before the launcher."""
+    # Otherwise a launcher that waits for an unreachable host would outlive `easyddl run`.
+    process_tree.die_with_parent(parent)
+    # A scheduler may signal all processes. Launchers handle only some of these signals.
+    for number in set(processes.SIGNALS) - set(processes.ENDING_SIGNALS):
+        signal.signal(number, signal.SIG_IGN)
