@@ -7,6 +7,8 @@ import sys
 import threading
 import traceback
 
+from easyddl.hosts import launched_process
+
 # The system call `read`, by processor.
 _READ = {"x86_64": 0, "aarch64": 63}
 
@@ -26,10 +28,13 @@ def where():
     stack = "".join(traceback.StackSummary.extract(reversed(shown)).format())
     if not _reads_standard_input(main.native_id):
         return stack
-    return (
-        f"{stack}  It reads standard input, as `input()` does. Launchers pass standard input to "
-        "rank 0 only. Read it there, and send it to all ranks with `ddl.broadcast_object`.\n"
-    )
+    text = f"{stack}  It reads standard input, as `input()` does."
+    if launched_process.rank() != 0:
+        text += (
+            " Launchers pass standard input to rank 0 only. Read it there, and send it to all "
+            "ranks with `ddl.broadcast_object`."
+        )
+    return f"{text}\n"
 
 
 def _reads_standard_input(thread):

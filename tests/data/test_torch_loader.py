@@ -15,8 +15,6 @@ from easyddl.runtime.termination import TerminationSignals
 torch = pytest.importorskip("torch")
 from torch.utils import data  # noqa: E402 - after the check that it is there
 
-from easyddl.data import torch_loader  # noqa: E402
-
 SIZES = [1, 2, 3]
 
 
@@ -154,16 +152,18 @@ def test_with_workers(at):
     assert flat(split_data(loader(8, num_workers=1))) == [1, 3, 5, 7]
 
 
-def test_a_signal_that_the_rank_records_ends_no_worker():
-    torch_loader.hold_workers()
-    watched = TerminationSignals([signal.SIGTERM])
-    given = iter(loader(64, num_workers=1, multiprocessing_context="fork", timeout=60))
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
+def test_a_signal_that_the_rank_records_ends_no_worker(number, at):
+    at(0, 2)
+    watched = TerminationSignals([number])
+    forked = {"num_workers": 1, "multiprocessing_context": "fork", "timeout": 60}
+    given = iter(split_data(loader(64, **forked)))  # before the rank records signals
     first = next(given)
     watched.watch()
     try:
         for worker in multiprocessing.active_children():
-            os.kill(worker.pid, signal.SIGTERM)
-        assert flat([first, *given]) == list(range(64))
+            os.kill(worker.pid, number)
+        assert flat([first, *given]) == list(range(0, 64, 2))
     finally:
         watched.stop_watching()
 

@@ -385,8 +385,9 @@ def test_mpi_abort_is_named():
     assert "    the last line of rank 1\n" in done.stdout
 
 
-def test_a_rank_that_leaves_with_status_0_is_named():
-    done = easyddl_run("-np", 2, *job("leave"))
+@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.full), "after"])
+def test_a_rank_that_leaves_with_status_0_is_named(when):
+    done = easyddl_run("-np", 2, *job("leave", when))
     assert done.returncode == 1, done.stdout
     told = done.stdout.rpartition("\neasyddl: ")[2]
     assert re.match(r"rank 1 on host \S+ failed first: it ended with status 0 ", told), done.stdout

@@ -62,6 +62,14 @@ def test_unfinished_lines(capfd):
     assert capfd.readouterr().out == "[0] question? answer: \n[1] a line\n[1] last\n"
 
 
+def test_unfinished_lines_of_streams_that_are_one_file(capfd):
+    with mock.patch.object(sys, "stderr", sys.stdout):
+        screen = Screen(1, True)
+    for stream, line in (("out", b"no end"), ("err", b"Traceback\n"), ("out", b"more\n")):
+        screen.write(0, stream, [line])
+    assert capfd.readouterr().out == "[0] no end\n[0] Traceback\n[0] more\n"
+
+
 def test_a_terminal_that_is_gone_ends_no_job():
     terminal, descriptor = os.openpty()
     os.close(terminal)

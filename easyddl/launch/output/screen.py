@@ -19,7 +19,10 @@ class Screen:
         self._width = len(str(size - 1))
         self._prefix = prefix
         self._descriptors = {"out": sys.stdout.fileno(), "err": sys.stderr.fileno()}
-        self._unfinished = {}  # by stream, the rank whose unfinished line is at the end
+        # By file, the rank and the stream whose unfinished line is at the end. Both streams may be
+        # one file, for example a terminal.
+        self._unfinished = {}
+        self._files = {name: _file_of(each) for name, each in self._descriptors.items()}
 
     def write(self, rank, stream, lines):
         """Writes lines of a rank.
@@ -36,7 +39,7 @@ class Screen:
 
     def finish(self):
         """Ends unfinished lines."""
-        for stream in self._unfinished:
+        for _, stream in self._unfinished.values():
             _write(self._descriptors[stream], b"\n")
         self._unfinished.clear()
 
@@ -45,13 +48,19 @@ class Screen:
         _write(self._descriptors["err"], f"easyddl: {text}\n".encode(errors="replace"))
 
     def _prefixed(self, begin, rank, stream, line):
-        before = self._unfinished.pop(stream, None)
+        mine, file = (rank, stream), self._files[stream]
+        before = self._unfinished.pop(file, None)
         if not line.endswith((b"\n", b"\r")):
-            self._unfinished[stream] = rank
+            self._unfinished[file] = mine
         if before is None:
             return begin + line
-        # An unfinished line of another rank ends the screen, or this rank continues its own.
-        return line if before == rank else b"\n" + begin + line
+        # Another unfinished line ends the screen, or this rank continues its own.
+        return line if before == mine else b"\n" + begin + line
+
+
+def _file_of(descriptor):
+    found = os.fstat(descriptor)
+    return found.st_dev, found.st_ino
 
 
 def _write(descriptor, data):

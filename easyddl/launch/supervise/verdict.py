@@ -119,15 +119,20 @@ def first_failure(ranks):
 # What easyddl prints on a rank that sees another one of its host die.
 _DEATH = re.compile(r"easyddl: rank (\d+) on host \S+ \(process \d+\) died: ")
 
+# What it prints on a rank that cannot start because other ranks of its host have ended.
+_LEFT_ALONE = re.compile(r"easyddl: rank \d+ on host .* MPI cannot start: of the ")
+
 
 def _reported_dead(rank, ranks):
-    """Returns the rank whose death a rank has reported; `None` if there is none.
+    """Returns the rank whose death or early end a rank has reported; `None` if there is none.
 
     On a busy host, the end of the dead rank may be noticed after the rank that reports it has
     ended the job.
     """
     found = [_DEATH.search(line) for line in rank.lines]
     dead = {int(match[1]) for match in found if match}
+    if any(_LEFT_ALONE.search(line) for line in rank.lines):
+        dead |= {other.number for other in ranks if other.status == 0}
     return next((other for other in ranks if other.is_over and other.number in dead), None)
 
 
