@@ -116,3 +116,6 @@ def _hold_workers():
     """Makes workers of loaders outlast the signals, if the script has imported loaders by now."""
     if "torch.utils.data" in sys.modules:
         importlib.import_module("easyddl.data.torch_loader").hold_workers()
+
+
+_hold_workers()  # the script may start workers before it makes a callback
