@@ -8,6 +8,12 @@ from easyddl.runtime import console
 
 EPOCH = "epoch"
 
+_PLURALS = {
+    "batch": "batches",
+    "element": "elements (batches, if the dataset is batched)",
+    "sample": "samples",
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
@@ -75,7 +81,7 @@ class Shard:
 
         Args:
             count: Integer. The number of items of all ranks.
-            what: String. The name of an item, in the singular.
+            what: String. The name of an item: `"batch"`, `"element"` or `"sample"`.
 
         Raises:
             ValueError: If a rank would get no item, although each rank needs one.
@@ -88,10 +94,8 @@ class Shard:
             )
         left_out = count - self.kept(count)
         if left_out and self.rank == 0:
-            plural = f"{what}es" if what.endswith("ch") else f"{what}s"
-            plural += " (batches, if the dataset is batched)" * (what == "element")
             console.say(
-                f"split_data left out {left_out} of {count} {plural}, so that each of the "
+                f"split_data left out {left_out} of {count} {_PLURALS[what]}, so that each of the "
                 f"{self.size} ranks gets {count // self.size}. "
                 'Pass remainder="keep" to keep them.'
             )

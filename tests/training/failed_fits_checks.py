@@ -199,37 +199,36 @@ def check_the_end_of_a_fit():
     assert_all_leave(lambda: fit_on(Data(), None, Failing("on_train_end")), "no space left")
 
 
-@in_time
-def check_an_interrupt_before_a_context_is_left():
-    """A signal handler raises an error where Python enters the function that ends a fit."""
+def assert_leaves_by_an_interrupt(owner, name, before=lambda *_: None):
+    """A signal handler raises an error in place of a function of easyddl, or after `before`."""
 
-    def interrupted(*_):
+    def interrupted(*arguments):
         patch.stop()
+        before(*arguments)
         raise Broken
 
-    patch = mock.patch.object(FitContext, "__exit__", interrupted)
+    patch = mock.patch.object(owner, name, interrupted)
     if RANK == 1:
         patch.start()
     assert isinstance(error_of(lambda: fit_on(Data())), Broken) == (RANK == 1)
     assert_goes_on()
+
+
+@in_time
+def check_an_interrupt_before_a_context_is_left():
+    assert_leaves_by_an_interrupt(FitContext, "__exit__")
 
 
 @in_time
 def check_an_interrupt_as_a_context_is_entered():
-    """A signal handler raises an error where no `with` knows of the context yet."""
+    """No `with` knows of the context yet."""
     contexts = []
 
-    def interrupted(*arguments):
-        patch.stop()
+    def enter(*arguments):
         contexts.append(loss_weight._output_losses_weighted(*arguments))
         contexts[0].__enter__()
-        raise Broken
 
-    patch = mock.patch.object(loss_weight, "_output_losses_weighted", interrupted)
-    if RANK == 1:
-        patch.start()
-    assert isinstance(error_of(lambda: fit_on(Data())), Broken) == (RANK == 1)
-    assert_goes_on()
+    assert_leaves_by_an_interrupt(loss_weight, "_output_losses_weighted", enter)
 
 
 @in_time

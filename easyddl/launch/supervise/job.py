@@ -134,13 +134,12 @@ class Job:
         variables |= self._line.environment | {"EASYDDL_LAUNCH": settings}
         if self._placement.cpus is not None:
             os.sched_setaffinity(0, self._placement.cpus)  # the launcher and the ranks inherit it
-        prepare = functools.partial(_prepare, os.getpid())
         self._launcher = subprocess.Popen(
             self._line.arguments,
             env=variables,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            preexec_fn=prepare,
+            preexec_fn=functools.partial(_prepare, os.getpid()),
         )
 
     def _start(self, reports):
