@@ -842,6 +842,33 @@ def check_losses_of_keras_in_code_of_the_user():
     assert_trains_alike(adds_alone, x, y, scalar_losses="sum")
 
 
+@in_float64
+def check_a_compute_loss_that_passes_weights_of_its_own():
+    """Divided by their sum, as detectors of objects do, which makes a mean of a sum of Keras."""
+    x, y = data()
+    x[::5], weights = 0.0, np.random.default_rng(3).random(COUNT)
+
+    class Normalizes(keras.Sequential):
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+            weights = ops.ones_like(y[:, 0]) / ops.cast(ops.shape(y)[0], "float64")
+            return super().compute_loss(x, y, y_pred, sample_weight=weights, training=training)
+
+    class PassesOn(keras.Sequential):
+        def compute_loss(self, *args, **kwargs):
+            return super().compute_loss(*args, **kwargs)
+
+    def make(cls):
+        model = cls([keras.Input((5,)), keras.layers.Dense(1, kernel_regularizer="l2")])
+        model.compile(keras.optimizers.SGD(0.01), keras.losses.MeanSquaredError(reduction="sum"))
+        return model
+
+    for cls, given in ((Normalizes, None), (PassesOn, weights)):
+        notices._told.clear()
+        text = said(lambda m=functools.partial(make, cls), w=given: assert_trains_alike(m, x, y, w))
+        is_told = RANK == 0 and SIZE > 1 and cls is Normalizes
+        assert ("passes weights of its own" in text) == is_told, text
+
+
 class Pairs(keras.Sequential):
     """Its `compute_loss` has arguments of its own, and `train_step` calls it."""
 
@@ -959,13 +986,19 @@ def check_losses_that_drop_samples():
         known = keras.ops.isfinite(y[:, 0])
         return keras.ops.abs(select(y, known) - select(y_pred, known))
 
-    def model(outputs):
+    mean = keras.losses.MeanAbsoluteError()
+
+    def mean_of_known(y, y_pred):
+        known = keras.ops.isfinite(y[:, 0])
+        return mean(select(y, known), select(y_pred, known))
+
+    def model(outputs, loss):
         keras.utils.set_random_seed(8)
         inputs = keras.Input((x.shape[1],))
         hidden = keras.layers.Dense(4, "tanh")(inputs)
         heads = {name: keras.layers.Dense(1, name=name)(hidden) for name in outputs}
         made = keras.Model(inputs, heads)
-        made.compile(keras.optimizers.SGD(0.1), {name: of_known for name in outputs})
+        made.compile(keras.optimizers.SGD(0.1), {name: loss for name in outputs})
         return made
 
     x, _ = data()
@@ -974,10 +1007,10 @@ def check_losses_that_drop_samples():
         labels["a"][SIZE - 1 :: SIZE] = np.nan
     labels["b"][: COUNT // 3] = np.nan
     labels["b"][::7] = 0.5  # no batch of one process is without a label
-    for outputs in ("a", "ab"):
+    for outputs, loss in (("a", of_known), ("ab", of_known), ("ab", mean_of_known)):
         y = {name: labels[name] for name in outputs}
-        trained, expected = model(outputs), model(outputs)
-        history = together(trained, x, y).history
+        trained, expected = model(outputs, loss), model(outputs, loss)
+        history = together(trained, x, y, scalar_losses="mean").history
         wanted = alone(expected, x, y).history
         assert_alike(trained, expected)
         for name, values in wanted.items():

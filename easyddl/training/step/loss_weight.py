@@ -56,7 +56,7 @@ def hook(model, weight, kind_of_scalars):
         with contextlib.ExitStack() as stack:
             stack.enter_context(_output_losses_weighted(model, samples))
             if is_own:  # what it adds itself is a part of the number that it returns
-                stack.enter_context(_added_losses_of_super_scaled(kind))
+                stack.enter_context(_super_observed(losses, kind, (*args, *kwargs.values())))
             else:
                 stack.enter_context(scalar_losses.added_losses_scaled(model, kind))
             stack.enter_context(losses.recording(classes))
@@ -77,17 +77,24 @@ def hook(model, weight, kind_of_scalars):
     return patches.replace(model, "compute_loss", backends.require().uncompiled(compute_loss))
 
 
-def _added_losses_of_super_scaled(kind):
-    """Returns a context in which Keras's `compute_loss` scales the losses that layers have added.
+def _super_observed(losses, kind, given):
+    """Returns a context for the calls of Keras's `compute_loss` by an own one.
 
-    An own `compute_loss` may call it.
+    Args:
+        losses: The `RecordedLosses`, which note whether the sample weights are the method's own.
+        kind: The kind of the losses that layers have added, which Keras's method scales by it.
+        given: The arguments of the own `compute_loss`.
     """
     original = keras.Model.compute_loss
+    signature = inspect.signature(original)
 
     @functools.wraps(original)
-    def compute_loss(model, *args, **kwargs):
-        with scalar_losses.added_losses_scaled(model, kind):
-            return original(model, *args, **kwargs)
+    def compute_loss(*args, **kwargs):
+        arguments = signature.bind(*args, **kwargs).arguments
+        weights = arguments.get("sample_weight")
+        losses.has_own_weights = weights is not None and all(each is not weights for each in given)
+        with scalar_losses.added_losses_scaled(arguments["self"], kind):
+            return original(*args, **kwargs)
 
     return patches.replaced(keras.Model, "compute_loss", compute_loss)
 

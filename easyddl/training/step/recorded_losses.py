@@ -67,6 +67,8 @@ class RecordedLosses:
 
     Attributes:
         samples: Scalar float32 tensor. The number of samples; `None` without inputs.
+        has_own_weights: Boolean. Whether an own `compute_loss` has computed the sample weights
+            with which it calls Keras's. They may be divided by their sum.
     """
 
     def __init__(self, kind_of_scalars, samples, lengths):
@@ -77,7 +79,8 @@ class RecordedLosses:
         self._own = _Call()  # stands for an own `compute_loss`
         self._keras = _Call()  # stands for Keras where it calls the compiled losses
         self._calls = [self._own]  # the innermost last
-        self._is_tracing = False  # values of a trace are not those of the step
+        self._traced_lengths = None  # a list while a loss is traced, whose values are no step's
+        self.has_own_weights = False
 
     @contextlib.contextmanager
     def recording(self, classes):
@@ -133,7 +136,7 @@ class RecordedLosses:
         original = cls.__call__
 
         def call(loss, *args, **kwargs):
-            if self._is_tracing:
+            if self._traced_lengths is not None:
                 return original(loss, *args, **kwargs)
             caller = self._calls[-1]
             made = _Call(is_compiled=caller is self._keras)
@@ -155,31 +158,36 @@ class RecordedLosses:
         # Eager code of the user may call a loss on some ranks only: it must cause no collective.
         if world.size() == 1 or (not made.is_compiled and backends.require().is_eager()):
             return
-        self._is_tracing = True
+        self._traced_lengths = []
         try:
-            made.selects = _selects_values(loss, y_true, y_pred)
+            made.selects = _selects_values(loss, y_true, y_pred, self._traced_lengths)
         finally:
-            self._is_tracing = False
+            self._traced_lengths = None
 
     def _reduction(self, original):
         def reduce(
             values, sample_weight=None, mask=None, reduction="sum_over_batch_size", dtype=None
         ):
             loss = original(values, sample_weight, mask, reduction, dtype)
-            if self._is_tracing:
+            shape = getattr(values, "shape", ())  # a Python number has none
+            if self._traced_lengths is not None:
+                self._traced_lengths.extend(shape[:1])
                 return loss
             made = self._calls[-1]
             made.is_reduced = True
-            shape = getattr(values, "shape", ())  # a Python number has none
             if len(shape) == 0:  # the loss function has reduced them
                 source = "a loss function returns one number"
                 made.denominator = self._of_number(values, made, source)
+                made.is_uneven = made.selects and _are_means([made])
                 return loss
             if reduction in (None, "none"):
                 return loss
             made.length = shape[0]
             if made.is_compiled and not made.selects and _is_shorter(made.length, made.outputs):
                 source = "a loss function returns values that are not one for each sample"
+                made.denominator = self._of_number(loss, made, source)
+            elif reduction == "sum" and self.has_own_weights:
+                source = "an own compute_loss passes weights of its own to losses with reduction sum"
                 made.denominator = self._of_number(loss, made, source)
             elif reduction == "sum":
                 made.denominator = UNWEIGHTED
@@ -273,11 +281,18 @@ def _total(calls):
     return sum(found[1:], start=found[0]) if found else None
 
 
-def _selects_values(loss, y_true, y_pred):
+def _selects_values(loss, y_true, y_pred, lengths):
     """Returns whether a loss may drop samples, for example those without a label.
 
     Keras's own losses do not. The result follows from the code of the loss and from the shapes, so
     it is the same on all ranks.
+
+    Args:
+        loss: Instance of `keras.losses.Loss`.
+        y_true: Tensor, or structure of tensors.
+        y_pred: Tensor, or structure of tensors.
+        lengths: Empty list, to which a trace adds the lengths of the values of the losses that
+            this loss calls. `None` represents a length that follows from the values of a mask.
     """
     key = id(loss)  # a dataclass has no hash
     if key not in _selects:
@@ -289,7 +304,8 @@ def _selects_values(loss, y_true, y_pred):
         )
         traced = object.__new__(type(loss))  # it may keep tensors, which belong to the trace
         vars(traced).update(vars(loss))
-        _selects[key] = not backends.require().has_fixed_shape(traced.call, arguments)
+        is_fixed = backends.require().has_fixed_shape(traced.call, arguments)
+        _selects[key] = not is_fixed or None in lengths
         weakref.finalize(loss, _selects.pop, key, None)
     return _selects[key]
 
