@@ -4,14 +4,14 @@
     python tutorials/benchmarks/wire.py --accuracy
 
 The hosts are network namespaces of this machine, which need root, iproute2 and MPICH. In one job
-all kinds take turns, on PyTorch: steps without communication, easyddl's with float32 and with
-bfloat16 between hosts, and PyTorch's own DistributedDataParallel over gloo, with and without its
+all kinds take turns, on PyTorch: steps without communication, easyddl's with float32, bfloat16 and
+float16 between hosts, and PyTorch's own DistributedDataParallel over gloo, with and without its
 hook that compresses to float16, as that for bfloat16 needs NCCL. A step is the slowest rank's
 median. The bound is the longer of the computation and the time that the bytes take which must
 leave a host.
 
 `--accuracy` trains a small network on scikit-learn's digits, with each seed on one process, and on
-four ranks that count as hosts of their own, with float32 and with bfloat16.
+four ranks that count as hosts of their own, with float32, bfloat16 and float16.
 """
 
 import argparse
@@ -26,7 +26,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BATCH = 64
 SHAPES = {"mnist_cnn": (28, 28, 1), "mlp": (784,)}
 STEPS, WARM_UP = {"mnist_cnn": 12, "mlp": 6}, 2
-KINDS = ("alone", "float32", "bfloat16", "DDP", "DDP float16")
+DTYPES = ("float32", "bfloat16", "float16")
+OF_KERAS, OF_TORCH = ("alone", *DTYPES), ("DDP", "DDP float16")
+KINDS = OF_KERAS + OF_TORCH
 SEEDS = 5
 
 
@@ -118,8 +120,8 @@ def measure(address, rate, names, rounds):
     )
     for name in names:
         shape = SHAPES[name]
-        train = {kind: by_torch(name, shape, kind) for kind in KINDS if kind.startswith("DDP")}
-        for kind in KINDS[:3]:
+        train = {kind: by_torch(name, shape, kind) for kind in OF_TORCH}
+        for kind in OF_KERAS:
             train[kind], parameters = by_keras(name, shape, kind)
         found = {kind: [] for kind in KINDS}
         for _ in range(rounds):
@@ -182,11 +184,8 @@ def main():
     if options.on_a_host:
         measure(options.on_a_host, options.mbit[0], options.models, options.rounds)
     elif options.accuracy == "start":
-        for job, ranks, dtype in (
-            ("one process", 1, "float32"),
-            ("4 hosts, float32", 4, "float32"),
-            ("4 hosts, bfloat16", 4, "bfloat16"),
-        ):
+        jobs = [("one process", 1, "float32"), *((f"4 hosts, {each}", 4, each) for each in DTYPES)]
+        for job, ranks, dtype in jobs:
             env = {"EASYDDL_HOSTS": "a,b,c,d"[: 2 * ranks - 1], "EASYDDL_WIRE_DTYPE": dtype}
             line = ["mpirun", "-np", str(ranks), sys.executable, __file__, "--accuracy", job]
             subprocess.run(line, env={**os.environ, **env}, check=True)

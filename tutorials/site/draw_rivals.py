@@ -1,4 +1,4 @@
-"""Draws the charts that compare easyddl with others, from the tables of tutorials/performance.md.
+"""Draws the charts of tutorials/performance.md from its tables.
 
     python tutorials/site/draw_rivals.py tutorials
 
@@ -58,6 +58,12 @@ def trainings():
         (line[0], float(line[ours]), float(line[theirs]), re.search(r"\((\w+)\)", line[named])[1])
         for line in lines
     ]
+
+
+def accuracies():
+    """The label of each training, and its accuracy and standard error in percent."""
+    _, _, *lines = rows("Sixteen bits between hosts")
+    return [(label, *map(float, re.findall(r"[\d.]+", cell))) for label, cell in lines]
 
 
 def start(width, height, title):
@@ -159,7 +165,33 @@ def training_chart():
     yield "</svg>"
 
 
-CHARTS = {"allreduce.svg": allreduce_chart, "training.svg": training_chart}
+def accuracy_chart():
+    found = accuracies()
+    width, left, low, high = 640, 260, 96, 98
+    height = 70 + len(found) * 34 + 40
+
+    def x_of(percent):
+        return round(left + (percent - low) / (high - low) * (width - left - 40), 1)
+
+    title = "Accuracy on held-out samples, with the standard error of five seeds"
+    yield from start(width, height, "Accuracy with float32, bfloat16 and float16 between hosts")
+    yield text(16, 28, title, anchor="start", size=16)
+    for percent in (96, 96.5, 97, 97.5, 98):
+        yield line(x_of(percent), 48, x_of(percent), height - 34)
+        yield text(x_of(percent), height - 16, f"{percent:g} %", size=12)
+    for index, (label, mean, error) in enumerate(found):
+        y, colour = 70 + index * 34, COLOURS["easyddl" if index else "flat ring"]
+        yield text(left - 12, y + 4, label, anchor="end")
+        yield line(x_of(mean - error), y, x_of(mean + error), y, colour)
+        yield f'<circle cx="{x_of(mean):g}" cy="{y}" r="5" fill="{colour}"/>'
+    yield "</svg>"
+
+
+CHARTS = {
+    "accuracy.svg": accuracy_chart,
+    "allreduce.svg": allreduce_chart,
+    "training.svg": training_chart,
+}
 
 if __name__ == "__main__":
     for name, chart in CHARTS.items():
