@@ -43,12 +43,14 @@ def samples_per_second(model, x, y, callbacks):
     return [float(ddl.allreduce(each, "min")) for each in (median, mean)]
 
 
-def compare(name, rounds):
+def compare(name, rounds, jit_compile):
     """Speeds of both, by round: of the median step, and of all steps."""
     build, steps = MODELS[name]
     random = np.random.default_rng(ddl.rank())
     plain, shape = build()
     together, _ = build()
+    if jit_compile:
+        plain.jit_compile = together.jit_compile = True
     x = random.random((BATCH * (steps + WARM_UP), *shape), np.float32)
     y = random.integers(0, 10, len(x))
     found = {"plain": [], "easyddl": []}
@@ -69,9 +71,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--jit-compile", action="store_true", help="by XLA, on TensorFlow")
     options = parser.parse_args()
     for name in options.models:
-        found = compare(name, options.rounds)
+        found = compare(name, options.rounds, options.jit_compile)
         if not ddl.is_root():
             continue
         print(f"{name}, {ddl.size()} ranks, samples/s of the slowest rank, a round each:")
