@@ -14,11 +14,14 @@ from easyddl.machine.kernel_file import read_text
 # The signals by which a terminal, a scheduler or an ending session asks a process to end.
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-# Those, and the signals by which a scheduler may announce an end. All of them end a process that
-# does not handle them.
+# Those, and the others that a scheduler or a user may choose to announce an end. All of them end a
+# process that does not handle them. SIGPIPE, SIGXFSZ and the signals of crashes tell a process what
+# it has done itself.
 SIGNALS = (
     *ENDING_SIGNALS,
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT, signal.SIGALRM, signal.SIGXCPU),
+    *(signal.SIGPWR, signal.SIGPROF, signal.SIGVTALRM, signal.SIGIO),
+    *range(signal.SIGRTMIN, signal.SIGRTMAX + 1),
 )
 
 _SHELLS = ("ash", "bash", "dash", "ksh", "sh", "zsh")
@@ -120,12 +123,12 @@ def end_of(status):
     Args:
         status: Integer. As `subprocess` gives it: negative for a process that a signal killed.
     """
-    if status >= 0:
-        return f"ended with status {status}"
-    try:
-        return f"was killed by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"was killed by signal {-status}"
+    return f"ended with status {status}" if status >= 0 else f"was killed by {name_of(-status)}"
+
+
+def name_of(number):
+    """Returns the name of a signal. Most real-time signals have no name of their own."""
+    return next((each.name for each in signal.Signals if each == number), f"signal {number}")
 
 
 def host_id():

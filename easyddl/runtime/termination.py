@@ -10,6 +10,7 @@ import time
 from multiprocessing import process as multiprocessing_process
 
 from easyddl.compat import patches
+from easyddl.machine import processes
 
 # Seconds. A scheduler and a launcher may both forward the same request to end, so that a process
 # receives its signal several times within a moment. A signal after this time is a second request.
@@ -50,14 +51,14 @@ def numbers_of(names):
         names: Sequence of names of signals, such as `("SIGTERM", "SIGUSR1")`.
 
     Raises:
-        ValueError: If a name is not that of a signal that a process can handle.
+        ValueError: If a name is not that of a signal by which a scheduler may end a process.
     """
-    refused = {signal.SIGKILL, signal.SIGSTOP}
-    known = {each.name: each for each in signal.Signals if each not in refused}
+    # `easyddl run` passes on no others.
+    known = {each.name: each for each in signal.Signals if each in processes.SIGNALS}
     is_list = isinstance(names, list | tuple)
     if not is_list or not all(isinstance(name, str) and name in known for name in names):
         raise ValueError(
-            "`signals` must be a tuple of names of signals that a process can handle, such as "
+            f"`signals` must be a tuple of names among {', '.join(known)}, such as "
             f'("SIGTERM", "SIGUSR1"), or () for none. Received: signals={names!r}'
         )
     return [known[name] for name in names]

@@ -15,7 +15,7 @@ from easyddl.runtime import termination
 TERM = termination.numbers_of(["SIGTERM"])
 
 
-@pytest.mark.parametrize("names", ["SIGTERM", ("SIGKILL",), ("TERM",), (15,), None])
+@pytest.mark.parametrize("names", ["SIGTERM", ("SIGTSTP",), ("SIGKILL",), ("TERM",), (15,), None])
 def test_names(names):
     with pytest.raises(ValueError, match="`signals` must be a tuple of names") as caught:
         termination.numbers_of(names)

@@ -81,8 +81,8 @@ def ignore_signals():
     sleep()
 
 
-def handle_two():
-    for number in (signal.SIGUSR1, signal.SIGXCPU):
+def handle_some():
+    for number in (signal.SIGUSR1, signal.SIGXCPU, signal.SIGRTMIN + 1):
         signal.signal(number, lambda *_: print("handled", flush=True))
     sleep()
 

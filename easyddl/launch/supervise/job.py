@@ -441,8 +441,8 @@ class Job:
         self._screen.finish()
         ranks = list(self._ranks.values())
         if self._signal is not None:
-            name = signal.Signals(self._signal).name
-            second = signal.Signals(self._second).name if self._second else None
+            name = processes.name_of(self._signal)
+            second = processes.name_of(self._second) if self._second else None
             killed = verdict.killed_text(ranks, self._request.grace, second)
             self._screen.tell(f"{name} has ended the job on all hosts.{killed}")
             return verdict.Outcome(128 + self._signal, verdict.Cause.SIGNAL)
