@@ -13,7 +13,7 @@ import signal
 import sys
 
 from easyddl.machine.packages import version_of
-from easyddl.runtime import command_process
+from easyddl.runtime import command_process, console
 
 
 def main(arguments=None):
@@ -31,11 +31,14 @@ def main(arguments=None):
             return _run(arguments)
         finally:
             sys.stdout.flush()
-    except BrokenPipeError:  # the reader of the output, such as `head`, has ended
+    except OSError as error:  # such as of a full disk
+        is_unread = isinstance(error, BrokenPipeError)  # `head`, for example, has ended
+        if not is_unread:
+            console.say(error)
         null = os.open(os.devnull, os.O_WRONLY)
         for stream in (sys.stdout, sys.stderr):  # flushed by the interpreter at exit
             os.dup2(null, stream.fileno())
-        return 128 + signal.SIGPIPE  # the status of other tools in a shell
+        return 128 + signal.SIGPIPE if is_unread else 1  # as of other tools in a shell
     except KeyboardInterrupt:
         sys.stderr.write("easyddl: interrupted\n")
         return 128 + signal.SIGINT

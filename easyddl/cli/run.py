@@ -144,9 +144,7 @@ def run(options):
         if options.restarts is not None:
             return _run_with_restarts(options, request, placed, made, line)
         return _run(made, placed, line, options).status
-    except BrokenPipeError:  # of standard output: see `cli.main`
-        raise
-    except (OSError, RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError) as error:
         sys.stderr.write(f"easyddl run: {error}\n")
         return 1
 

@@ -619,17 +619,30 @@ def test_a_reader_that_ends_ends_the_job_quietly(together):
 def test_a_command_without_a_reader_ends_quietly(arguments):
     reader, writer = os.pipe()
     os.close(reader)
-    with open(writer, "wb") as output:
-        done = subprocess.run(
+    done = run_into(writer, arguments)
+    assert done.returncode == 128 + signal.SIGPIPE, done.stderr
+    assert "Error" not in done.stderr and "Broken pipe" not in done.stderr, done.stderr
+
+
+def run_into(output, arguments):
+    """Runs a command whose standard output is a file that `open` takes."""
+    with open(output, "wb") as stream:
+        return subprocess.run(
             [sys.executable, "-m", "easyddl", *arguments],
             env=mpi.environment(mpi.ANY_BACKEND),
-            stdout=output,
+            stdout=stream,
             stderr=subprocess.PIPE,
             text=True,
             timeout=TIMEOUT,
         )
-    assert done.returncode == 128 + signal.SIGPIPE, done.stderr
-    assert "Error" not in done.stderr and "Broken pipe" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["info"], ["--version"]])
+def test_a_command_that_cannot_print_says_so(arguments, monkeypatch):
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    done = run_into("/dev/full", arguments)
+    assert done.returncode == 1
+    assert done.stderr == "easyddl: [Errno 28] No space left on device\n"
 
 
 def test_nothing_outlives_easyddl_run():
