@@ -7,7 +7,6 @@ function at the same time, and they need cloudpickle, which an examined host may
 
 import os
 import re
-import sys
 import time
 
 from easyddl.doctor.agent import TOKEN
@@ -15,10 +14,10 @@ from easyddl.hosts import launched_process
 from easyddl.launch.start import command_line
 from easyddl.machine import processes
 from easyddl.machine.background_program import BackgroundProgram
-from easyddl.runtime import deadlines
+from easyddl.runtime import command_process, deadlines
 
-_AGENT = [sys.executable, "-m", "easyddl.doctor.agent"]
-_MPI_JOB = [sys.executable, "-m", "easyddl.doctor.mpi_job"]
+_AGENT = command_process.python("easyddl.doctor.agent")
+_MPI_JOB = command_process.python("easyddl.doctor.mpi_job")
 _GRACE = 5  # seconds between asking a program to end and killing it
 # Lines in which MPICH's mpirun prints source locations of errors.
 _NOISE = re.compile(r"\[(mpiexec|proxy)[@:]")
@@ -111,7 +110,7 @@ def mpi_job(hosts, options):
 
 
 def _easyddl_run(where, options):
-    command = [sys.executable, "-m", "easyddl", "run", "--quiet", *where]
+    command = [*command_process.python("easyddl"), "run", "--quiet", *where]
     command += ["--no-prefix", "--launcher", options.launcher]
     command += ["--rsh", command_line.absolute(options.rsh)] if options.rsh else []
     command += ["--nic", options.nic] if options.nic else []

@@ -12,9 +12,9 @@ import sys
 from easyddl.machine import process_tree
 from easyddl.machine.kernel_file import read_text
 from easyddl.machine.packages import version_of
-from easyddl.runtime import keras_backend, mpi_library
+from easyddl.runtime import command_process, keras_backend, mpi_library
 
-_PRINT_MPI = [sys.executable, "-m", "easyddl.doctor.software"]
+_PRINT_MPI = command_process.python("easyddl.doctor.software")
 _BACKENDS = {
     "tensorflow": ("tensorflow", "tensorflow-cpu"),
     "jax": ("jax",),

@@ -12,6 +12,17 @@ _COMMANDS = ("run", "doctor", "info", "plan", "scaling", "timeline")  # of `easy
 _MODULES = ("easyddl.launch.", "easyddl.doctor.")  # of `python -m`
 
 
+def python(module):
+    """Returns the command line that runs a module of easyddl in the current directory.
+
+    From Python 3.11 on, the user's files there do not replace modules that Python itself imports.
+    """
+    root = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+    # Sources that are not installed are only found there.
+    is_safe = sys.version_info >= (3, 11) and not os.path.samefile(root, os.curdir)
+    return [sys.executable, *["-P"] * is_safe, "-m", module]
+
+
 def is_command():
     """Returns whether this process runs a command that needs no Keras.
 

@@ -33,8 +33,9 @@ def made(family, monkeypatch, **request):
     asked = Request(["python", "train.py"], **request)
     placed = placement.place(asked, {})
     line = command_line.make(asked, placed, {"PATH": "/bin", "LD_LIBRARY_PATH": "/mpi/lib"})
-    assert line.arguments[-2:] == command_line.RANK
-    return line, " ".join(line.arguments[:-3])
+    size = len(command_line.RANK)
+    assert line.arguments[-size:] == command_line.RANK
+    return line, " ".join(line.arguments[:-size])
 
 
 TWO = [HostSlots("h1", 4), HostSlots("h2", 2)]
@@ -179,7 +180,7 @@ def test_each_group_of_a_heterogeneous_job_of_slurm(monkeypatch):
     colon = line.index(":")
     first, second = line[1:colon], line[colon + 1 :]
     for group in (first, second):
-        assert "--mpi=pmi2" in group and group[-2:] == command_line.RANK
+        assert "--mpi=pmi2" in group and group[-len(command_line.RANK) :] == command_line.RANK
     assert {"--het-group=0", "--cpus-per-task=2", "--ntasks=2", "--nodelist=n1,n1"} <= {*first}
     assert {"--het-group=1", "--nodes=2", "--ntasks=3", "--nodelist=n2,n2,n3"} <= {*second}
     assert not any(option.startswith("--cpus-per-task") for option in second)

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+import venv
 
 import leftovers
 import mpi
@@ -20,6 +21,7 @@ import own_mpirun
 import pytest
 import run_job
 
+import easyddl
 from easyddl.machine import process_tree
 from easyddl.runtime import mpi_abi
 
@@ -120,10 +122,19 @@ def test_a_job_that_a_rank_starts(tmp_path):
 
 
 def test_files_named_like_modules_of_python_are_of_the_script_alone(tmp_path):
-    for name in ("platform", "random", "secrets", "signal"):
+    # An environment without files `.pth`, of which some import modules before `python -m` does.
+    venv.create(tmp_path / "venv", symlinks=True)
+    (tmp_path / "venv/easyddl").write_text("import easyddl.cli as a, sys; sys.exit(a.main())\n")
+    command = [tmp_path / "venv/bin/python", tmp_path / "venv/easyddl", "run", "-np", "2"]
+    folders = [pathlib.Path(module.__file__).parents[1] for module in (easyddl, pytest)]
+    env = {"PYTHONPATH": os.pathsep.join(map(str, folders))}
+    env["PATH"] = f"{pathlib.Path(mpi.mpirun()).parent}:{os.environ['PATH']}"
+    of_runpy = ("functools", "types", "warnings") if sys.version_info >= (3, 11) else ()
+    for name in ("platform", "random", "secrets", "signal", *of_runpy):
         (tmp_path / f"{name}.py").write_text("token_bytes = 'of the script'\n")
     script = "import random, secrets, signal; print(secrets.token_bytes)"
-    done = easyddl_run("-np", 2, "--quiet", sys.executable, "-c", script, cwd=tmp_path)
+    program = ["--quiet", sys.executable, "-c", script]
+    done = mpi.run_command([*command, *program], mpi.environment(env), TIMEOUT, tmp_path)
     assert done.returncode == 0, done.stdout
     assert sorted(done.stdout.splitlines()) == ["[0] of the script", "[1] of the script"]
 

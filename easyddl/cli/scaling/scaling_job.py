@@ -4,12 +4,12 @@ import dataclasses
 import os
 import shlex
 import statistics
-import sys
 
 from easyddl.hosts.topology_tree import counted
 from easyddl.machine import process_tree
 from easyddl.machine.background_program import BackgroundProgram
 from easyddl.profiling import measurement_request, step_times
+from easyddl.runtime import command_process
 
 _LINES = 20  # lines of a job's output to show if it fails
 _TERMINATE = 15.0  # seconds in which `easyddl run` must end all ranks
@@ -102,7 +102,7 @@ def command(ranks, program, options):
         program: List of strings. The program and its arguments.
         options: Namespace. `steps`, `warmup`, `hosts` and `hostfile`.
     """
-    line = [sys.executable, "-m", "easyddl", "run", "-np", str(ranks), "--no-prefix", "--quiet"]
+    line = [*command_process.python("easyddl"), "run", "-np", str(ranks), "--no-prefix", "--quiet"]
     line += ["--env", measurement_request.assignment(options.steps, options.warmup)]
     for name in ("hosts", "hostfile"):
         value = getattr(options, name)

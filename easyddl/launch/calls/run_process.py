@@ -3,7 +3,7 @@
 import sys
 
 from easyddl.machine import cpu_list
-from easyddl.runtime import deadlines
+from easyddl.runtime import command_process, deadlines
 
 
 def command(size, hosts, variables, cpus, start_timeout, options, calls):
@@ -20,7 +20,7 @@ def command(size, hosts, variables, cpus, start_timeout, options, calls):
         options: Sequence of strings. Further options of `easyddl run`.
         calls: Integer. The descriptor of a socket to which the output of calls is sent.
     """
-    line = [sys.executable, "-m", "easyddl", "run", "-np", str(size), "--no-prefix", "--quiet"]
+    line = [*command_process.python("easyddl"), "run", "-np", str(size), "--no-prefix", "--quiet"]
     line += ["--start-timeout", str(deadlines.earlier(start_timeout)), "--calls", str(calls)]
     if hosts is not None:
         line += ["-H", hosts]

@@ -10,13 +10,13 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 
 from easyddl.hosts import launchers
 from easyddl.launch.start import environment, mpirun
+from easyddl.runtime import command_process
 
-RANK = ["-m", "easyddl.launch.supervise.rank"]
+RANK = command_process.python("easyddl.launch.supervise.rank")
 
 # Makes ssh fail instead of asking for a password, which nobody would see.
 _SSH_OPTIONS = "-o BatchMode=yes -o ConnectTimeout=20"
@@ -147,7 +147,7 @@ def _hydra(request, placement, found, variables):
         line += _intel_hosts(placement)
     else:
         hosts = [] if placement.local else ["-hosts", _hosts(placement)]
-        line += ["-np", str(placement.size), *hosts, sys.executable, *RANK]
+        line += ["-np", str(placement.size), *hosts, *RANK]
     return line, extra
 
 
@@ -158,7 +158,7 @@ def _intel_hosts(placement):
     """
     line = []
     for host in placement.hosts:
-        line += [":", "-n", str(host.slots), "-host", host.name, sys.executable, *RANK]
+        line += [":", "-n", str(host.slots), "-host", host.name, *RANK]
     return line[1:]
 
 
@@ -189,7 +189,7 @@ def _open_mpi(request, placement, found, variables):
             line += ["-x", name]
     # A hostfile of the environment has been read already.
     extra = {"PRTE_MCA_prte_default_hostfile": "none", "OMPI_MCA_orte_default_hostfile": "none"}
-    return [*line, *request.mpi_args, sys.executable, *RANK], extra
+    return [*line, *request.mpi_args, *RANK], extra
 
 
 def _is_of_slurm(placement):
@@ -220,7 +220,7 @@ def _srun(request, placement, found, plugin, variables):
     line = ["srun"]
     for group, hosts in _by_group(placement, variables):
         line += [*([":"] if line[1:] else []), f"--mpi={plugin}", *_srun_group(group, variables)]
-        line += [*_srun_hosts(hosts), *request.mpi_args, sys.executable, *RANK]
+        line += [*_srun_hosts(hosts), *request.mpi_args, *RANK]
     return CommandLine("srun", line, {}, lambda *asked: _srun_on(*asked, variables))
 
 

@@ -13,6 +13,7 @@ from easyddl.hosts import granted_hosts, host_list
 from easyddl.launch.supervise import host_check, missing
 from easyddl.machine import process_tree
 from easyddl.machine.background_program import BackgroundProgram
+from easyddl.runtime import command_process
 
 _MOST = 8  # hosts that are inspected for a message
 _MOST_BYTES = 1 << 20  # of the output of an inspection
@@ -102,7 +103,7 @@ def _script(addresses):
         for name, value in os.environ.items()
         if name == "PATH" or name.startswith(("LD_", "PYTHON"))
     ]
-    check = [sys.executable, "-m", host_check.__name__, socket.gethostname(), *addresses]
+    check = [*command_process.python(host_check.__name__), socket.gethostname(), *addresses]
     return "; ".join(
         (
             f"{mark} {host_check.LOGIN}",
