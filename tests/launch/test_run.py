@@ -539,6 +539,16 @@ def test_other_signals_are_passed_on():
     leftovers.assert_gone(pids_in(seen))
 
 
+def test_mpi_can_end_after_a_signal_to_all_processes():
+    """The launcher, which MPI needs for that, outlasts SIGHUP."""
+    process = start("-np", 2, *job("end_mpi_at_sighup"))
+    read_until(process, rb"pid \d+\n[^p]*pid \d+\n")
+    for pid in (process.pid, *process_tree.descendants(process.pid)):
+        os.kill(pid, signal.SIGHUP)
+    rest, status = finish(process)
+    assert status == 128 + signal.SIGHUP and len(rest.splitlines()) == 1, rest
+
+
 def test_ranks_that_ignore_signals_are_killed():
     process = start("-np", 2, "--grace", 1, *job("ignore_signals"))
     seen = read_until(process, rb"pid \d+\n[^p]*pid \d+\n")

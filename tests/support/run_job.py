@@ -215,6 +215,17 @@ def start_easyddl():
     print("easyddl has started", flush=True)
 
 
+def end_mpi_at_sighup():
+    from mpi4py import MPI  # noqa: F401 - it ends MPI when this process exits
+
+    def end(number, frame):
+        signal.signal(number, signal.SIG_IGN)  # it comes twice
+        sys.exit()
+
+    signal.signal(signal.SIGHUP, end)
+    sleep()
+
+
 def abort_in_world():
     from mpi4py import MPI
 

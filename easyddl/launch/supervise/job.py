@@ -471,6 +471,6 @@ def _prepare(parent):
     """Runs in the launcher's process before the launcher."""
     # Otherwise a launcher that waits for an unreachable host would outlive `easyddl run`.
     process_tree.die_with_parent(parent)
-    # A scheduler may signal all processes. Launchers handle only some of these signals.
-    for number in set(processes.SIGNALS) - set(processes.ENDING_SIGNALS):
+    # A scheduler may signal all processes. Launchers handle few signals, and MPI needs them to end.
+    for number in set(processes.SIGNALS) - {signal.SIGINT, signal.SIGTERM}:
         signal.signal(number, signal.SIG_IGN)
