@@ -2,6 +2,7 @@ import pathlib
 import subprocess
 import sys
 
+import gpu_stand_in
 import mpi
 import pytest
 
@@ -45,6 +46,16 @@ def test_an_mpi_that_is_missing():
     )
     assert "or load your site's" in sentence and "/nonexistent/libmpi.so: " in sentence, said
     assert "Traceback" not in said
+
+
+def test_a_library_that_the_mpi_needs_is_missing(tmp_path):
+    needed, library = tmp_path / "libneeded.so", tmp_path / "libmpi.so"
+    for more, target in ([], needed), (["-Wl,--no-as-needed", needed], library):
+        line = [gpu_stand_in.compiler(), "-shared", "-x", "c", "/dev/null", "-x", "none"]
+        subprocess.run([*line, *more, "-o", target], check=True)
+    needed.unlink()
+    _, lines, said = info(MPI4PY_LIBMPI=str(library))
+    assert f"; {needed}: cannot open shared object file" in lines["MPI"], said
 
 
 @pytest.mark.parametrize("name", ["easyddl", "tensorflow", "mpirun", "NCCL", "kernel"])

@@ -10,6 +10,7 @@ import sys
 import time
 
 import bad_network
+import mpi
 import network
 import pytest
 
@@ -68,6 +69,17 @@ def test_what_is_wrong_with_hosts_is_named():
     assert bad_network.accused(report, "ports") == [("h3",)], errors
     assert any("ports" in message and "timed out" in message for message in errors), errors
     assert left == []
+
+
+@pytest.mark.skipif(mpi.is_open_mpi(), reason="it passes the addresses of its host")
+def test_the_name_of_this_host_is_unknown_on_another():
+    with network.Network(2) as net:
+        net.set_names("h2", {"h2": "h2"})
+        _, report = bad_network.doctor(net)
+        (told,) = bad_network.messages(report, "error")
+        status, report = bad_network.doctor(net, "--nic", "eth0", "--seconds", "5")
+    assert "Host h2 cannot look up the name of this host: h1 (" in told and "`--nic`" in told, told
+    assert status == 0, report["findings"]
 
 
 @contextlib.contextmanager

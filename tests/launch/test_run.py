@@ -377,16 +377,32 @@ def test_the_first_rank_that_fails_is_named_last(how, status, words):
     assert "[1] the last line of rank 1\n" in done.stdout
 
 
-@pytest.mark.skipif(mpi.is_open_mpi(), reason="about the shared memory of MPICH")
-def test_a_crash_in_a_small_shared_memory_is_explained():
-    inside = 'mount -t tmpfs -o size=2m none /dev/shm && "$@"; status=$?; ls /dev/shm; exit $status'
+def in_small_shared_memory(mebibytes, *command):
+    inside = f'mount -t tmpfs -o size={mebibytes}m none /dev/shm && "$@"'
+    inside += "; status=$?; ls /dev/shm; exit $status"
     alone = ["unshare", "--mount", "/bin/sh", "-c", inside, "sh"]
     if subprocess.run([*alone, "true"]).returncode != 0:
         pytest.skip("needs the right to mount a file system")
-    done = mpi.run_command([*alone, *line("-np", 4, *job("abort_in_world"))], mpi.environment())
+    return mpi.run_command([*alone, *map(str, command)], mpi.environment(), TIMEOUT)
+
+
+@pytest.mark.skipif(mpi.is_open_mpi(), reason="about the shared memory of MPICH")
+def test_a_crash_in_a_small_shared_memory_is_explained():
+    done = in_small_shared_memory(2, *line("-np", 4, *job("abort_in_world")))
     assert done.returncode in (128 + signal.SIGBUS, 128 + signal.SIGSEGV), done.stdout
     shortage = "(/dev/shm has 2 MiB free, but 4 ranks of MPICH need 31.2 MiB: start"
     assert shortage in done.stdout and "mpich_shm" not in done.stdout, done.stdout
+
+
+@pytest.mark.skipif(mpi.is_open_mpi(), reason="about the shared memory of MPICH")
+@pytest.mark.parametrize(("ranks", "said"), [
+    (10, "limits    shared memory, open files and locked memory suffice"),
+    (16, "/dev/shm has 64 MiB free, but 16 ranks of MPICH need 93.6 MiB"),
+])  # fmt: skip
+def test_doctor_counts_the_ranks_for_the_shared_memory_of_a_container(ranks, said):
+    doctor = [sys.executable, "-m", "easyddl", "doctor", "-H", f"localhost:{ranks}"]
+    done = in_small_shared_memory(64, *doctor)
+    assert done.returncode == 0 and said in done.stdout, done.stdout
 
 
 def test_mpi_abort_is_named():

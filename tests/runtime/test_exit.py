@@ -165,9 +165,15 @@ def test_ranks_with_errors_that_differ_print_them_whole():
     assert "the same error" not in output
 
 
-def run_two(first, second):
+EASYDDL_RUN = [sys.executable, "-m", "easyddl", "run", "-np", "2", "--quiet", "--no-prefix"]
+by_each_launcher = pytest.mark.parametrize(
+    "launcher", [mpi.command(2, []), EASYDDL_RUN], ids=["mpirun", "easyddl"]
+)
+
+
+def run_two(launcher, first, second):
     words = (f"{sys.executable} -c '{code}'" for code in (first, second))
-    line = mpi.command(2, ["sh", "-c", " && ".join(words)])
+    line = [*launcher, "sh", "-c", " && ".join(words)]
     return mpi.run_command(line, mpi.environment({"KERAS_BACKEND": "jax"}), timeout=60)
 
 
@@ -175,13 +181,15 @@ def run_two(first, second):
 USE = 'import easyddl; print(f"{easyddl.rank()}\\n", end=""); raise SystemExit(256)'
 
 
-def test_a_program_that_only_imports_easyddl_leaves_mpi_to_the_next():
-    done = run_two("import keras, easyddl", USE)
+@by_each_launcher
+def test_a_program_that_only_imports_easyddl_leaves_mpi_to_the_next(launcher):
+    done = run_two(launcher, "import keras, easyddl", USE)
     assert done.returncode == 0 and sorted(done.stdout.split()) == ["0", "1"], done.stdout
 
 
 @pytest.mark.skipif(mpi.is_open_mpi(), reason="Open MPI does not tell the second program")
-def test_a_second_program_of_a_rank_cannot_use_mpi():
-    done = run_two(USE, USE)
+@by_each_launcher
+def test_a_second_program_of_a_rank_cannot_use_mpi(launcher):
+    done = run_two(launcher, USE, USE)
     assert done.returncode != 0
     assert "RuntimeError: The launcher has closed its connection to this rank" in done.stdout
