@@ -21,6 +21,9 @@ if(failed)
   message(FATAL_ERROR "${broken}\n ${complaint}")
 endif()
 
+# They do not quote paths. An argument begins with a hyphen, so a space before another character is part
+# of one.
+string(REGEX REPLACE " ([^-])" "\\\\ \\1" command "${command}")
 separate_arguments(arguments UNIX_COMMAND "${command}")
 set(include_directories)
 set(link_directories)

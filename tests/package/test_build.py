@@ -124,8 +124,8 @@ def test_missing_wrapper_in_the_environment_variable_is_an_error(places):
         find(places, mpicxx="/nonexistent")
 
 
-def configure(build_directory, **environ):
-    """Return the text of a CMake configuration that fails."""
+def configure(build_directory, succeeds=False, **environ):
+    """Return the text of a CMake configuration."""
     path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])
     cmake = shutil.which("cmake", path=path)
     if not cmake:
@@ -135,7 +135,7 @@ def configure(build_directory, **environ):
     if shutil.which("ninja", path=path):
         command += ["-G", "Ninja"]
     done = subprocess.run(command, env=environ, text=True, capture_output=True, timeout=60)
-    assert done.returncode != 0
+    assert (done.returncode == 0) == succeeds, done.stderr
     return done.stderr
 
 
@@ -171,6 +171,17 @@ def test_broken_wrapper_ends_the_build_in_one_sentence(tmp_path, script):
     assert f"easyddl needs a working MPI library to build, but {wrapper} does not" in error
     if "complaint" in script:
         assert "some complaint" in error
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("compiler")
+def test_an_mpi_at_a_path_with_a_space(tmp_path):
+    """The wrapper of the wheel finds its own folder, and prints it without quotation marks."""
+    wrapper = search.find_mpicxx(os.environ, Path(sys.prefix), None)
+    (tmp_path / "an MPI").symlink_to(wrapper.parents[1])
+    mpicxx = tmp_path / "an MPI" / "bin" / wrapper.name
+    bindings = pytest.importorskip("pybind11").get_cmake_dir()
+    configure(tmp_path / "build", succeeds=True, MPICXX=str(mpicxx), pybind11_DIR=bindings)
 
 
 def test_binaries_take_their_mpi_from_the_process():
