@@ -22,6 +22,8 @@ NAMES = (
         {
             "_clip_gradients(grads)": "optimizers with gradient_accumulation_steps cannot reduce "
             "gradients",
+            "_backend_apply_gradients(grads, trainable_variables)": "optimizers that transform "
+            "gradients there before they accumulate them transform those of one rank",
             "_backend_update_step(grads, trainable_variables, learning_rate)": "LearningRateWarmup "
             "cannot correct the momentum",
         },
@@ -39,6 +41,9 @@ NAMES = (
         is_set=True,
     ),
 )
+
+# A function of the gradients and the variables. It accumulates the gradients, or updates.
+APPLY = "_backend_apply_gradients"
 
 CLIP = "_clip_gradients"  # a function of a list of gradients, called before the update
 

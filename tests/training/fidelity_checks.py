@@ -448,6 +448,13 @@ class ClippedInPairs(keras.optimizers.SGD):
         return super().apply_gradients(list(zip(clipped(grads), variables, strict=True)))
 
 
+class ClippedBeforeAccumulation(keras.optimizers.SGD):
+    """The same, in the private method of Keras that accumulates."""
+
+    def _backend_apply_gradients(self, grads, trainable_variables):
+        return super()._backend_apply_gradients(clipped(grads), trainable_variables)
+
+
 @in_float64
 def check_an_optimizer_that_transforms_what_it_accumulates():
     x, y = data()
@@ -459,7 +466,7 @@ def check_an_optimizer_that_transforms_what_it_accumulates():
         optimizer.apply = named(lambda grads, *variables: apply(clipped(grads), *variables))
         return optimizer
 
-    for kind in (ClippedBySelf, ClippedInPairs, clipped_by_instance):
+    for kind in (ClippedBySelf, ClippedInPairs, ClippedBeforeAccumulation, clipped_by_instance):
         optimizer = functools.partial(kind, 0.5, gradient_accumulation_steps=3)
         assert_trains_alike(lambda optimizer=optimizer: dense(optimizer=optimizer()), x, y)
 
