@@ -13,8 +13,8 @@ import keras
 import numpy as np
 
 from easyddl import backends
-from easyddl.callbacks.fresh_copy import FreshCopy
 from easyddl.callbacks.model_checkpoint import check_save_freq
+from easyddl.callbacks.own_callback import OwnCallback
 from easyddl.callbacks.preemption import Preemption
 from easyddl.checkpoint import atomic_files, saved_random_states
 from easyddl.checkpoint.start_claim import StartClaim
@@ -43,7 +43,7 @@ class _OtherModel(ValueError):
     """A backup of another model."""
 
 
-class BackupAndRestore(FreshCopy, FitEvents, keras.callbacks.Callback):
+class BackupAndRestore(OwnCallback, FitEvents, keras.callbacks.Callback):
     """Backs up the state of training, and resumes from it when the script starts again.
 
     It replaces `keras.callbacks.BackupAndRestore`. After a job has been killed, start it again with

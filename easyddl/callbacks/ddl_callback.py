@@ -8,8 +8,8 @@ from typing import Any, Literal
 import keras
 
 from easyddl.callbacks import global_batch, hooks, instances, scaling_measurement
-from easyddl.callbacks.fresh_copy import FreshCopy
 from easyddl.callbacks.global_variables_callback import DDLGlobalVariablesCallback
+from easyddl.callbacks.own_callback import OwnCallback
 from easyddl.reducer import reduction_options
 from easyddl.runtime import validators, world
 from easyddl.training.agreement import replicas
@@ -20,7 +20,7 @@ from easyddl.training.step import scalar_losses as scalar
 _UNEVEN = ("join", "truncate", "error")
 
 
-class DDLCallback(FreshCopy, callback_order.First, keras.callbacks.Callback):
+class DDLCallback(OwnCallback, callback_order.First, keras.callbacks.Callback):
     """Makes `model.fit()` train on all ranks together. Pass it as the first callback.
 
     `fit` moves it to the beginning of the list if other callbacks precede it.
@@ -151,8 +151,7 @@ class DDLCallback(FreshCopy, callback_order.First, keras.callbacks.Callback):
             params["verbose"] = 0
         super().set_params(params)
 
-    def set_model(self, model: keras.Model | None = None) -> None:
-        instances.require_instance(self, "DDLCallback", model)
+    def set_model(self, model: keras.Model) -> None:
         super().set_model(model)
         active, fit = evaluation.current(model), fit_context.current(model)
         if active is not None:

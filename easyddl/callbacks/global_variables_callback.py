@@ -9,7 +9,7 @@ import numpy as np
 
 from easyddl import backends
 from easyddl.callbacks import hooks, instances
-from easyddl.callbacks.fresh_copy import FreshCopy
+from easyddl.callbacks.own_callback import OwnCallback
 from easyddl.checkpoint import saved_random_states
 from easyddl.collectives import arguments, objects, variables
 from easyddl.compat import keras_callback, keras_trainer
@@ -22,7 +22,7 @@ from easyddl.training.state import adapted_layers, model_state
 from easyddl.training.step import compiled_step
 
 
-class DDLGlobalVariablesCallback(FreshCopy, callback_order.Last, keras.callbacks.Callback):
+class DDLGlobalVariablesCallback(OwnCallback, callback_order.Last, keras.callbacks.Callback):
     """Broadcasts the root's weights before the first step. Pass it as the last callback.
 
     As the last callback it also broadcasts variables that other callbacks load at the beginning of
@@ -57,8 +57,7 @@ class DDLGlobalVariablesCallback(FreshCopy, callback_order.Last, keras.callbacks
         self.root_rank = root_rank
         self._builds_late = self._broadcasts_late = False  # once there is a batch, or a step
 
-    def set_model(self, model: keras.Model | None = None) -> None:
-        instances.require_instance(self, "DDLGlobalVariablesCallback", model)
+    def set_model(self, model: keras.Model) -> None:
         super().set_model(model)
         fit = fit_context.current(model)
         if fit is not None:

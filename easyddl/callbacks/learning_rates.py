@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import keras
 
-from easyddl.callbacks.fresh_copy import FreshCopy
+from easyddl.callbacks.own_callback import OwnCallback
 from easyddl.compat import keras_callback, keras_optimizer
 from easyddl.optimizers.scale_lr import factor_of, ramp, require_unscaled
 from easyddl.runtime import notices, validators, world
@@ -19,7 +19,7 @@ from easyddl.training.step import momentum_correction
 _warmups: weakref.WeakSet[LearningRateWarmupCallback] = weakref.WeakSet()  # those in use
 
 
-class LearningRateScheduleCallback(FreshCopy, keras.callbacks.Callback):
+class LearningRateScheduleCallback(OwnCallback, keras.callbacks.Callback):
     """Sets the learning rate to a multiple of an initial one, for some epochs.
 
     The rate is always `initial_lr * multiplier`, and does not depend on the previous rate.

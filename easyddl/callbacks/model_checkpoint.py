@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Literal
 
-from easyddl.callbacks.fresh_copy import FreshCopy
+from easyddl.callbacks.own_callback import OwnCallback
 from easyddl.checkpoint import atomic_files, model_files
 from easyddl.checkpoint.start_claim import StartClaim
 from easyddl.collectives import objects
@@ -14,7 +14,7 @@ from easyddl.runtime import validators, world
 from easyddl.training.fit import fit_context
 
 
-class ModelCheckpoint(FreshCopy, keras_callback.SavingCheckpoint):
+class ModelCheckpoint(OwnCallback, keras_callback.SavingCheckpoint):
     """Saves the model during training. Replaces Keras's callback of the same name on many ranks.
 
     It takes the arguments of `keras.callbacks.ModelCheckpoint`, and differs as follows:

@@ -9,8 +9,8 @@ from typing import Any
 
 import keras
 
-from easyddl.callbacks import hooks, instances
-from easyddl.callbacks.fresh_copy import FreshCopy
+from easyddl.callbacks import hooks
+from easyddl.callbacks.own_callback import OwnCallback
 from easyddl.callbacks.throughput import RankThroughput, ThroughputMeter, combine
 from easyddl.collectives import objects
 from easyddl.runtime import console, world
@@ -19,7 +19,7 @@ from easyddl.training.fit import fit_context
 _REFRESH = 0.1  # seconds
 
 
-class ProgressCallback(FreshCopy, keras.callbacks.Callback):
+class ProgressCallback(OwnCallback, keras.callbacks.Callback):
     """Shows one progress bar for all ranks, on rank 0, instead of Keras's.
 
     At the end of an epoch the bar shows:
@@ -65,8 +65,7 @@ class ProgressCallback(FreshCopy, keras.callbacks.Callback):
         self._display: _Bar | _Lines | None = None
         self._lock = threading.Lock()  # steps may end in several threads
 
-    def set_model(self, model: keras.Model | None = None) -> None:
-        instances.require_instance(self, "ProgressCallback", model)
+    def set_model(self, model: keras.Model) -> None:
         super().set_model(model)
         self._fit = fit_context.current(model)
         if self._fit is None:

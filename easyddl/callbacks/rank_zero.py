@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 
 from easyddl.callbacks import hooks
-from easyddl.callbacks.fresh_copy import FreshCopy
+from easyddl.callbacks.own_callback import OwnCallback
 from easyddl.compat import patches
 from easyddl.runtime import world
 
 
-class RankZero(FreshCopy, keras.callbacks.Callback):
+class RankZero(OwnCallback, keras.callbacks.Callback):
     """Runs another callback on rank 0 only.
 
     Use it for callbacks that write files or print. Keras's own `ModelCheckpoint`, `CSVLogger`,
@@ -49,7 +51,12 @@ class RankZero(FreshCopy, keras.callbacks.Callback):
             return
         # Use the callback's own methods, so that Keras sees which of them are defaults. Keras skips
         # default hooks, and dispatches steps asynchronously if no hook needs their results.
-        for name in hooks.NAMES:
+        for name in set(hooks.NAMES) - {"set_model"}:
             own = hooks.is_overridden(callback, name)
             hook = hooks.announced(callback, name) if own else getattr(callback, name)
             patches.replace(self, name, hook)
+
+    def set_model(self, model: Any) -> None:
+        super().set_model(model)
+        if world.is_root():
+            hooks.announced(self.callback, "set_model")(model)

@@ -18,6 +18,10 @@ class OfKeras2:
         (ddl.DDLCallback().set_model, "model"),
         (ddl.DDLGlobalVariablesCallback().set_model, "model"),
         (ddl.ProgressCallback().set_model, "model"),
+        (ddl.ModelCheckpoint("m.keras").set_model, "model"),
+        (ddl.BackupAndRestore("backup").set_model, "model"),
+        (ddl.LearningRateScheduleCallback(0.1, 1).set_model, "model"),
+        (ddl.RankZero(keras.callbacks.Callback()).set_model, "model"),
     ],
 )
 def test_objects_of_another_keras_are_an_error(receive, name):
