@@ -32,6 +32,8 @@ parser.add_argument("--trials", type=int, default=6)
 parser.add_argument("--epochs", type=int, default=4)
 parser.add_argument("--storage", help="URL of a database that keeps the study")
 args = parser.parse_args()
+if min(args.trials, args.epochs) < 1:
+    parser.error("--trials and --epochs must be 1 or more")
 
 images, labels = load_digits(return_X_y=True)
 images = images.astype("float32") / 16

@@ -187,6 +187,15 @@ def test_optuna_prunes_on_two_ranks_what_it_prunes_on_one(folder):
     assert_searches_are_equal("tune_with_optuna.py", arguments, folder)
 
 
+@pytest.mark.parametrize("library", ["optuna", "keras_tuner"])
+def test_a_search_without_trials_is_one_line(library, tmp_path):
+    mpi.require(library)
+    script = TUTORIALS / "plain" / f"tune_with_{library}.py"
+    options = {"shown": ["sklearn"], "cwd": tmp_path, "timeout": 60, "ranks_by_mpirun": False}
+    done = mpi.run(1, script, "--trials", "0", env=SEARCH, **options)
+    assert done.stdout.endswith("error: --trials and --epochs must be 1 or more\n"), done.stdout
+
+
 @pytest.mark.longest
 def test_warmup_brings_large_batches_back(tmp_path):
     found = list(accuracies(run_plain("large_batches.py", cwd=tmp_path)).values())

@@ -15,6 +15,8 @@ parser.add_argument("--trials", type=int, default=4, help="of RandomSearch")
 parser.add_argument("--epochs", type=int, default=4)
 parser.add_argument("--directory", default="search")
 args = parser.parse_args()
+if min(args.trials, args.epochs) < 1:
+    parser.error("--trials and --epochs must be 1 or more")
 
 images, labels = load_digits(return_X_y=True)
 images = images.astype("float32") / 16
