@@ -10,14 +10,12 @@ from easyddl.steps import context
 # tf.data's classes whose function determines which elements there are.
 _FILTERS = ("_FilterDataset", "_TakeWhileDataset")
 
-_SPLIT_FIRST = (
-    "Split the dataset before it is shuffled, as in `ddl.split_data(dataset).shuffle(...)`, or "
-)
-
+# Keras's functions such as `image_dataset_from_directory` draw a seed if they get none.
 _SEEDS = differences.Subject(
     "The ranks shuffled a tf.data.Dataset, or drew random numbers in it, with different seeds, so "
-    f"that their shards would overlap. {_SPLIT_FIRST}set the same seeds on all ranks: `seed` of "
-    "`shuffle`, of `image_dataset_from_directory` and the like, or tf.random.set_seed().",
+    "that their shards would overlap. Pass the same `seed` on all ranks to "
+    "`image_dataset_from_directory` and the like, to `shuffle`, or to tf.random.set_seed(). Or "
+    "split the dataset before that step.",
     is_error=True,
 )
 
@@ -123,8 +121,9 @@ def _check_order(dataset):
     if "shuffle" in unseeded:
         raise ValueError(
             "A dataset that was shuffled without a seed has a different order on each rank, so "
-            f"the ranks' shards would overlap. {_SPLIT_FIRST}pass the same `seed` to `shuffle` on "
-            "all ranks. Received: a tf.data.Dataset with a shuffle that has no seed"
+            "the ranks' shards would overlap. Split the dataset before it is shuffled, as in "
+            "`ddl.split_data(dataset).shuffle(...)`, or pass the same `seed` to `shuffle` on all "
+            "ranks. Received: a tf.data.Dataset with a shuffle that has no seed"
         )
     if "choice" in unseeded:
         raise ValueError(

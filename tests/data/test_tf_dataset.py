@@ -190,7 +190,7 @@ def test_a_global_seed_that_differs_is_an_error(at, monkeypatch):
     split_data(tf.data.Dataset.range(8).shuffle(8, seed=5))
     tf.random.set_seed(1)
     at(1, 2)
-    words = "set the same seeds on all ranks.*image_dataset_from_directory"
+    words = "overlap. Pass the same `seed` on all ranks to `image_dataset_from_directory`"
     with pytest.raises(ValueError, match=rf"{words}.*on rank 0; .* on rank 1"):
         split_data(tf.data.Dataset.range(8).shuffle(8, seed=5))
 
