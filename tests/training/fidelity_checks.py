@@ -871,7 +871,7 @@ def check_a_compute_loss_that_passes_weights_of_its_own():
 
     for cls, given in ((Normalizes, None), (PassesOn, weights)):
         notices._told.clear()
-        text = said(lambda m=functools.partial(make, cls), w=given: assert_trains_alike(m, x, y, w))
+        text = said(lambda c=cls, w=given: assert_trains_alike(lambda: make(c), x, y, w))
         is_told = RANK == 0 and SIZE > 1 and cls is Normalizes
         assert ("passes weights of its own" in text) == is_told, text
 

@@ -187,7 +187,7 @@ class RecordedLosses:
                 source = "a loss function returns values that are not one for each sample"
                 made.denominator = self._of_number(loss, made, source)
             elif reduction == "sum" and self.has_own_weights:
-                source = "an own compute_loss passes weights of its own to losses with reduction sum"
+                source = "an own compute_loss passes weights of its own to a loss that is a sum"
                 made.denominator = self._of_number(loss, made, source)
             elif reduction == "sum":
                 made.denominator = UNWEIGHTED
