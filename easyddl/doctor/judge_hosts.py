@@ -52,7 +52,8 @@ def limits(facts, ranks):
     findings = []
     for host, found in facts.items():
         values, hardware = {**found["limits"]}, found["hardware"]
-        values["shortage"] = mpi_files.shortage(values["shared_memory"], ranks[host])
+        free = None if "Open MPI" in str(found["software"]["mpi"]) else values["shared_memory"]
+        values["shortage"] = mpi_files.shortage(free, ranks[host])
         shown = {**values, "host": host, "usable_cpus": hardware["usable_cpus"]}
         shown["memlock"] = size(values["memlock"] or 0)
         findings += [

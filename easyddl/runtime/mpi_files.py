@@ -35,10 +35,10 @@ def shortage(free, ranks):
     """Returns a text about a /dev/shm in which MPICH may crash; empty if enough is free.
 
     As measured with MPICH 5.0.2: each rank fills 5.2 MiB in MPI_Init, which crashes now and then
-    unless about twice that much is left.
+    unless about twice that much is left. Open MPI takes other memory if /dev/shm is too small.
 
     Args:
-        free: Integer. Its free bytes; `None` if there is none.
+        free: Integer. Its free bytes; `None` if there is none, or for Open MPI.
         ranks: Integer. The number of ranks on the host.
     """
     needed = (ranks + 2) * 5.2 * (1 << 20)

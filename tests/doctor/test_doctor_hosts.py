@@ -113,8 +113,9 @@ def test_equal_hosts_are_fine():
     assert judge_software.judge({}) == []
 
 
-def limits_of(gpus=(), **changes):
+def limits_of(gpus=(), mpi="MPICH 5.0.2", **changes):
     found = facts_of(3, "limits", **changes)
+    found["h2"]["software"]["mpi"] = mpi
     found["h2"]["hardware"]["gpus"] = list(gpus)
     return judge_hosts.limits(found, dict.fromkeys(found, 12))
 
@@ -162,6 +163,7 @@ LOOPBACK = {**GOOD, "addresses": ["127.0.1.1"]}
             "12 ranks of MPICH need 72.8 MiB",
         ),
         (limits_of(shared_memory=73 << 20), [], "suffice"),
+        (limits_of(mpi="Open MPI v5.0.11", shared_memory=64 << 20), [], "suffice"),
         # InfiniBand needs it, which jobs on GPUs use.
         (limits_of(memlock=1 << 16), [], "suffice"),
         (limits_of(["H100"], memlock=1 << 16), [(WARNING, ("h2",))], "64 KiB"),

@@ -229,7 +229,6 @@ def _by_group(placement, variables):
 
     Elsewhere all hosts are in the group `None`.
 
-
     Returns:
         List of pairs: the number of the group, and a list of `HostSlots`.
 

@@ -6,7 +6,7 @@ import os
 import resource
 import socket
 
-from easyddl.hosts import launchers
+from easyddl.hosts import launched_process, launchers
 from easyddl.machine import addresses, hardware, processes
 from easyddl.machine.packages import version_of
 from easyddl.runtime import mpi_files
@@ -62,7 +62,7 @@ def facts():
         "kernel": processes.host_id(),
         "addresses": addresses.of_interfaces(),
         "version": version_of("easyddl"),
-        "shared_memory": mpi_files.free_memory(),
+        "shared_memory": None if launched_process.is_open_mpi() else mpi_files.free_memory(),
         "cpus": sorted(os.sched_getaffinity(0)),
         "cores": [sorted(core) for core in hardware.cores()],
     }
