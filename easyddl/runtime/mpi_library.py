@@ -38,6 +38,8 @@ def load_mpi():
         # MPI_Finalize, which waits for the other ranks forever.
         mpi4py.rc.initialize = False
         mpi4py.rc.finalize = False
+        # By default UCX, which MPIs load, handles SIGHUP: it prints debug messages from then on.
+        os.environ.setdefault("UCX_DEBUG_SIGNO", "0")
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:

@@ -226,6 +226,11 @@ def end_mpi_at_sighup():
     sleep()
 
 
+def sleep_after_start():
+    start_easyddl()
+    sleep()
+
+
 def abort_in_world():
     from mpi4py import MPI
 
