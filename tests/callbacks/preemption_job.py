@@ -5,6 +5,8 @@ SIGTERM; with `test` it comes from elsewhere, and with `twice` it comes twice.
 
 `preemption_job.py notified FOLDER SAVE_FREQ test`: the same with SIGUSR1.
 
+`preemption_job.py stopped|notified FOLDER SAVE_FREQ test WORKERS`: such workers make the batches.
+
 `preemption_job.py requeued FOLDER SAVE_FREQ`: is started again and again until it has ended.
 """
 
@@ -20,8 +22,7 @@ import numpy as np
 
 import easyddl as ddl
 
-ddl.init()
-RANK, SIZE = ddl.rank(), ddl.size()
+RANK = ddl.rank() if __name__ == "__main__" else None  # spawned workers import this file
 EPOCHS, STEPS, BATCH = 3, 6, 4
 
 
@@ -49,7 +50,37 @@ class Signal(keras.callbacks.Callback):
             time.sleep(0.5)
 
 
-def train(folder, save_freq, seed, *callbacks):
+class Sequence(keras.utils.PyDataset):
+    """Batches that threads or processes make."""
+
+    def __init__(self, x, processes):
+        super().__init__(workers=2, use_multiprocessing=processes, max_queue_size=2)
+        self.x = x
+
+    def __len__(self):
+        return STEPS
+
+    def __getitem__(self, index):
+        x = self.x[BATCH * index : BATCH * (index + 1)]
+        return x, x.sum(1)
+
+
+def batches(x, workers):
+    """The arguments of `fit` for data that workers make, or that are in memory without any."""
+    if workers == "none":
+        return {"x": x, "y": x.sum(1), "batch_size": BATCH}
+    if workers in ("threads", "processes"):
+        return {"x": Sequence(x, workers == "processes")}
+    import torch
+    from torch.utils import data
+
+    x = torch.as_tensor(x)
+    how = {"num_workers": 2, "multiprocessing_context": workers}
+    how["persistent_workers"] = workers == "spawn"  # their imports take long
+    return {"x": data.DataLoader(data.TensorDataset(x, x.sum(1)), BATCH, **how)}
+
+
+def train(folder, save_freq, seed, *callbacks, workers="none"):
     keras.utils.set_random_seed(seed + RANK)
     model = keras.Sequential(
         [
@@ -63,9 +94,7 @@ def train(folder, save_freq, seed, *callbacks):
     numbers = np.random.default_rng(RANK)
     x = numbers.standard_normal((BATCH * STEPS, 6)).astype("float32")
     history = model.fit(
-        x,
-        x.sum(1),
-        batch_size=BATCH,
+        **batches(x, workers),
         epochs=EPOCHS,
         shuffle=False,
         verbose=0,
@@ -80,10 +109,10 @@ def train(folder, save_freq, seed, *callbacks):
     return model, history
 
 
-def stopped(folder, save_freq, who, number=signal.SIGTERM):
+def stopped(folder, save_freq, who, workers="none", number=signal.SIGTERM):
     before = signal.getsignal(number)
     try:
-        train(folder / "backup", save_freq, 1, Signal(folder, who))
+        train(folder / "backup", save_freq, 1, Signal(folder, who), workers=workers)
     except SystemExit as end:
         assert end.code == 128 + number, end.code
         assert signal.getsignal(number) == before
@@ -112,9 +141,9 @@ if __name__ == "__main__":
     what, where, frequency, *rest = sys.argv[1:]
     where, frequency = pathlib.Path(where), frequency if frequency == "epoch" else int(frequency)
     if what == "stopped":
-        stopped(where, frequency, rest[0])
+        stopped(where, frequency, *rest)
     elif what == "notified":
-        stopped(where, frequency, rest[0], signal.SIGUSR1)
+        stopped(where, frequency, *rest, number=signal.SIGUSR1)
     elif what == "requeued" and not any(where.glob("backup/backup-*")):
         stopped(where, frequency, "test")
     else:

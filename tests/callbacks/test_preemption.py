@@ -1,13 +1,18 @@
 """Trainings that a signal ends, as a scheduler does that takes their hosts back."""
 
+import os
 import pathlib
 import signal
 import subprocess
 import sys
 import time
 
+import leftovers
 import mpi
 import pytest
+
+from easyddl.machine import process_tree
+from easyddl.runtime import mpi_files
 
 pytestmark = pytest.mark.mpirun
 
@@ -41,41 +46,75 @@ def test_a_signal_on_one_rank_stops_all(backend, ranks, save_freq, tmp_path):
     resume(ranks, tmp_path, save_freq, env, done.stdout)
 
 
-EASYDDL_RUN = [sys.executable, "-m", "easyddl", "run", "-np", "2", "--grace", "60"]
+LAUNCHERS = {
+    "mpirun": mpi.command(2, []),
+    "easyddl": [sys.executable, "-m", "easyddl", "run", "-np", "2", "--grace", "60"],
+}
 
 
-@pytest.mark.parametrize(
-    "launcher",
-    [
-        pytest.param(mpi.command(2, []), id="mpirun", marks=pytest.mark.longest),
-        pytest.param(EASYDDL_RUN, id="easyddl", marks=pytest.mark.soak),
-    ],
-)
-def test_the_launcher_forwards_the_signal(launcher, tmp_path):
-    line = [*launcher, sys.executable, JOB, "stopped", tmp_path, "epoch", "test"]
-    with open(tmp_path / "output", "w+") as output:
+def signal_a_job(launcher, name, who, workers, folder):
+    """Signals a job that trains on what workers make. Returns its status, and what it printed."""
+    env = mpi.ANY_BACKEND
+    if workers in ("fork", "spawn"):  # a loader of PyTorch has them
+        mpi.require("torch")
+        env = {"KERAS_BACKEND": "torch"}
+    (folder / "temporary").mkdir()
+    how = "notified" if name == "SIGUSR1" else "stopped"
+    line = [*LAUNCHERS[launcher], sys.executable, JOB, how, folder, "epoch", "test", workers]
+    with open(folder / "output", "w+") as output:
         job = subprocess.Popen(
             line,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=mpi.environment(mpi.ANY_BACKEND),
+            env=mpi.environment({**env, "TMPDIR": str(folder / "temporary")}),
             start_new_session=True,
         )
         try:
             limit = time.monotonic() + TIMEOUT
-            while len(list(tmp_path.glob("ready-*"))) < 2:
+            while len(list(folder.glob("ready-*"))) < 2:
                 assert job.poll() is None and time.monotonic() < limit
                 time.sleep(0.05)
-            job.send_signal(signal.SIGTERM)
+            processes = [job.pid, *process_tree.descendants(job.pid)]
+            assert not set().union(*map(mpi_files.of_rank, processes))  # names in /dev/shm
+            for pid in {"launcher": [job.pid], "group": [-job.pid], "all": processes}[who]:
+                os.kill(pid, signal.Signals[name])
             status = job.wait(TIMEOUT)
+            leftovers.assert_gone(processes)
         finally:
             mpi.stop_session(job)
         output.seek(0)
-        said = output.read()
-    assert "received SIGTERM on rank 0, 1. Saved epoch 2, step " in said, said
-    assert status == 143 if launcher == EASYDDL_RUN else status != 0, said
-    resume(2, tmp_path, "epoch", mpi.ANY_BACKEND, said)
+        return status, output.read()
+
+
+@pytest.mark.parametrize(
+    ("launcher", "name", "who", "workers"),
+    [
+        pytest.param("easyddl", "SIGTERM", "launcher", "none", marks=pytest.mark.soak),
+        *(
+            pytest.param(*case.split(), marks=pytest.mark.longest)
+            for case in (
+                "mpirun SIGTERM launcher none",
+                "mpirun SIGTERM group fork",
+                "mpirun SIGUSR1 all processes",
+                "easyddl SIGTERM all fork",
+                "easyddl SIGTERM launcher spawn",
+                "easyddl SIGUSR1 group threads",
+                "easyddl SIGUSR1 all processes",
+            )
+        ),
+    ],
+)
+def test_a_signalled_job_saves_and_leaves_nothing(launcher, name, who, workers, tmp_path):
+    if mpi.is_open_mpi() and (launcher, name) == ("mpirun", "SIGTERM"):
+        pytest.skip("Open MPI kills the ranks before they have saved a backup")
+    status, said = signal_a_job(launcher, name, who, workers, tmp_path)
+    assert f"received {name} on rank 0, 1. Saved epoch 2, step " in said, said
+    assert status == 128 + signal.Signals[name], said
+    left = (tmp_path / "temporary").rglob("*")  # workers of PyTorch leave empty folders
+    assert not [path for path in left if path.is_file()]
+    if workers == "none":
+        resume(2, tmp_path, "epoch", mpi.ANY_BACKEND, said)
 
 
 @pytest.mark.soak
