@@ -2,6 +2,7 @@
 
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -172,7 +173,7 @@ by_each_launcher = pytest.mark.parametrize(
 
 
 def run_two(launcher, first, second):
-    words = (f"{sys.executable} -c '{code}'" for code in (first, second))
+    words = (shlex.join([sys.executable, "-c", code]) for code in (first, second))
     line = [*launcher, "sh", "-c", " && ".join(words)]
     return mpi.run_command(line, mpi.environment({"KERAS_BACKEND": "jax"}), timeout=60)
 
