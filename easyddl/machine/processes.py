@@ -78,6 +78,16 @@ def is_shell(process):
         return False
 
 
+def is_worker(process):
+    """Returns whether a process is a worker of Python's multiprocessing, and no other program."""
+    try:
+        parent = read(process).parent
+    except OSError:  # it has ended
+        return False
+    line, above = (read_text(pathlib.Path(f"/proc/{each}/cmdline")) for each in (process, parent))
+    return line == above or "from multiprocessing" in line  # forked, or spawned
+
+
 def ancestors():
     """Yields each ancestor of this process as a `Process`, the nearest first.
 

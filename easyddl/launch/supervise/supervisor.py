@@ -324,11 +324,12 @@ class Supervisor:
         """Sends a signal to the program, or to the first process that handles it.
 
         A shell script does not pass on signals, and would end before the rank that it has started.
-        While it waits for that, it handles SIGINT itself.
+        While it waits for that, it handles SIGINT itself. Workers of a rank handle most signals.
         """
         own = self._program.pid
         started = [own, *process_tree.descendants(own)]
         handling = [each for each in started if processes.handles(each, number)]
+        handling = [each for each in handling if not processes.is_worker(each)]
         if number == signal.SIGINT:
             handling = [each for each in handling if not processes.is_shell(each)] or handling
         if self._program.poll() is None:
