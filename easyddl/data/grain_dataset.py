@@ -4,7 +4,9 @@ import dataclasses
 
 import grain
 
-from easyddl.data import iterators
+from easyddl.data import iterators, shuffle_seeds
+
+_SHUFFLES = ("ShuffleMapDataset", "WindowShuffleMapDataset", "WindowShuffleIterDataset")
 
 
 def split(dataset, shard):
@@ -15,12 +17,19 @@ def split(dataset, shard):
     )
     if shard.size == 1:
         return dataset
+    shuffle_seeds.compare(_seeds_of(dataset))
     if isinstance(dataset, grain.MapDataset):
         shard.check(len(dataset), "element")
         return dataset[shard.rows(len(dataset))]
     if isinstance(dataset, grain.IterDataset):
         return _ShardedDataset(dataset, shard)
     return _loader(dataset, shard)
+
+
+def _seeds_of(dataset):
+    """Returns a list of the seeds with which a dataset and those inside of it are shuffled."""
+    own = [dataset._seed] if type(dataset).__name__ in _SHUFFLES else []
+    return own + [each for inner in getattr(dataset, "_parents", ()) for each in _seeds_of(inner)]
 
 
 class _ShardedDataset(grain.IterDataset):

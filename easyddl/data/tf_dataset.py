@@ -2,22 +2,11 @@
 
 import tensorflow as tf
 
-from easyddl.collectives import differences
-from easyddl.data import tf_graph
+from easyddl.data import shuffle_seeds, tf_graph
 from easyddl.data.shard import EPOCH
-from easyddl.steps import context
 
 # tf.data's classes whose function determines which elements there are.
 _FILTERS = ("_FilterDataset", "_TakeWhileDataset")
-
-# Keras's functions such as `image_dataset_from_directory` draw a seed if they get none.
-_SEEDS = differences.Subject(
-    "The ranks shuffled a tf.data.Dataset, or drew random numbers in it, with different seeds, so "
-    "that their shards would overlap. Pass the same `seed` on all ranks to "
-    "`image_dataset_from_directory` and the like, to `shuffle`, or to tf.random.set_seed(). Or "
-    "split the dataset before that step.",
-    is_error=True,
-)
 
 
 def split(dataset, shard):
@@ -113,10 +102,7 @@ def _check_order(dataset):
     With different orders the ranks' shards would overlap, and no other check would find it.
     """
     draws = list(_draws(dataset))
-    seeds = [pair for _, pair in draws]
-    if seeds:
-        with context.Call("split_data() of a tf.data.Dataset"):
-            _SEEDS.compare(differences.gather({"seeds": seeds})["seeds"])
+    shuffle_seeds.compare([pair for _, pair in draws])
     unseeded = [kind for kind, pair in draws if pair == (0, 0)]
     if "shuffle" in unseeded:
         raise ValueError(

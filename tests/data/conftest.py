@@ -5,6 +5,7 @@ import inspect
 import pytest
 
 from easyddl import split_data
+from easyddl.collectives import differences
 from easyddl.runtime import world
 
 
@@ -18,6 +19,18 @@ def at(monkeypatch):
         monkeypatch.setattr(world, "is_root", lambda: rank == 0)
 
     return at
+
+
+@pytest.fixture
+def seeds_of_ranks(monkeypatch):
+    """Makes a rank that is played compare its seeds with those of the ranks before it."""
+    by_rank = []
+
+    def gather(values):
+        by_rank.append(values["seeds"])
+        return {"seeds": by_rank}
+
+    monkeypatch.setattr(differences, "gather", gather)
 
 
 @pytest.fixture

@@ -51,6 +51,14 @@ def test_a_shuffle_with_a_seed_comes_first(split, shuffled):
     assert parts == [numbers(shuffled())[rank::3] for rank in range(3)]
 
 
+def test_seeds_that_differ_are_an_error(at, seeds_of_ranks):
+    at(0, 2)
+    split_data(source(8).shuffle(seed=3).batch(2).to_iter_dataset())
+    at(1, 2)
+    with pytest.raises(ValueError, match=r"image_dataset_from_directory.* \[4\] on rank 1"):
+        split_data(source(8).shuffle(seed=4).batch(2).to_iter_dataset())
+
+
 def test_a_repeated_dataset_is_another_order_each_time(split):
     parts = split(2, lambda: source(8).shuffle(seed=3).repeat(2))
     passes = [[numbers(part)[i : i + 4] for part in parts] for i in (0, 4)]

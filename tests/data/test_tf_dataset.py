@@ -175,16 +175,7 @@ def test_a_global_seed_is_a_seed(at):
     split_data(tf.data.Dataset.range(8).shuffle(8))
 
 
-def test_a_global_seed_that_differs_is_an_error(at, monkeypatch):
-    from easyddl.collectives import differences
-
-    by_rank = []
-
-    def gather(values):
-        by_rank.append(values["seeds"])
-        return {"seeds": by_rank}
-
-    monkeypatch.setattr(differences, "gather", gather)
+def test_a_global_seed_that_differs_is_an_error(at, seeds_of_ranks):
     tf.random.set_seed(0)
     at(0, 2)
     split_data(tf.data.Dataset.range(8).shuffle(8, seed=5))
