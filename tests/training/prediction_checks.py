@@ -1,5 +1,8 @@
 """`ddl.predict` on every rank of one job, compared with `model.predict` in one process."""
 
+import contextlib
+import io
+
 import keras
 import numpy as np
 import pytest
@@ -153,6 +156,20 @@ def check_ranks_that_disagree():
     with pytest.raises(RuntimeError, match=r"models differ before predict.*broadcast_variables"):
         ddl.predict(model, numbers(9), verbose=0)
     assert ddl.allreduce(1, op="sum") == SIZE
+
+
+def check_a_callback_shows_one_bar():
+    class Predict(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            ddl.predict(self.model, numbers(3 * BATCH * SIZE), batch_size=BATCH)
+
+    model, x, y = new_model(), numbers(2 * BATCH), np.ones((2 * BATCH, 2))
+    model.compile("sgd", "mse")
+    callbacks = [ddl.DDLCallback(), Predict(), ddl.DDLGlobalVariablesCallback()]
+    with contextlib.redirect_stdout(io.StringIO()) as text:
+        model.fit(x, y, batch_size=BATCH, epochs=2, verbose=0, callbacks=callbacks)
+    bars = ddl.allgather_object(text.getvalue().count("1/3"))
+    assert bars == [2] + [0] * (SIZE - 1), text.getvalue()
 
 
 def check_models_that_differ():
