@@ -102,7 +102,7 @@ def write_entries(path, write, size=0, writers=1, held=contextlib.nullcontext):
     """
     with contextlib.suppress(FileNotFoundError, IsADirectoryError):
         os.close(os.open(path, os.O_WRONLY))  # fails as a plain write does, for a read-only file
-    link, path = path, os.path.realpath(path)
+    link, path = path, _resolved(path)
     given = os.path.basename(link if os.path.islink(link) else path)
     folder, name = _existing_folder(path)
     with _writing(folder, _first(name), is_alone=_free(folder) < writers * size) as lock:
@@ -130,6 +130,13 @@ def is_temporary(path):
     """Returns whether a path, or one above it, is one that is passed to a function `write` here."""
     folders = pathlib.PurePath(path).parts[:-1]
     return any(fnmatch.fnmatchcase(folder, f"{_NEW}*-{_RANDOM}") for folder in folders)
+
+
+def _resolved(path):
+    """Returns an absolute path, without links if its directory exists."""
+    path = os.path.join(os.getcwd(), path).rstrip("/")
+    # Otherwise `realpath` removes "missing/..", where a plain write fails.
+    return os.path.realpath(path) if os.path.isdir(os.path.dirname(path)) else path
 
 
 def _existing_folder(path):

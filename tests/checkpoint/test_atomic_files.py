@@ -417,6 +417,7 @@ def test_paths_that_a_plain_write_refuses(tmp_path):
     for name, number in (
         ("loop.keras", errno.ELOOP),
         ("missing/m.keras", errno.ENOENT),
+        ("missing/../m.keras", errno.ENOENT),
         ("m" * 256, errno.ENAMETOOLONG),
     ):
         with pytest.raises(OSError) as raised:
