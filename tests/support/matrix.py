@@ -15,7 +15,7 @@ start and each framework needs time for its first step. A check runs where it ca
 - Every run has the jobs of `GATE`, which try each mechanism once: on TensorFlow some checks of each
   kind, on JAX and PyTorch their own files and the same kinds, on PyTorch what no backend changes.
 - The stage `full` has those of `FULL`. The soak has some of the pairs that are left, and what XLA
-  compiles for long. The stage `longest` has all checks on JAX, and more ranks.
+  compiles for long. The stage `longest` has all checks on JAX, and other numbers of ranks.
 
 `python tests/support/matrix.py` prints the table.
 """
@@ -365,6 +365,10 @@ SOAK = (
 
 LONGEST = (
     Job("tensorflow", 1, of("fidelity"), marker="longest"),
+    # The other pairs of FULL's.
+    Job("tensorflow", 3, of("fidelity"), marker="longest"),
+    Job("jax", 3, of("fidelity"), mark="x64", environment=WIDE, marker="longest"),
+    Job("torch", 2, of("fidelity"), marker="longest"),
     Job("tensorflow", 2, (f"sync_batch_norm:{MANY_LAYERS}",), marker="longest"),
     Job(
         "jax",
