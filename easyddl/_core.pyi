@@ -25,6 +25,7 @@ class StartupMonitor(metaclass=_Pybind11Type):
         host: str,
         stall_warn: float,
         stall_abort: float,
+        may_exit: bool,
         agent: int = 0,
         local_size: int = 0,
         local_rank: str = "",

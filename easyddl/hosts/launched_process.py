@@ -170,6 +170,15 @@ def is_supervised():
     return False
 
 
+def may_exit():
+    """Returns whether the job ends if this rank exits with an error before it initializes MPI.
+
+    MPICH's launcher waits forever then, unless a signal ends the rank. Schedulers take the status
+    of SIGTERM for a preemption, so other launchers get another status.
+    """
+    return is_supervised() or is_open_mpi()
+
+
 def tell_supervisor(event):
     """Tells `easyddl run --restarts` what this rank has just done; nothing without it.
 

@@ -54,7 +54,8 @@ def start():
     core = mpi_library.load_core(mpi)
     seconds, problem = deadlines.warn_and_abort()
     rank, siblings = launched_process.rank(), launched_process.siblings()
-    monitor = core.StartupMonitor(rank, os.uname().nodename, *seconds, **siblings)
+    may_exit = launched_process.may_exit()
+    monitor = core.StartupMonitor(rank, os.uname().nodename, *seconds, may_exit, **siblings)
     try:
         return _start_monitored(mpi, core, monitor, seconds, problem)
     finally:

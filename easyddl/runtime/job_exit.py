@@ -75,10 +75,8 @@ def _end_before_start(text, error):
     _flush()
     time.sleep(0.5)  # after an abort, the launcher may not print a message that it still holds
     mpi_library.abort(1)
-    if launched_process.is_supervised():  # `easyddl run` ends the other ranks
+    if launched_process.may_exit():
         os._exit(1)
-    # MPICH's launcher waits forever for a process that exits before it initializes MPI. Every
-    # launcher ends the job when a signal kills a process.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGTERM)
 

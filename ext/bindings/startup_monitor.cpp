@@ -13,16 +13,17 @@ namespace easyddl {
 void define_startup_monitor(py::module_& m) {
   py::class_<StartupMonitor>(m, "StartupMonitor", "Deadlines and Ctrl-C while easyddl starts.")
       .def(py::init([](int rank, const std::string& host, double stall_warn, double stall_abort,
-                       int agent, int local_size, const std::string& local_rank,
+                       bool may_exit, int agent, int local_size, const std::string& local_rank,
                        const std::vector<std::string>& launchers) {
              return std::make_unique<StartupMonitor>(
                  rank, host, Deadlines{stall_warn, stall_abort},
-                 LocalRanks(agent, local_size, local_rank, launchers));
+                 LocalRanks(agent, local_size, local_rank, launchers), may_exit);
            }),
            py::arg("rank"), py::arg("host"), py::arg("stall_warn"), py::arg("stall_abort"),
-           py::arg("agent") = 0, py::arg("local_size") = 0, py::arg("local_rank") = "",
-           py::arg("launchers") = std::vector<std::string>(),
-           "Begins to monitor. `rank` is from the launcher, and `host` from the system. The "
+           py::arg("may_exit"), py::arg("agent") = 0, py::arg("local_size") = 0,
+           py::arg("local_rank") = "", py::arg("launchers") = std::vector<std::string>(),
+           "Begins to monitor. `rank` is from the launcher, and `host` from the system. "
+           "`may_exit` says whether an exit before MPI_Init ends the job. The "
            "process `agent` has started `local_size` ranks on this host, and numbered them by the "
            "environment variable `local_rank`. `launchers` names the programs that start ranks.")
       .def("enter", &StartupMonitor::enter, py::arg("step"), py::arg("has_mpi"),

@@ -65,9 +65,10 @@ constexpr const char* kStandardInput =
     " A rank that reads standard input, as input() and `python - < train.py` do, never reaches it, "
     "because launchers pass standard input to rank 0 alone.";
 
-// Ends this process by a signal, which every launcher treats as a failure of the job. MPICH's
-// launcher waits forever if a process exits by itself before it has initialised MPI.
-[[noreturn]] void end_by_signal(int status, int signal) {
+// Ends this process by a signal, which every launcher treats as a failure of the job, or with a
+// status if `signal` is 0.
+[[noreturn]] void end_process(int status, int signal) {
+  if (signal == 0) _exit(status);
   struct sigaction action{};
   action.sa_handler = SIG_DFL;
   sigaction(signal, &action, nullptr);
@@ -82,8 +83,11 @@ constexpr const char* kStandardInput =
 }  // namespace
 
 StartupMonitor::StartupMonitor(int rank, const std::string& host, Deadlines deadlines,
-                               LocalRanks local_ranks)
-    : name_(rank_on_host(rank, host)), deadlines_(deadlines), local_ranks_(std::move(local_ranks)) {
+                               LocalRanks local_ranks, bool may_exit)
+    : name_(rank_on_host(rank, host)),
+      deadlines_(deadlines),
+      local_ranks_(std::move(local_ranks)),
+      may_exit_(may_exit) {
   thread_ = start_thread("easyddl start", "that monitors the start", [this] { run(); });
   install_interrupt_handler();
 }
@@ -165,18 +169,19 @@ void StartupMonitor::look_at_local_ranks() {
 
 // Called with the lock held, so that the start does not end meanwhile.
 void StartupMonitor::end(const std::string& reason, int status, int signal) const {
+  if (may_exit_) signal = 0;
   write_line("easyddl: " + reason);
   if (has_mpi_) {
     // MPI_Abort may wait for a lock that the waiting thread holds.
     std::thread([status, signal] {
       std::this_thread::sleep_for(kAbortTimeout);
-      end_by_signal(status, signal);
+      end_process(status, signal);
     }).detach();
     end_job(status);
   }
   // Gives the launcher time to forward this rank's output, which holds the reason.
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
-  end_by_signal(status, signal);
+  end_process(status, signal);
 }
 
 }  // namespace easyddl

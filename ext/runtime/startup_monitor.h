@@ -22,7 +22,10 @@ namespace easyddl {
 class StartupMonitor {
  public:
   // `rank` is from the launcher, and `host` from the system, because MPI may not have started.
-  StartupMonitor(int rank, const std::string& host, Deadlines deadlines, LocalRanks local_ranks);
+  // `may_exit` says whether the launcher ends the job when a process exits with an error before it
+  // has initialised MPI. MPICH's launcher then waits forever, unless a signal ends the process.
+  StartupMonitor(int rank, const std::string& host, Deadlines deadlines, LocalRanks local_ranks,
+                 bool may_exit);
   ~StartupMonitor();
   StartupMonitor(const StartupMonitor&) = delete;
   StartupMonitor& operator=(const StartupMonitor&) = delete;
@@ -46,6 +49,7 @@ class StartupMonitor {
   const std::string name_;
   const Deadlines deadlines_;
   const LocalRanks local_ranks_;
+  const bool may_exit_;
   int looks_with_ended_ranks_ = 0;  // in a row
   int looks_with_readers_ = 0;
   const Clock::time_point since_ = Clock::now();

@@ -420,6 +420,12 @@ def test_a_rank_that_leaves_with_status_0_is_named(when):
     assert re.match(r"rank 1 on host \S+ failed first: it ended with status 0 ", told), done.stdout
 
 
+@pytest.mark.full
+def test_a_start_that_takes_too_long_does_not_look_like_a_preemption():
+    done = easyddl_run("-np", 2, *job("leave", "late"), env={"EASYDDL_STALL_ABORT": "1"})
+    assert done.returncode == 1 and "EASYDDL_STALL_ABORT is 1 s" in done.stdout, done.stdout
+
+
 @pytest.mark.parametrize("when", ["fail_by_easyddl", "fail_before_start"])
 def test_an_error_that_easyddl_reports_is_named(when):
     done = easyddl_run("-np", 3, *job(when))
