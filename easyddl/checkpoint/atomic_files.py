@@ -134,7 +134,7 @@ def is_temporary(path):
 
 def _resolved(path):
     """Returns an absolute path, without links if its directory exists."""
-    path = os.path.join(os.getcwd(), path).rstrip("/")
+    path = os.path.join("" if os.path.isabs(path) else os.getcwd(), path).rstrip("/")
     # Otherwise `realpath` removes "missing/..", where a plain write fails.
     return os.path.realpath(path) if os.path.isdir(os.path.dirname(path)) else path
 
