@@ -1,4 +1,5 @@
 # A variational autoencoder whose divergence is an added loss; the noise is data.
+# ddl_callback: scalar_losses="mean"
 import keras
 import numpy as np
 from keras import layers, ops
