@@ -106,7 +106,9 @@ def is_started_by_launcher():
     A shell script may start another program as the same rank.
     """
     parent = next(processes.ancestors(), None)
-    return parent is not None and parent.name in _PROGRAMS
+    return parent is not None and (
+        parent.name in _PROGRAMS or str(parent.id) == os.environ.get(SUPERVISOR)
+    )
 
 
 def nearest():

@@ -330,11 +330,13 @@ class Supervisor:
         started = [own, *process_tree.descendants(own)]
         handling = [each for each in started if processes.handles(each, number)]
         handling = [each for each in handling if not processes.is_worker(each)]
-        if number == signal.SIGINT:
-            handling = [each for each in handling if not processes.is_shell(each)] or handling
+        programs = [each for each in handling if not processes.is_shell(each)]
+        if own not in programs and not (handling and processes.is_shell(own)):
+            programs.append(own)
         if self._program.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(handling[0] if handling else own, number)
+            for each in programs or handling[:1]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(each, number)
 
     def _kill(self):
         self._ordered = True
