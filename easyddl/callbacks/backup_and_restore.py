@@ -180,6 +180,7 @@ class BackupAndRestore(OwnCallback, FitEvents, keras.callbacks.Callback):
                 "`keras.Input(...)`, or call it once on a batch of data. "
                 f"Received: model {self.model.name!r}, which is not built"
             )
+        self._forget_steps()
         self._exchange_data()
         self._resumed = objects.from_root(self._read, "BackupAndRestore.on_train_begin")
         if self._resumed is not None:
@@ -190,6 +191,17 @@ class BackupAndRestore(OwnCallback, FitEvents, keras.callbacks.Callback):
             self._skip_steps(self._resume_data())
         self._tell("restore")
         self._preemption.begin(self.model)
+
+    def _forget_steps(self):
+        """Makes the bits of the next step those of a resumed training, which has no steps before.
+
+        Here and when a training begins, because the model may have been trained before.
+        """
+        if self._fit is None or self._fit.step is None:
+            return
+        for each in attached_optimizers(self.model):
+            variables.value_of(keras_optimizer.steps_of(each))  # ends the last step
+        self._fit.step.forget_weights()
 
     def _others(self):
         return self._fit.callbacks if self._fit is not None else []
@@ -260,13 +272,10 @@ class BackupAndRestore(OwnCallback, FitEvents, keras.callbacks.Callback):
         # This is the only collective of this callback during training.
         self._steps_since_backup = 0
         fit_context.average_state(self.model)
-        # A resumed training begins with equal state on all ranks and without earlier weights of
-        # batches, so this training continues so.
+        # A resumed training begins with equal state on all ranks, so this training continues so.
         step = self._fit and self._fit.step
         layer_state.sync_from_root(self.model, (step and step.root_rank) or 0)
-        if step is not None:
-            variables.value_of(keras_optimizer.steps_of(self.model.optimizer))  # ends the last step
-            step.forget_weights()
+        self._forget_steps()
         mine = saved_random_states.capture(self.model)
         mine["batch_states"] = [
             np.asarray(v.numpy()).tolist() for v in layer_state.batch_states(self.model)

@@ -108,8 +108,9 @@ def _check_order(dataset):
         raise ValueError(
             "A dataset that was shuffled without a seed has a different order on each rank, so "
             "the ranks' shards would overlap. Split the dataset before it is shuffled, as in "
-            "`ddl.split_data(dataset).shuffle(...)`, or pass the same `seed` to `shuffle` on all "
-            "ranks. Received: a tf.data.Dataset with a shuffle that has no seed"
+            "`ddl.split_data(dataset).shuffle(...)`, or pass the same `seed` to `shuffle` or "
+            "`list_files`, or `shuffle_seed` to `make_csv_dataset`, on all ranks. "
+            "Received: a tf.data.Dataset with a shuffle that has no seed"
         )
     if "choice" in unseeded:
         raise ValueError(

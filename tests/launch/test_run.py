@@ -593,13 +593,25 @@ def test_a_signal_that_is_sent_twice_at_once_is_one_request():
     assert status == 128 + signal.SIGTERM and rest.count("saved") == 2, rest
 
 
+RANK = shlex.join(map(str, job("end_slowly")[1:]))
+END = "import signal as s, sys; [s.signal(n, lambda *_: sys.exit()) for n in (2, 15)]; s.pause()"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_reaches_the_rank_in_a_shell_script(number, tmp_path):
-    """The script has no line `#!`."""
+@pytest.mark.parametrize(
+    ("shell", "text"),
+    [
+        ([], f"{RANK}\nexit $?\n"),  # without a line `#!`
+        (["bash"], f"trap true EXIT\n{RANK}\n"),
+        (["bash"], f"{shlex.join([sys.executable, '-c', END])} &\n{RANK}\n"),
+    ],
+    ids=["plain", "trap", "helper"],
+)
+def test_a_signal_reaches_the_rank_in_a_shell_script(shell, text, number, tmp_path):
     script = tmp_path / "rank.sh"
-    script.write_text(f"{shlex.join(map(str, job('end_slowly')[1:]))}\nexit $?\n")
+    script.write_text(text)
     script.chmod(0o755)
-    process = start("-np", 2, script)
+    process = start("-np", 2, *shell, script)
     read_until(process, rb"pid \d+\n[^p]*pid \d+\n")
     process.send_signal(number)
     rest, status = finish(process)

@@ -188,6 +188,15 @@ def test_a_program_that_only_imports_easyddl_leaves_mpi_to_the_next(launcher):
     assert done.returncode == 0 and sorted(done.stdout.split()) == ["0", "1"], done.stdout
 
 
+@by_each_launcher
+def test_a_rank_that_only_imports_easyddl_lets_the_others_use_it(launcher):
+    code = "import keras, easyddl; from easyddl.hosts import launched_process as launched; "
+    code += "launched.rank() or print(easyddl.size())"
+    line = [*launcher, sys.executable, "-c", code]
+    done = mpi.run_command(line, mpi.environment({"KERAS_BACKEND": "jax"}), timeout=60)
+    assert done.returncode == 0 and done.stdout == "2\n", done.stdout
+
+
 @pytest.mark.skipif(mpi.is_open_mpi(), reason="Open MPI does not tell the second program")
 @by_each_launcher
 def test_a_second_program_of_a_rank_cannot_use_mpi(launcher):

@@ -61,7 +61,8 @@ class Draws(keras.callbacks.Callback):
 
 def state_of(model):
     seeds = [layer.seed_generator.state for layer in model.layers if hasattr(layer, "rate")]
-    variables = [*model.weights, *model.optimizer.variables, *seeds]
+    of_optimizer = model.optimizer.variables if model.optimizer else []
+    variables = [*model.weights, *of_optimizer, *seeds]
     return [np.asarray(variable.numpy()) for variable in variables]
 
 

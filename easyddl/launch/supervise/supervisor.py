@@ -321,20 +321,19 @@ class Supervisor:
         self._kill_at = kill_at if self._kill_at is None else min(self._kill_at, kill_at)
 
     def _signal(self, number):
-        """Sends a signal to the program, or to the first process that handles it.
+        """Sends a signal to the program, or to the processes that handle it.
 
         A shell script does not pass on signals, and would end before the rank that it has started.
-        While it waits for that, it handles SIGINT itself. Workers of a rank handle most signals.
+        It may handle the signal itself, to clean up at its end. Workers of a rank handle most
+        signals.
         """
         own = self._program.pid
         started = [own, *process_tree.descendants(own)]
         handling = [each for each in started if processes.handles(each, number)]
         handling = [each for each in handling if not processes.is_worker(each)]
         programs = [each for each in handling if not processes.is_shell(each)]
-        if own not in programs and not (handling and processes.is_shell(own)):
-            programs.append(own)
         if self._program.poll() is None:
-            for each in programs or handling[:1]:
+            for each in programs or handling[:1] or [own]:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(each, number)
 

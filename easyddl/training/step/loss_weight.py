@@ -52,11 +52,11 @@ def hook(model, weight, kind_of_scalars):
         kind = kind_of_scalars
         if kind is None and (world.size() == 1 or scalar_losses.warn_of_batch_losses(model)):
             kind = "mean"  # without a further warning
-        losses = RecordedLosses(kind, samples, lengths)
+        losses = RecordedLosses(kind, samples, lengths, (*args, *kwargs.values()))
         with contextlib.ExitStack() as stack:
             stack.enter_context(_output_losses_weighted(model, samples))
             if is_own:  # what it adds itself is a part of the number that it returns
-                stack.enter_context(_super_observed(losses, kind, (*args, *kwargs.values())))
+                stack.enter_context(_super_observed(losses, kind))
             else:
                 stack.enter_context(scalar_losses.added_losses_scaled(model, kind))
             stack.enter_context(losses.recording(classes))
@@ -77,13 +77,12 @@ def hook(model, weight, kind_of_scalars):
     return patches.replace(model, "compute_loss", backends.require().uncompiled(compute_loss))
 
 
-def _super_observed(losses, kind, given):
+def _super_observed(losses, kind):
     """Returns a context for the calls of Keras's `compute_loss` by an own one.
 
     Args:
-        losses: The `RecordedLosses`, which note whether the sample weights are the method's own.
+        losses: The `RecordedLosses`, which note the sample weights.
         kind: The kind of the losses that layers have added, which Keras's method scales by it.
-        given: The arguments of the own `compute_loss`.
     """
     original = keras.Model.compute_loss
     signature = inspect.signature(original)
@@ -91,8 +90,7 @@ def _super_observed(losses, kind, given):
     @functools.wraps(original)
     def compute_loss(*args, **kwargs):
         arguments = signature.bind(*args, **kwargs).arguments
-        weights = arguments.get("sample_weight")
-        losses.has_own_weights = weights is not None and all(each is not weights for each in given)
+        losses.note_weights(arguments.get("sample_weight"))
         with scalar_losses.added_losses_scaled(arguments["self"], kind):
             return original(*args, **kwargs)
 

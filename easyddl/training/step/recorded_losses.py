@@ -64,14 +64,13 @@ class RecordedLosses:
             inputs.
         lengths: Dict. The lengths of the losses that an own `compute_loss` has called, by the
             number of samples. This object adds to it.
+        given: Tuple. The arguments of the `compute_loss`.
 
     Attributes:
         samples: Scalar float32 tensor. The number of samples; `None` without inputs.
-        has_own_weights: Boolean. Whether an own `compute_loss` has computed the sample weights
-            with which it calls Keras's. They may be divided by their sum.
     """
 
-    def __init__(self, kind_of_scalars, samples, lengths):
+    def __init__(self, kind_of_scalars, samples, lengths, given):
         self._kind_of_scalars = kind_of_scalars
         self._batch_size, self._lengths = samples, lengths
         self.samples = None if samples is None else ops.cast(samples, "float32")
@@ -80,7 +79,7 @@ class RecordedLosses:
         self._keras = _Call()  # stands for Keras where it calls the compiled losses
         self._calls = [self._own]  # the innermost last
         self._traced_lengths = None  # a list while a loss is traced, whose values are no step's
-        self.has_own_weights = False
+        self._given, self._has_own_weights = given, False
 
     @contextlib.contextmanager
     def recording(self, classes):
@@ -99,6 +98,16 @@ class RecordedLosses:
             for cls in classes:
                 stack.enter_context(patches.replaced(cls, "__call__", self._call(cls)))
             yield
+
+    def note_weights(self, sample_weight):
+        """Notes with which sample weights an own `compute_loss` calls Keras's, or a loss.
+
+        If it has computed them itself, they may be divided by their sum. Then the loss may be a
+        mean, although Keras adds its values.
+        """
+        given = (*self._given, *keras.tree.flatten(self._given))  # also one of several outputs
+        is_given = any(each is sample_weight for each in given)
+        self._has_own_weights = sample_weight is not None and not is_given
 
     def finish(self, loss, is_own):
         """Scales what a `compute_loss` returned.
@@ -153,6 +162,8 @@ class RecordedLosses:
         return call
 
     def _examine(self, made, loss, y_true, y_pred, sample_weight=None):
+        if self._calls[-2] is self._own:
+            self.note_weights(sample_weight)
         if made.is_compiled:  # the user's own code may pass lists of numbers
             made.outputs = keras.tree.flatten(y_pred)[0].shape
         # Eager code of the user may call a loss on some ranks only: it must cause no collective.
@@ -186,7 +197,7 @@ class RecordedLosses:
             if made.is_compiled and not made.selects and _is_shorter(made.length, made.outputs):
                 source = "a loss function returns values that are not one for each sample"
                 made.denominator = self._of_number(loss, made, source)
-            elif reduction == "sum" and self.has_own_weights:
+            elif reduction == "sum" and self._has_own_weights:
                 source = "an own compute_loss passes weights of its own to a loss that is a sum"
                 made.denominator = self._of_number(loss, made, source)
             elif reduction == "sum":
