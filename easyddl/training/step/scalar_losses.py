@@ -26,12 +26,12 @@ def added_losses_scaled(model, kind):
         kind: `"mean"` or `"sum"`. `None` treats them as means and prints a warning.
     """
     losses = model.losses
-    added = [_is_added(model, loss) for loss in losses]
+    added = [is_added(model, loss) for loss in losses]
     if not any(added):
         yield
         return
     if kind is None:
-        warn_of_unknown_kind("a layer adds a loss by add_loss()")
+        warn_of_unknown_kind("a layer adds a loss by add_loss() or activity_regularizer=")
     if kind != "sum":
         yield
         return
@@ -41,7 +41,7 @@ def added_losses_scaled(model, kind):
         yield
 
 
-def _is_added(model, loss):
+def is_added(model, loss):
     """Returns whether a user's layer has added a loss.
 
     Keras's own layers add the loss of their `activity_regularizer`, which is already divided by the
@@ -68,13 +68,17 @@ def warn_of_unknown_kind(source):
     )
 
 
-def warn_of_added_sum():
-    """Warns once that an own `compute_loss` adds what may be a sum to the result of Keras's."""
+def warn_of_added_sum(what, mean):
+    """Warns once that an own `compute_loss` adds what may be a sum to a mean.
+
+    Args:
+        what: String. What it adds.
+        mean: String. To what it adds it.
+    """
     _warn(
-        "an own compute_loss calls super().compute_loss and a loss with reduction 'sum' or None, "
-        "whose result is treated as a mean over the samples of the batch. If it is a mean, pass "
-        'ddl.DDLCallback(scalar_losses="mean") to suppress this warning. If it is a sum, multiply '
-        "it by ddl.size()."
+        f"an own compute_loss adds {what} to {mean}, which is treated as a mean over the samples "
+        'of the batch. If it is a mean, pass ddl.DDLCallback(scalar_losses="mean") to suppress '
+        "this warning. If it is a sum, multiply it by ddl.size()."
     )
 
 
