@@ -1,6 +1,9 @@
 """Layers, and models as layers."""
 
+import functools
+
 import keras
+import numpy as np
 
 from easyddl.compat import patches
 from easyddl.compat.names import Name, several
@@ -54,6 +57,14 @@ def has_added(layer, loss):
     """Returns whether a layer itself has added a loss with `add_loss`."""
     # In a pure function, as on JAX, Keras keeps only the ids.
     return id(loss) in layer._loss_ids or any(loss is each for each in layer._losses)
+
+
+@functools.cache
+def adds_sums_of_activities():
+    """Returns whether an `activity_regularizer` adds up a batch, as in Keras 3.5; else a mean."""
+    layer = keras.layers.ActivityRegularization(l1=1.0, name="sum_or_mean")
+    layer(np.ones((2, 1)))
+    return float(layer.losses[0]) > 1.5
 
 
 def losses_replaced(model, losses):

@@ -39,6 +39,7 @@ def hook(model, weight, kind_of_scalars):
     signature = inspect.signature(original)  # a model's own may have other arguments
     is_own = not user_code.is_of_keras(original)
     classes, lengths = classes_of(model.loss), {}
+    keras_layer.adds_sums_of_activities()  # a graph could not tell
 
     @functools.wraps(original)
     def compute_loss(*args, **kwargs):

@@ -42,15 +42,18 @@ def added_losses_scaled(model, kind):
 
 
 def is_added(model, loss):
-    """Returns whether a user's layer has added a loss.
+    """Returns whether a layer has added a loss that may be a sum.
 
-    Keras's own layers add the loss of their `activity_regularizer`, which is already divided by the
-    batch size. The losses of weight regularizers belong to no layer and are equal on all ranks.
+    Keras's own layers add the loss of their `activity_regularizer`, which current versions divide
+    by the batch size. The losses of weight regularizers belong to no layer and are equal on all
+    ranks.
     """
     return any(
         keras_layer.has_added(layer, loss)
         for layer in keras_layer.layers_of(model)
-        if isinstance(layer, keras.Model) or not type(layer).__module__.startswith("keras.")
+        if isinstance(layer, keras.Model)
+        or not type(layer).__module__.startswith("keras.")
+        or keras_layer.adds_sums_of_activities()
     )
 
 
