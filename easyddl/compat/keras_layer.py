@@ -1,6 +1,9 @@
 """Layers, and models as layers."""
 
+import functools
+
 import keras
+import numpy as np
 
 from easyddl.compat import patches
 from easyddl.compat.names import Name, several
@@ -56,9 +59,29 @@ def has_added(layer, loss):
     return id(loss) in layer._loss_ids or any(loss is each for each in layer._losses)
 
 
+@functools.cache
+def adds_sums_of_activities():
+    """Returns whether an `activity_regularizer` adds up a batch, as in Keras 3.5; else a mean."""
+    layer = keras.layers.ActivityRegularization(l1=1.0, name="sum_or_mean")
+    layer(np.ones((2, 1)))
+    return float(layer.losses[0]) > 1.5
+
+
 def losses_replaced(model, losses):
     """Returns a context in which `model.losses` is another list."""
     return patches.replaced(model, "_losses_override", losses)
+
+
+def reading_observed(note):
+    """Returns a context in which a function receives each list that `losses` of a layer returns."""
+    original = keras.Layer.losses
+
+    def losses(self):
+        found = original.fget(self)
+        note(found)
+        return found
+
+    return patches.replaced(keras.Layer, "losses", property(losses))
 
 
 class MomentsBatchNormalization(keras.layers.BatchNormalization):

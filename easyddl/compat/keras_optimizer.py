@@ -5,6 +5,10 @@ import keras
 from easyddl.compat.names import Name, several
 
 _OPTIMIZER = "keras.optimizers.Optimizer"
+_OF_ONE_RANK = (
+    "optimizers that transform gradients there before they accumulate them transform those of one "
+    "rank"
+)
 
 NAMES = (
     *several(
@@ -22,8 +26,9 @@ NAMES = (
         {
             "_clip_gradients(grads)": "optimizers with gradient_accumulation_steps cannot reduce "
             "gradients",
-            "_backend_apply_gradients(grads, trainable_variables)": "optimizers that transform "
-            "gradients there before they accumulate them transform those of one rank",
+            "_filter_empty_gradients(grads, vars)": _OF_ONE_RANK,
+            "_backend_apply_gradients(grads, trainable_variables)": _OF_ONE_RANK,
+            "_backend_increment_gradient_accumulators(grads, acc_grads)": _OF_ONE_RANK,
             "_backend_update_step(grads, trainable_variables, learning_rate)": "LearningRateWarmup "
             "cannot correct the momentum",
         },
@@ -42,8 +47,12 @@ NAMES = (
     ),
 )
 
-# A function of the gradients and the variables. It accumulates the gradients, or updates.
-APPLY = "_backend_apply_gradients"
+# The methods that receive gradients before they are accumulated.
+ACCUMULATING = (
+    "_filter_empty_gradients",
+    "_backend_apply_gradients",
+    "_backend_increment_gradient_accumulators",
+)
 
 CLIP = "_clip_gradients"  # a function of a list of gradients, called before the update
 

@@ -14,6 +14,7 @@ from mpi import run_checks
 from steps import BACKEND, TAKES_SEVERAL_STEPS, fit_by_the_root, gradients_of, stateful
 
 import easyddl as ddl
+from easyddl.compat import keras_optimizer
 from easyddl.runtime import notices
 from easyddl.training.state import layer_state
 from easyddl.training.step import compiled_step
@@ -448,11 +449,14 @@ class ClippedInPairs(keras.optimizers.SGD):
         return super().apply_gradients(list(zip(clipped(grads), variables, strict=True)))
 
 
-class ClippedBeforeAccumulation(keras.optimizers.SGD):
-    """The same, in the private method of Keras that accumulates."""
+def clipped_in(name):
+    """Returns a class that does the same in a private method of Keras."""
 
-    def _backend_apply_gradients(self, grads, trainable_variables):
-        return super()._backend_apply_gradients(clipped(grads), trainable_variables)
+    def method(self, grads, *others):
+        return getattr(super(cls, self), name)(clipped(grads), *others)
+
+    cls = type("Clipped", (keras.optimizers.SGD,), {name: method})
+    return cls
 
 
 @in_float64
@@ -466,7 +470,8 @@ def check_an_optimizer_that_transforms_what_it_accumulates():
         optimizer.apply = named(lambda grads, *variables: apply(clipped(grads), *variables))
         return optimizer
 
-    for kind in (ClippedBySelf, ClippedInPairs, ClippedBeforeAccumulation, clipped_by_instance):
+    own = (ClippedBySelf, ClippedInPairs, clipped_by_instance)
+    for kind in (*own, *map(clipped_in, keras_optimizer.ACCUMULATING)):
         optimizer = functools.partial(kind, 0.5, gradient_accumulation_steps=3)
         assert_trains_alike(lambda optimizer=optimizer: dense(optimizer=optimizer()), x, y)
 
@@ -676,6 +681,13 @@ class OwnLoss(keras.Sequential):
         return sum_of_squares(y, y_pred)
 
 
+class PassesOn(keras.Sequential):
+    """Returns what Keras's method returns."""
+
+    def compute_loss(self, *args, **kwargs):
+        return super().compute_loss(*args, **kwargs)
+
+
 class Computes(keras.Sequential):
     """Computes the loss that it was compiled with by itself."""
 
@@ -727,6 +739,14 @@ def check_losses_that_are_sums():
     )
     assert_trains_alike(with_own_loss, x, y, scalar_losses="sum")
     assert_trains_alike(with_added_and_own_loss, x, y, scalar_losses="sum")
+
+    def adds_alone():
+        layer = keras.layers.Dense(1, kernel_regularizer="l2")
+        model = PassesOn([keras.Input((5,)), layer, Adds()])
+        model.compile(keras.optimizers.SGD(0.01))
+        return model
+
+    assert_trains_alike(adds_alone, x, y, scalar_losses="sum")
     model, whole = with_own_loss(), {"validation_data": (x, y), "validation_batch_size": len(x)}
     callbacks = both(scalar_losses="sum")
     history = model.fit(*ddl.split_data(x, y), verbose=0, callbacks=callbacks, **whole).history
@@ -812,6 +832,10 @@ def check_losses_of_keras_in_code_of_the_user():
     def of_columns(y, predicted):
         return ops.sum(ops.abs(y - predicted), axis=0) / (N * SIZE)
 
+    def of_classes(y, predicted):  # more of them than samples
+        by_class = ops.abs(y - ops.tile(predicted, (1, N + 1)))
+        return ops.sum(by_class, axis=0) / (N * SIZE)
+
     class Lazy(keras.losses.Loss):
         weights = None
 
@@ -833,6 +857,7 @@ def check_losses_of_keras_in_code_of_the_user():
         (Computes, in_a_loop, None),
         (Branches, total, None),
         (keras.Sequential, of_columns, "sum"),
+        (keras.Sequential, of_classes, "sum"),
         (keras.Sequential, Lazy, None),
     ):
         notices._told.clear()
@@ -864,10 +889,6 @@ def check_a_compute_loss_that_passes_weights_of_its_own():
         def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
             weights = ops.ones_like(y[:, 0]) / ops.cast(ops.shape(y)[0], "float64")
             return keras.losses.MeanSquaredError(reduction="sum")(y, y_pred, sample_weight=weights)
-
-    class PassesOn(keras.Sequential):
-        def compute_loss(self, *args, **kwargs):
-            return super().compute_loss(*args, **kwargs)
 
     def make(cls):
         model = cls([keras.Input((5,)), keras.layers.Dense(1, kernel_regularizer="l2")])
@@ -914,6 +935,17 @@ def check_a_compute_loss_with_other_arguments():
     assert_alike(model, expected)
 
 
+def with_mean_and_losses_of(layer, reads):
+    """A model that computes a mean, and may add what its layers have added."""
+    model, mean = dense(layer), keras.losses.MeanSquaredError()
+
+    def compute_loss(x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return mean(y, y_pred) + (sum(model.losses) if reads else 0.0)
+
+    model.compute_loss = compute_loss
+    return model
+
+
 @in_float64
 def check_losses_of_unknown_kind_are_told():
     x, y = data()
@@ -934,6 +966,14 @@ def check_losses_of_unknown_kind_are_told():
         assert text.count("warning: ") == wanted and (word in text) == wanted, (word, text)
         compares = "compares the samples of its own batch" in text
         assert compares == (wanted and word not in ("Dice", "Tversky")), (word, text)
+    regularized = keras.layers.Dense(5, kernel_regularizer="l2")
+    for layer, reads in ((Adds(), True), (Adds(), False), (regularized, True)):
+        notices._told.clear()
+        model = with_mean_and_losses_of(layer, reads)
+        text = said(lambda m=model: together(m, x, y))
+        is_told = RANK == 0 and SIZE > 1 and reads and layer is not regularized
+        assert text.count("warning: ") == is_told, text
+        assert ("adds a loss of add_loss() to losses of Keras" in text) == is_told, text
     notices._told.clear()
     text = said(lambda: together(dense(Adds()), x, y, scalar_losses="mean"))
     text += said(lambda: together(dense(loss=keras.losses.Dice(axis=(1,))), x, y))
@@ -1043,10 +1083,12 @@ def assert_own_loss_of_some_ranks(x, y):
             return ops.abs(y[known] - y_pred[known])
 
     class Known(keras.Sequential):
+        empty = ops.zeros(())
+
         def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
             known = ops.isfinite(y[:, 0])
             if not known.any():
-                return ops.zeros(())
+                return self.empty
             return mean(y[known], y_pred[known]) + Drops()(y, y_pred)
 
     class Low(keras.Sequential):
@@ -1060,12 +1102,20 @@ def assert_own_loss_of_some_ranks(x, y):
         model.compile("sgd")
         return model
 
-    trained, expected = make(), make()
-    text = said(lambda: together(trained, x, y))
+    class WithoutGradient(keras.Sequential):
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+            return mean(y, ops.convert_to_tensor(ops.convert_to_numpy(y_pred)))
+
+    expected = make()
     alone(expected, x, y)
-    assert_alike(trained, expected)
     word = "losses of different numbers of samples"
-    assert word not in text, text
+    for Known.empty in (ops.zeros(()), 0.0):
+        trained = make()
+        text = said(lambda m=trained: together(m, x, y))
+        assert_alike(trained, expected)
+        assert word not in text, text
+    error = fails(lambda: together(make(WithoutGradient), x, y))
+    assert "does not require grad" in str(error), error
     text = said(lambda: together(make(Low), x, np.nan_to_num(y)))
     assert (word in text) == (RANK == 0 and SIZE > 1), text
 

@@ -31,7 +31,7 @@ class TorchStep(Backend):
         return False  # it needs values
 
     def has_gradient(self, loss):
-        return loss.requires_grad or not torch.is_grad_enabled()
+        return getattr(loss, "requires_grad", False) or not torch.is_grad_enabled()
 
     def differentiable(self, forward, backward):
         @keras.ops.custom_gradient

@@ -13,7 +13,7 @@ import keras
 from keras import ops
 
 from easyddl import backends
-from easyddl.compat import keras_trainer, patches, user_code
+from easyddl.compat import keras_layer, keras_trainer, patches, user_code
 from easyddl.runtime import world
 from easyddl.steps.batch_weight import UNWEIGHTED
 from easyddl.training.step import scalar_losses
@@ -39,6 +39,7 @@ def hook(model, weight, kind_of_scalars):
     signature = inspect.signature(original)  # a model's own may have other arguments
     is_own = not user_code.is_of_keras(original)
     classes, lengths = classes_of(model.loss), {}
+    keras_layer.adds_sums_of_activities()  # a graph could not tell
 
     @functools.wraps(original)
     def compute_loss(*args, **kwargs):
@@ -57,10 +58,15 @@ def hook(model, weight, kind_of_scalars):
             stack.enter_context(_output_losses_weighted(model, samples))
             if is_own:  # what it adds itself is a part of the number that it returns
                 stack.enter_context(_super_observed(losses, kind))
+                if kind is None:
+                    note = functools.partial(losses.note_read, model)
+                    stack.enter_context(keras_layer.reading_observed(note))
             else:
                 stack.enter_context(scalar_losses.added_losses_scaled(model, kind))
             stack.enter_context(losses.recording(classes))
             loss = original(*args, **kwargs)
+        if type(loss) in (int, float) and loss == 0 and is_in_step():
+            loss = ops.zeros(())
         if not hasattr(loss, "shape"):
             return loss  # of a method of another meaning, whose results a `train_step` uses
         if len(loss.shape) > 0:
@@ -68,7 +74,8 @@ def hook(model, weight, kind_of_scalars):
             return _with_gradient_of_sum(loss)
         is_constant = is_in_step() and not backends.require().has_gradient(loss)
         loss, found = losses.finish(loss, is_own)
-        if is_constant:  # as that of a rank whose batch has no label
+        # As that of a rank whose batch has no label. Any other constant is an error of Keras.
+        if is_constant and (found is losses.samples or loss == 0):
             found = ops.zeros(()) if found is None else found
             loss = loss + 0.0 * sum(map(ops.sum, model.trainable_variables))
         weight.set(losses.samples if found is None else found)
@@ -92,7 +99,9 @@ def _super_observed(losses, kind):
         arguments = signature.bind(*args, **kwargs).arguments
         losses.note_weights(arguments.get("sample_weight"))
         with scalar_losses.added_losses_scaled(arguments["self"], kind):
-            return original(*args, **kwargs)
+            loss = original(*args, **kwargs)
+        losses.note_result_of_keras(loss)
+        return loss
 
     return patches.replaced(keras.Model, "compute_loss", compute_loss)
 

@@ -174,12 +174,12 @@ def reduces_by_update(optimizer):
 
 
 def _has_own_apply(optimizer):
-    """Returns whether the script has replaced `apply` of an optimizer, what calls it, or its part.
+    """Returns whether the script has replaced `apply` of an optimizer, what calls it, or its parts.
 
     It may transform the gradients there, for example to a norm. Then each step needs the gradients
     of all ranks, also if they are accumulated after that.
     """
-    names = ("apply", "apply_gradients", "stateless_apply", keras_optimizer.APPLY)
+    names = ("apply", "apply_gradients", "stateless_apply", *keras_optimizer.ACCUMULATING)
     return not all(user_code.is_of_keras(getattr(optimizer, name)) for name in names)
 
 

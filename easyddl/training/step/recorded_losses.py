@@ -24,6 +24,8 @@ from easyddl.training.step import scalar_losses
 # Represents the denominator of a loss that is weighted by the number of samples of its batch.
 _BY_SAMPLES = object()
 
+_SUPER = "the result of super().compute_loss"  # for messages
+
 _selects = {}  # results of `_selects_values`, by the id of the loss
 
 
@@ -80,6 +82,7 @@ class RecordedLosses:
         self._calls = [self._own]  # the innermost last
         self._traced_lengths = None  # a list while a loss is traced, whose values are no step's
         self._given, self._has_own_weights = given, False
+        self._reads_added = False
 
     @contextlib.contextmanager
     def recording(self, classes):
@@ -109,6 +112,14 @@ class RecordedLosses:
         is_given = any(each is sample_weight for each in given)
         self._has_own_weights = sample_weight is not None and not is_given
 
+    def note_result_of_keras(self, loss):
+        """Notes what an own `compute_loss` gets from Keras's."""
+        self._keras.value = loss
+
+    def note_read(self, model, found):
+        """Notes the losses that an own `compute_loss` reads from `losses` of a model or a layer."""
+        self._reads_added |= any(scalar_losses.is_added(model, each) for each in found)
+
     def finish(self, loss, is_own):
         """Scales what a `compute_loss` returned.
 
@@ -120,14 +131,18 @@ class RecordedLosses:
             Tuple of the loss, which is multiplied by the number of ranks if it is a sum, and the
             denominator of the batch: see `BatchWeight.set`. `None` stands for the samples.
         """
-        if is_own and not self._keras.called:
+        if is_own and self._keras.value is None:
             self._check_lengths()
             denominator = self._of_number(loss, self._own, "an own compute_loss returns one number")
             if denominator is UNWEIGHTED:
                 return loss * world.size(), UNWEIGHTED
         else:
-            if self._kind_of_scalars != "mean" and not _are_means(self._own.called):
-                scalar_losses.warn_of_added_sum()
+            if self._kind_of_scalars == "mean":
+                pass
+            elif not _are_means(self._own.called):
+                scalar_losses.warn_of_added_sum("a loss with reduction 'sum' or None", _SUPER)
+            elif is_own and not self._keras.called and loss is not self._keras.value:
+                scalar_losses.warn_of_added_sum("a number", _SUPER)
             denominator = _total(self._keras.called)
         return loss, self.samples if denominator is _BY_SAMPLES else denominator
 
@@ -194,7 +209,7 @@ class RecordedLosses:
             if reduction in (None, "none"):
                 return loss
             made.length = shape[0]
-            if made.is_compiled and not made.selects and _is_shorter(made.length, made.outputs):
+            if made.is_compiled and not made.selects and not _fits(made.length, made.outputs):
                 source = "a loss function returns values that are not one for each sample"
                 made.denominator = self._of_number(loss, made, source)
             elif reduction == "sum" and self._has_own_weights:
@@ -241,10 +256,14 @@ class RecordedLosses:
             return UNWEIGHTED
         are_means = bool(caller.called) and _are_means(caller.called)
         # A compiled loss function is rarely a combination of other losses, a `compute_loss` mostly.
-        is_known = (are_means and not caller.is_compiled) or isinstance(number, int | float)
+        is_known = are_means and not caller.is_compiled
+        is_constant = isinstance(number, int | float) or not backends.require().has_gradient(number)
         is_outermost = caller.is_compiled or caller is self._own
-        if self._kind_of_scalars is None and is_outermost and not is_known:
-            scalar_losses.warn_of_unknown_kind(source)
+        if self._kind_of_scalars is None and is_outermost and not is_constant:
+            if not is_known:
+                scalar_losses.warn_of_unknown_kind(source)
+            elif self._reads_added:
+                scalar_losses.warn_of_added_sum("a loss of add_loss()", "losses of Keras")
         return _total(caller.called) if are_means else None
 
     def _check_lengths(self):
@@ -270,11 +289,11 @@ def classes_of(losses):
     return classes
 
 
-def _is_shorter(length, outputs):
-    """Returns whether there are fewer values than outputs, whose number a graph may not know."""
+def _fits(length, outputs):
+    """Returns whether values may be as many for each output; a graph may not know their numbers."""
     if len(outputs) == 0 or not isinstance(length, int):
-        return False
-    return outputs[0] is None or length < outputs[0]
+        return True
+    return outputs[0] is not None and length % max(outputs[0], 1) == 0 and length >= outputs[0]
 
 
 def _are_means(calls):

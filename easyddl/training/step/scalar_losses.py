@@ -26,12 +26,12 @@ def added_losses_scaled(model, kind):
         kind: `"mean"` or `"sum"`. `None` treats them as means and prints a warning.
     """
     losses = model.losses
-    added = [_is_added(model, loss) for loss in losses]
+    added = [is_added(model, loss) for loss in losses]
     if not any(added):
         yield
         return
     if kind is None:
-        warn_of_unknown_kind("a layer adds a loss by add_loss()")
+        warn_of_unknown_kind("a layer adds a loss by add_loss() or activity_regularizer=")
     if kind != "sum":
         yield
         return
@@ -41,16 +41,19 @@ def added_losses_scaled(model, kind):
         yield
 
 
-def _is_added(model, loss):
-    """Returns whether a user's layer has added a loss.
+def is_added(model, loss):
+    """Returns whether a layer has added a loss that may be a sum.
 
-    Keras's own layers add the loss of their `activity_regularizer`, which is already divided by the
-    batch size. The losses of weight regularizers belong to no layer and are equal on all ranks.
+    Keras's own layers add the loss of their `activity_regularizer`, which current versions divide
+    by the batch size. The losses of weight regularizers belong to no layer and are equal on all
+    ranks.
     """
     return any(
         keras_layer.has_added(layer, loss)
         for layer in keras_layer.layers_of(model)
-        if isinstance(layer, keras.Model) or not type(layer).__module__.startswith("keras.")
+        if isinstance(layer, keras.Model)
+        or not type(layer).__module__.startswith("keras.")
+        or keras_layer.adds_sums_of_activities()
     )
 
 
@@ -68,13 +71,17 @@ def warn_of_unknown_kind(source):
     )
 
 
-def warn_of_added_sum():
-    """Warns once that an own `compute_loss` adds what may be a sum to the result of Keras's."""
+def warn_of_added_sum(what, mean):
+    """Warns once that an own `compute_loss` adds what may be a sum to a mean.
+
+    Args:
+        what: String. What it adds.
+        mean: String. To what it adds it.
+    """
     _warn(
-        "an own compute_loss calls super().compute_loss and a loss with reduction 'sum' or None, "
-        "whose result is treated as a mean over the samples of the batch. If it is a mean, pass "
-        'ddl.DDLCallback(scalar_losses="mean") to suppress this warning. If it is a sum, multiply '
-        "it by ddl.size()."
+        f"an own compute_loss adds {what} to {mean}, which is treated as a mean over the samples "
+        'of the batch. If it is a mean, pass ddl.DDLCallback(scalar_losses="mean") to suppress '
+        "this warning. If it is a sum, multiply it by ddl.size()."
     )
 
 
