@@ -101,6 +101,8 @@ def first_failure(ranks):
         ranks: Iterable of `Rank`.
     """
     failed = [rank for rank in ranks if rank.failed]
+    if all(rank.status == 0 for rank in ranks):  # all may have called os._exit(0)
+        return None
     # A rank that calls MPI_Abort makes the launcher kill all ranks. Other ranks notice this and
     # fail too, possibly before the process of that rank has ended.
     for causes in (
