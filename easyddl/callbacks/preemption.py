@@ -1,8 +1,6 @@
 """Preemption: ends a fit on all ranks after a signal, for example of a scheduler."""
 
-import importlib
 import signal
-import sys
 
 from easyddl.collectives import objects
 from easyddl.runtime import console, job_exit, notices, termination, world
@@ -29,7 +27,6 @@ class Preemption(FitEvents):
         self._numbers = termination.numbers_of(signals)
         self._save, self._steps = save, steps
         self._signals = termination.TerminationSignals(self._numbers)
-        _hold_workers()
 
     @property
     def received(self):
@@ -42,7 +39,6 @@ class Preemption(FitEvents):
         self._signals = termination.TerminationSignals(self._numbers)
         if fit is None:
             return
-        _hold_workers()
         _tell_ignored([n.name for n in self._numbers if signal.getsignal(n) == signal.SIG_IGN])
         self._signals.watch()
         fit.at_end.callback(self._signals.stop_watching)
@@ -110,12 +106,3 @@ def _tell_ignored(names):
             f"warning: this process ignores {', '.join(names)}, which therefore causes no backup. "
             f"The shell script that started it may contain `trap '' {names[0][3:]}`.",
         )
-
-
-def _hold_workers():
-    """Makes workers of loaders outlast the signals, if the script has imported loaders by now."""
-    if "torch.utils.data" in sys.modules:
-        importlib.import_module("easyddl.data.torch_loader").hold_workers()
-
-
-_hold_workers()  # the script may start workers before it makes a callback

@@ -2,18 +2,13 @@
 
 import contextlib
 import functools
-import os
 import random
-import signal
 
 import numpy as np
 import torch
 from torch.utils import data
 
-from easyddl.compat import patches
 from easyddl.data import iterators, summary
-from easyddl.machine import processes
-from easyddl.runtime import termination
 
 _KEPT = (
     "num_workers",
@@ -46,7 +41,6 @@ def split(loader, shard):
         )
     if shard.size == 1:
         return loader
-    hold_workers()  # which the script may start before it makes a callback
     if type(loader).__iter__ is not data.DataLoader.__iter__:
         raise TypeError(
             "`split_data` makes another `DataLoader`, which does not do what an `__iter__` of your "
@@ -66,36 +60,6 @@ def split(loader, shard):
         drop_last=loader.drop_last,
         **kept,
     )
-
-
-def hold_workers():
-    """Makes forked workers of loaders outlast the signals that the rank records.
-
-    Otherwise a signal ends a worker, and then an error ends the rank before it saves a backup. Call
-    it before the workers start.
-    """
-    with contextlib.suppress(AttributeError):  # a later PyTorch has another name for it
-        owner = data._utils.signal_handling
-        patches.install(owner, "_set_worker_signal_handlers", _adding_handler)
-
-
-def _adding_handler(set_handlers):
-    def add():
-        set_handlers()
-        for each in processes.SIGNALS:
-            if each == signal.SIGTERM or signal.getsignal(each) == signal.SIG_DFL:
-                signal.signal(each, _end_worker)
-
-    return add
-
-
-def _end_worker(number, frame):
-    if termination.is_of_recorder():
-        return
-    if number == signal.SIGTERM:
-        os._exit(0)  # as PyTorch's own handler after a SIGTERM of the rank
-    signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)
 
 
 class RankSampler(data.Sampler):

@@ -6,6 +6,7 @@ import functools
 import io
 import os
 import re
+import select
 import signal
 import sys
 import time
@@ -89,7 +90,18 @@ def _printed_by(hook, kind, error, traceback):
     printed = io.StringIO()
     with contextlib.redirect_stderr(printed):
         hook(kind, error, traceback)
+    if kind.__name__ == "BdbQuit" and _is_input_at_end():
+        printed.write(
+            "`breakpoint()` has met the end of standard input on this rank. The launcher may pass "
+            "it to rank 0 alone: call `breakpoint()` there, and start the job from a terminal.\n"
+        )
     return printed.getvalue()
+
+
+def _is_input_at_end():
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # the script has closed it
+        return bool(select.select([sys.stdin], [], [], 0)[0]) and not sys.stdin.read(1)
+    return False
 
 
 def _print_once(text, place, error):

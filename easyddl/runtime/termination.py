@@ -1,13 +1,12 @@
 """Signals that ask this process to end, such as those of a scheduler that preempts a job."""
 
-import ctypes
-import functools
-import mmap
+import contextlib
+import importlib
 import os
 import signal
+import sys
 import threading
 import time
-from multiprocessing import process as multiprocessing_process
 
 from easyddl.compat import patches
 from easyddl.machine import processes
@@ -16,29 +15,49 @@ from easyddl.machine import processes
 # receives its signal several times within a moment. A signal after this time is a second request.
 ONE_REQUEST = 3.0
 
-# Forked children share this memory.
-_shared = mmap.mmap(-1, mmap.PAGESIZE)
-
-# The id of the process that records signals; 0 for none.
-_recorder = ctypes.c_int.from_buffer(_shared)
-
-# The ids of children that their parent has ended, each at its remainder by the length.
-_ended = (ctypes.c_int * 1021).from_buffer(_shared, ctypes.sizeof(_recorder))
-
-# The signal mask of a thread that forks. Python drops signals that a child receives while it forks,
-# if they have handlers. A blocked signal stays pending instead.
+# The signal mask of a thread that forks. Otherwise a signal could end the child, or Python drop it,
+# before the child has left it to its parent.
 _mask = threading.local()
 
 
+def _core():
+    return importlib.import_module("easyddl._core")
+
+
 def _block():
-    _mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    with contextlib.suppress(ImportError):  # the start of easyddl tells why
+        _core()  # forked children share its memory
+    _mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, processes.SIGNALS)
 
 
 def _restore_mask():
     signal.pthread_sigmask(signal.SIG_SETMASK, _mask.before)
 
 
-os.register_at_fork(before=_block, after_in_parent=_restore_mask, after_in_child=_restore_mask)
+def _begin_child():
+    _leave_to_parent()
+    loaders = sys.modules.get("torch.utils.data._utils.signal_handling")
+    with contextlib.suppress(AttributeError):  # a later PyTorch has another name for it
+        if loaders is not None:
+            patches.install(loaders, "_set_worker_signal_handlers", _leaving_to_parent)
+    _restore_mask()
+
+
+def _leave_to_parent():
+    """Makes this child outlast the signals that its parent records."""
+    with contextlib.suppress(ImportError):
+        _core().leave_signals_to_parent(processes.SIGNALS)
+
+
+def _leaving_to_parent(set_handlers):
+    def set_all():
+        set_handlers()
+        _leave_to_parent()
+
+    return set_all
+
+
+os.register_at_fork(before=_block, after_in_parent=_restore_mask, after_in_child=_begin_child)
 
 # Handlers that end the process. `act_before_sigterm` adds its own.
 _ending_handlers = [signal.SIG_DFL, signal.default_int_handler]
@@ -90,26 +109,6 @@ def act_before_sigterm(act):
         signal.signal(signal.SIGTERM, end)
 
 
-def is_of_recorder():
-    """Returns whether this process was forked by one that records signals now.
-
-    A launcher or a scheduler signals all processes. A rank that records the signal may need its
-    workers until it has saved a backup, so they ignore it. A worker that the rank itself ends by
-    `Process.terminate`, as `Pool` does, must not ignore that.
-    """
-    process = os.getpid()
-    return _recorder.value == os.getppid() and _ended[process % len(_ended)] != process
-
-
-def _telling_child(terminate):
-    @functools.wraps(terminate)
-    def tell(child):
-        _ended[child.pid % len(_ended)] = child.pid
-        terminate(child)
-
-    return tell
-
-
 class TerminationSignals:
     """Records signals that would otherwise end the process.
 
@@ -124,6 +123,7 @@ class TerminationSignals:
 
     def __init__(self, numbers):
         self._numbers = numbers
+        self._process = os.getpid()
         self._watched = []
         self._time = 0.0
         self.received = 0
@@ -136,13 +136,12 @@ class TerminationSignals:
         """
         if threading.current_thread() is not threading.main_thread():
             return
-        patches.install(multiprocessing_process.BaseProcess, "terminate", _telling_child)
         for number in self._numbers:
             previous = signal.getsignal(number)
             if previous in _ending_handlers:
                 self._watched.append((number, previous))
                 signal.signal(number, self._record)
-                _recorder.value = os.getpid()
+                _core().record_signal(number, True)
 
     def stop_watching(self):
         """Restores the handlers. Call it in the thread that called `watch`."""
@@ -150,14 +149,13 @@ class TerminationSignals:
             number, previous = self._watched.pop()
             if signal.getsignal(number) == self._record:  # the script has not replaced it
                 signal.signal(number, previous)
-            _recorder.value = 0
+            _core().record_signal(number, False)
 
     def _record(self, number, frame):
         now = time.monotonic()
-        if os.getpid() != _recorder.value:
-            if not is_of_recorder():
-                signal.signal(number, signal.SIG_DFL)
-                os.kill(os.getpid(), number)
+        if os.getpid() != self._process:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
         elif not self.received:
             self.received, self._time = int(number), now
         elif now - self._time > ONE_REQUEST:

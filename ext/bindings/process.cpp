@@ -1,9 +1,11 @@
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include "bindings/definitions.h"
 #include "bindings/python_calls.h"
 #include "runtime/job_abort.h"
 #include "runtime/process_exit.h"
+#include "runtime/worker_signals.h"
 #include "runtime/world.h"
 
 namespace py = pybind11;
@@ -25,6 +27,11 @@ void define_process(py::module_& m) {
       "stop_signals", [] { python_calls().close(); }, py::call_guard<WithoutPythonLock>(),
       "Called when the interpreter is about to end. Waits no longer check for signals after "
       "this.");
+  m.def("record_signal", &record_signal, py::arg("number"), py::arg("is_recorded"),
+        "Says whether this process records a signal, instead of ending by it.");
+  m.def("leave_signals_to_parent", &leave_signals_to_parent, py::arg("numbers"),
+        "Makes this forked process ignore each of the signals that its parent records at the time, "
+        "until the parent ends, unless the parent itself sends it.");
 }
 
 }  // namespace easyddl

@@ -1,9 +1,9 @@
 """What each rank gets of a PyTorch `DataLoader`."""
 
 import multiprocessing
-import os
 import random
 import signal
+import subprocess
 
 import numpy as np
 import pytest
@@ -162,7 +162,8 @@ def test_a_signal_that_the_rank_records_ends_no_worker(number, at):
     watched.watch()
     try:
         for worker in multiprocessing.active_children():
-            os.kill(worker.pid, number)
+            line = ["kill", f"-{number:d}", str(worker.pid)]  # as from a launcher
+            subprocess.run(line, check=True, timeout=60)
         assert flat([first, *given]) == list(range(0, 64, 2))
     finally:
         watched.stop_watching()

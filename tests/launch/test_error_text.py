@@ -87,7 +87,7 @@ def test_an_exception_group():
     "text",
     [
         "  File \"train.py\", line 2\n    x = (\n        ^\nSyntaxError: '(' was never closed\n",
-        "python: can't open file '/a/train.py': [Errno 2] No such file or directory\n",
+        "/my venv/bin/python: can't open file '/a/train.py': [Errno 2] No such file or directory\n",
     ],
 )
 def test_a_script_that_does_not_start(text):

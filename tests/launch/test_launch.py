@@ -393,6 +393,11 @@ def ranks_of_which_one_died(**state):
             ],
             1, 9, "exit status 9",
         ),
+        # The one in which MPI could not start.
+        (
+            [rank(0, status=143, lines=["Abort(2246031): Fatal error in internal_Init: Other"])],
+            0, 1, "failed first, with exit status 1. ",
+        ),
         # The one that died, not the one that reports it, if it has ended.
         (ranks_of_which_one_died(status=137), 1, 137, "SIGKILL"),
         (ranks_of_which_one_died(status=137, ordered=True), 1, 137, "SIGKILL"),

@@ -1,5 +1,7 @@
 """How processes end: at any moment, with threads and signals, leaving nothing behind."""
 
+import bdb
+import os
 import pathlib
 import re
 import shlex
@@ -10,6 +12,8 @@ import sys
 import mpi
 import pytest
 import run_job
+
+from easyddl.runtime import job_exit
 
 pytestmark = pytest.mark.mpirun
 
@@ -47,6 +51,14 @@ def test_daemon_threads_in_collectives_do_not_disturb_the_end(how, hosts):
     done = run_exit(how, hosts)
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("has ended") == 2, done.stdout
+
+
+def test_a_debugger_at_the_end_of_standard_input(monkeypatch):
+    error = bdb.BdbQuit()
+    with open(os.devnull) as empty:
+        monkeypatch.setattr(sys, "stdin", empty)
+        printed = job_exit._printed_by(sys.__excepthook__, bdb.BdbQuit, error, None)
+    assert printed.startswith("bdb.BdbQuit\n`breakpoint()` has met the end of standard input on ")
 
 
 @pytest.mark.gate

@@ -69,24 +69,54 @@ def test_another_thread_sets_no_handler():
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
-def test_a_forked_child_ignores_the_signals_until_watching_ends():
-    watched = termination.TerminationSignals(TERM)
-    watched.watch()
-    began, begin = os.pipe()
+def send(child, number):
+    """Sends a signal as a launcher does: from another process than the child's parent."""
+    subprocess.run(["kill", f"-{number:d}", str(child)], check=True, timeout=60)
+
+
+def fork_child(ready):
     child = os.fork()
     if child == 0:
-        os.kill(os.getpid(), signal.SIGTERM)
-        os.write(begin, b"ignored")
+        os.write(ready, b"%d\n" % os.getpid())
         time.sleep(60)
         os._exit(1)
+    return child
+
+
+@pytest.mark.parametrize("is_forked_first", [True, False])
+def test_a_forked_child_ignores_the_signals_until_watching_ends(is_forked_first):
+    watched = termination.TerminationSignals(TERM)
+    began, begin = os.pipe()
+    child = fork_child(begin) if is_forked_first else None
+    watched.watch()
     try:
-        assert os.read(began, 7) == b"ignored"
+        child = child or fork_child(begin)
+        os.read(began, 16)
+        send(child, signal.SIGTERM)
+        time.sleep(0.2)
+        assert os.waitpid(child, os.WNOHANG) == (0, 0)
     finally:
         watched.stop_watching()
-        os.kill(child, signal.SIGTERM)
+        send(child, signal.SIGTERM)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM
     assert watched.received == 0
+
+
+def test_a_forked_child_that_has_ignored_a_signal_ends_with_its_parent():
+    began, begin = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        try:
+            child = fork_child(begin)
+            termination.TerminationSignals(TERM).watch()
+            send(child, signal.SIGTERM)
+        finally:
+            os._exit(0)  # which does not end the child
+    os.close(begin)
+    os.waitpid(parent, 0)
+    with open(began) as pipe:  # it ends when the child does
+        assert pipe.read().count("\n") == 1
 
 
 def doze():

@@ -19,7 +19,7 @@ _LARGEST = 1 << 20  # bytes of one error
 _BEGIN = re.compile(
     rb"(?:  \+ Exception Group )?Traceback \(most recent call last\):\r*\n\Z"
     rb"|\A  File \"[^\"]*\", line \d+\r*\n\Z"
-    rb"|\A(?=\S*?python)\S*: can't open file "
+    rb"|\A(?=.*?python).*: can't open file "
 )
 
 # What MPICH prints on a rank that easyddl ends by MPI_Abort.

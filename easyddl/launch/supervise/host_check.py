@@ -9,6 +9,7 @@ host of `easyddl run`, and the addresses at which it listens, such as `10.0.0.1:
 import socket
 import sys
 
+from easyddl.hosts import granted_hosts
 from easyddl.launch.supervise import missing
 from easyddl.launch.supervise import rank as _rank  # noqa: F401 - what the launcher starts can be loaded
 from easyddl.machine import processes
@@ -23,7 +24,7 @@ _CONNECT = 4.0  # seconds; a lost packet is sent again after 1 and 3 seconds
 
 
 def main(name, addresses):
-    """Prints the steps that succeed, then why no address can be reached, or the name not found."""
+    """Prints the steps that succeed, then why no address or not the name leads to the job."""
     print(HOST, processes.host_id())
     print(MARK, EASYDDL, flush=True)
     reasons = []
@@ -35,9 +36,22 @@ def main(name, addresses):
             reasons.append(f"{address}: {connection.reason_of(error)}")
         else:
             print(MARK, REACHED, flush=True)
-            print(missing.lookup_error(name) or f"{MARK} {NAMED}", flush=True)
+            print(_problem_of(name, int(port)) or f"{MARK} {NAMED}", flush=True)
             return
     print("; ".join(reasons), flush=True)
+
+
+def _problem_of(name, port):
+    """Returns why the name does not lead to the host of `easyddl run`; empty if it does."""
+    unknown = missing.lookup_error(name)
+    if unknown:
+        return f"cannot look up the name of this host: {unknown}"
+    try:
+        socket.create_connection((name, port), _CONNECT).close()
+    except OSError as error:
+        there = ", ".join(granted_hosts.look_up(name))
+        return f"takes {there} for {name}, the name of this host: {connection.reason_of(error)}"
+    return ""
 
 
 if __name__ == "__main__":

@@ -174,8 +174,8 @@ class _Inspection:
             )
         if done[-1] == host_check.REACHED and ended:
             return (
-                f"Host {self.host} cannot look up the name of this host: {reason}. `mpirun` may "
-                "need it. With `--nic`, it uses an address."
+                f"Host {self.host} {reason}. `mpirun` may need the name. With `--nic`, it uses an "
+                "address."
             )
         if not ended:
             return f"Host {self.host} is slow: its inspection has not ended."

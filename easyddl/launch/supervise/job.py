@@ -461,7 +461,8 @@ class Job:
                 f"no rank reported a failure of its own, but {self._line.launcher} {end}. What it "
                 "printed, if anything, is above."
             )
-            status = statuses[0] if statuses else (launcher if launcher > 0 else 128 - launcher)
+            # MPICH's may have killed ranks because others, whose programs had ended, left MPI.
+            status = statuses[0] if statuses else 128 - launcher if launcher < 0 else 0
             cause = verdict.Cause.LOST if statuses else verdict.Cause.DONE
             return verdict.Outcome(status, cause)
         return verdict.Outcome(0, verdict.Cause.DONE)

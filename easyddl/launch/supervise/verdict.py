@@ -101,6 +101,8 @@ def first_failure(ranks):
         ranks: Iterable of `Rank`.
     """
     failed = [rank for rank in ranks if rank.failed]
+    if all(rank.status == 0 for rank in ranks):  # all may have called os._exit(0)
+        return None
     # A rank that calls MPI_Abort makes the launcher kill all ranks. Other ranks notice this and
     # fail too, possibly before the process of that rank has ended.
     for causes in (
@@ -140,6 +142,7 @@ def _reported_dead(rank, ranks):
 _PEER = re.compile(
     r"does not answer: it is stopped, or cannot be reached|MPI_\w+ failed: "
     r"|MPI\.Exception: Other MPI error"  # in a call of mpi4py
+    r"|: Fatal error in "
 )
 
 
@@ -203,6 +206,10 @@ def _ended_the_job(rank):
 _ABORTED = re.compile(r"application called MPI_Abort\(.*, (\d+)\)|with errorcode (\d+)")
 
 
+# MPICH exits with the lowest byte of this error code. It may look like the status after a signal.
+_FATAL = re.compile(r"Abort\((\d+)\).*: Fatal error in ")
+
+
 def status_of(rank):
     """Returns the exit status of a job in which a rank failed first."""
     if rank.after_kill:
@@ -210,6 +217,9 @@ def status_of(rank):
             found = _ABORTED.search(line)
             if found and 0 < int(found[1] or found[2]) < 256:
                 return int(found[1] or found[2])
+    codes = _FATAL.findall("\n".join(rank.lines))
+    if any(int(code) % 256 == rank.status for code in codes):
+        return 1
     return rank.status or 1
 
 
