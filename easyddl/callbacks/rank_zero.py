@@ -54,7 +54,7 @@ class RankZero(OwnCallback, keras.callbacks.Callback):
         for name in set(hooks.NAMES) - {"set_model"}:
             own = hooks.is_overridden(callback, name)
             hook = hooks.announced(callback, name) if own else getattr(callback, name)
-            patches.replace(self, name, hook)
+            patches.replace(self, name, hook, lasts=True)
 
     def set_model(self, model: Any) -> None:
         super().set_model(model)

@@ -10,7 +10,7 @@ A rename replaces the whole file, so the new file first takes the owner, the per
 extended attributes of the old one. Where this or the rename is not possible, the content of the old
 file is replaced. A reader, and a process that is killed, may then leave or see an incomplete file.
 
-This module needs only Python's standard library.
+Besides Python's standard library, this module needs only `user_code`.
 """
 
 import contextlib
@@ -18,6 +18,7 @@ import errno
 import fcntl
 import fnmatch
 import glob
+import io
 import os
 import pathlib
 import re
@@ -25,6 +26,8 @@ import shutil
 import string
 import struct
 import tempfile
+
+from easyddl.compat import user_code
 
 _NEW, _OLD, _LOCK = ".new-", ".old-", ".lock-"
 
@@ -63,14 +66,11 @@ def require_local(name, path):
 
 @contextlib.contextmanager
 def system_errors_suppressed():
-    """Returns a context that suppresses the errors of the operating system.
-
-    They have a number. A `TimeoutError` of a signal handler, for example, has none.
-    """
+    """Returns a context that suppresses `OSError`, unless a signal handler has raised it."""
     try:
         yield
     except OSError as error:
-        if error.errno is None:
+        if user_code.is_of_handler(error):
             raise
 
 
@@ -105,25 +105,42 @@ def write_entries(path, write, size=0, writers=1, held=contextlib.nullcontext):
     link, path = path, _resolved(path)
     given = os.path.basename(link if os.path.islink(link) else path)
     folder, name = _existing_folder(path)
-    with _writing(folder, _first(name), is_alone=_free(folder) < writers * size) as lock:
-        before = _names_in(path)
-        scratch = _write_scratch(folder, name, given, write, size)
+    kind = fcntl.F_WRLCK if _free(folder) < writers * size else fcntl.F_RDLCK
+    with _open_lock(os.path.join(folder, _LOCK + _first(name)), kind) as lock:
         try:
-            _sync_all(scratch)
-            with held():
-                if os.path.isfile(os.path.join(scratch, name)) and os.listdir(scratch) == [name]:
-                    _move(os.path.join(scratch, name), path)
-                else:
-                    _lock(lock, fcntl.F_WRLCK, _MOVING)
-                    written = _names_in(os.path.join(scratch, name))
-                    # Otherwise another process has written an equal directory in the meantime.
-                    if not written or not written <= _names_in(path) - before:
-                        # Keras writes the file that names the shards of weights with this suffix.
-                        last = pathlib.PurePath(name).with_suffix(".json").name
-                        _move_entries(scratch, folder, last)
+            before = _names_in(path)
+            scratch = _write_scratch(folder, name, given, write, size)
+            try:
+                _sync_all(scratch)
+                with held():
+                    _move_scratch(scratch, folder, name, before, lock)
+            finally:
+                _remove(scratch)
         finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+            _leave(lock)
     _sync(folder)
+
+
+def _move_scratch(scratch, folder, name, before, lock):
+    """Moves what a temporary directory contains to its final place.
+
+    Args:
+        scratch: String. The temporary directory.
+        folder: String. The directory to move to.
+        name: String. The relative path that was written.
+        before: Set of the names that the directory at the final path had before.
+        lock: The file of `_open_lock`.
+    """
+    new, path = os.path.join(scratch, name), os.path.join(folder, name)
+    if os.path.isfile(new) and os.listdir(scratch) == [name]:
+        _move(new, path)
+        return
+    _lock(lock, fcntl.F_WRLCK, _MOVING)
+    written = _names_in(new)
+    # Otherwise another process has written an equal directory in the meantime.
+    if not written or not written <= _names_in(path) - before:
+        # Keras writes the file that names the shards of weights with this suffix.
+        _move_entries(scratch, folder, last=pathlib.PurePath(name).with_suffix(".json").name)
 
 
 def is_temporary(path):
@@ -181,8 +198,8 @@ def _write_scratch(folder, name, given, write, size):
             return scratch
         except BaseException as error:
             if scratch is not None:
-                shutil.rmtree(scratch, ignore_errors=True)
-            is_of_system = isinstance(error, OSError) and error.errno is not None
+                _remove(scratch)
+            is_of_system = isinstance(error, OSError) and not user_code.is_of_handler(error)
             if not is_of_system or (scratch and error.errno not in _NO_ROOM):
                 raise
             failure = failure or error
@@ -196,58 +213,58 @@ def _places(folder):
     yield "/dev/shm"
 
 
-@contextlib.contextmanager
-def _writing(folder, name, is_alone=False):
-    """Returns a context for processes and threads that write a file or directory.
+def _open_lock(path, kind):
+    """Opens and locks a lock file, which processes and threads share that write the same files.
 
-    The last one that leaves it removes the temporary directories of killed processes.
+    The file itself is the context that closes it, because no signal handler can raise an error
+    half-way through a function in C. For a lock that remained, the next writer would wait forever.
 
     Args:
-        folder: String. The directory of the file.
-        name: String. Its name, as `_first` returns it.
-        is_alone: Boolean. Whether to wait until no other is in the context.
+        path: String. The path of the lock file.
+        kind: `fcntl.F_RDLCK`, or `fcntl.F_WRLCK` to wait until no other has locked the file.
 
-    Yields:
-        Integer. The descriptor of the lock file; `None` if there can be none.
+    Returns:
+        The open file, as a context; a context of `None` if there can be none.
     """
-    path = os.path.join(folder, _LOCK + name)
-    descriptor = _open_lock(path, fcntl.F_WRLCK if is_alone else fcntl.F_RDLCK)
-    try:
-        yield descriptor
-    finally:
-        if descriptor is not None:
-            # A forked process may still have the descriptor. So do not leave this to `close`.
-            _lock(descriptor, fcntl.F_UNLCK, _MOVING)
-            _lock(descriptor, fcntl.F_UNLCK, _WRITING)
-            if _lock(descriptor, fcntl.F_WRLCK, _WRITING, wait=False) and _is_at(descriptor, path):
-                left = os.path.join(glob.escape(folder), f"{_NEW}{glob.escape(name)}-{_RANDOM}")
-                for scratch in glob.glob(left):
-                    shutil.rmtree(scratch, ignore_errors=True)
-                with system_errors_suppressed():  # it may be another user's
-                    os.unlink(path)
-            os.close(descriptor)
-
-
-def _open_lock(path, kind):
-    """Opens and locks a lock file. Returns its descriptor; `None` if this is not possible."""
     while True:
-        descriptor = None
+        file = None
         with system_errors_suppressed():
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        if descriptor is None:
-            return None
-        is_locked = _lock(descriptor, kind, _WRITING)
-        # The last holder has removed its lock file. If this file is that one, lock a new file.
-        if is_locked and _is_at(descriptor, path):
-            return descriptor
-        os.close(descriptor)
+            file = io.FileIO(path, "a+")
+        if file is None:
+            return contextlib.nullcontext()
+        try:
+            is_locked = _lock(file, kind, _WRITING)
+            # The last holder has removed its lock file. If this file is that one, lock a new file.
+            if is_locked and _is_at_its_path(file):
+                return file
+        except BaseException:
+            file.close()
+            raise
+        file.close()
         if not is_locked:  # some file systems have no locks
             with system_errors_suppressed():
                 os.unlink(path)
-            return None
+            return contextlib.nullcontext()
 
 
-def _lock(descriptor, kind, byte, wait=True):
+def _leave(lock):
+    """Unlocks a file of `_open_lock`. The last process and thread removes it.
+
+    It also removes the temporary directories of killed processes.
+    """
+    # A forked process may still have the descriptor. So do not leave this to `close`.
+    _lock(lock, fcntl.F_UNLCK, _MOVING)
+    _lock(lock, fcntl.F_UNLCK, _WRITING)
+    if _lock(lock, fcntl.F_WRLCK, _WRITING, wait=False) and _is_at_its_path(lock):
+        folder, name = os.path.split(glob.escape(lock.name))
+        name = name.removeprefix(_LOCK)
+        for scratch in glob.glob(os.path.join(folder, f"{_NEW}{name}-{_RANDOM}")):
+            _remove(scratch)
+        with system_errors_suppressed():  # it may be another user's
+            os.unlink(lock.name)
+
+
+def _lock(file, kind, byte, wait=True):
     """Locks or unlocks a byte of an open file. If a process is killed, its locks are released.
 
     The lock belongs to the open file, not to the process as that of `fcntl.lockf`. Unlike that of
@@ -256,19 +273,19 @@ def _lock(descriptor, kind, byte, wait=True):
     Returns:
         Boolean. `False` if another holds the lock, or the file system has no locks.
     """
-    if descriptor is None:
+    if file is None:
         return False
     command = fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK
     with system_errors_suppressed():
-        fcntl.fcntl(descriptor, command, struct.pack("hhqqi4x", kind, os.SEEK_SET, byte, 1, 0))
+        fcntl.fcntl(file, command, struct.pack("hhqqi4x", kind, os.SEEK_SET, byte, 1, 0))
         return True
     return False
 
 
-def _is_at(descriptor, path):
-    """Returns whether an open file is the file at a path."""
+def _is_at_its_path(file):
+    """Returns whether an open file has not been removed or replaced."""
     try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(file.name))
     except FileNotFoundError:
         return False
 
@@ -336,7 +353,7 @@ def _copy(source, target):
     _require_space_for_copy(source, target)
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT, 0o666)
     with open(descriptor, "wb") as file, open(source, "rb") as new:
-        _lock(descriptor, fcntl.F_WRLCK, _WRITING)
+        _lock(file, fcntl.F_WRLCK, _WRITING)
         file.truncate(0)  # no reader takes a mixture of two files for a complete one
         shutil.copyfileobj(new, file)
         file.flush()
@@ -388,8 +405,8 @@ def remove_leftovers(template):
     )
     begin = glob.escape(name.partition("{")[0][:_SHOWN])
     for path in glob.glob(os.path.join(folder, f"{_LOCK}{begin}*")):
-        with _writing(os.path.dirname(path), os.path.basename(path).removeprefix(_LOCK)):
-            pass  # the last one that leaves it removes them
+        with _open_lock(path, fcntl.F_RDLCK) as lock:
+            _leave(lock)
 
 
 class Generations:
@@ -438,7 +455,7 @@ class Generations:
             with self._held():
                 new.rename(self.folder / f"backup-{number}")
         except BaseException:
-            shutil.rmtree(new, ignore_errors=True)
+            _remove(new)
             raise
         _sync(self.folder)
         self._remove_backups(self.find()[self.keep :])
@@ -477,14 +494,15 @@ def _number(name):
 
 
 def _remove(path):
-    """Removes a file or a directory, if it exists.
+    """Removes a file or a directory, if it exists and can be removed.
 
     On NFS, a directory remains while another process reads a file of it.
     """
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
+    with system_errors_suppressed():
+        try:
+            shutil.rmtree(path)
+        except NotADirectoryError:
+            os.unlink(path)
 
 
 def _sync_all(folder):

@@ -97,7 +97,7 @@ def _order(adapter, order, replacing_shuffle):
 
     adapter._shuffle = False  # except while `get_tf_dataset` makes a dataset
     changed = (get_iterator, get_torch_dataloader, get_tf_dataset)
-    patches.replace_all(adapter, dict(zip(_ITERATORS, changed, strict=True)))
+    patches.replace_all(adapter, dict(zip(_ITERATORS, changed, strict=True)), lasts=True)
 
 
 def adapter_of(iterator):

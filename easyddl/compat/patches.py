@@ -1,12 +1,14 @@
 """Replaces attributes of instances, classes and modules.
 
 A temporary replacement can be undone. The owner then gets its own attribute back, or inherits the
-one of its class again. Undo replacements of the same name in reverse order. Attributes of instances
-are set without the attribute tracking of Keras and PyTorch, which would copy lists and register
-layers and variables.
+one of its class again. Undo replacements of the same name in reverse order. A signal handler may
+raise an error before the function that undoes one is kept, or while it runs: `undo_left` undoes
+what then is left. Attributes of instances are set without the attribute tracking of Keras and
+PyTorch, which would copy lists and register layers and variables.
 """
 
 import contextlib
+import functools
 import threading
 import types
 import weakref
@@ -16,17 +18,17 @@ _NONE = object()
 _installed = weakref.WeakSet()
 
 
-class _Entered(threading.local):
-    """The functions that undo the contexts in which a thread is, the innermost last."""
+class _Temporary(threading.local):
+    """A thread's replacements, the latest last: tuples of what undoes it, owner, name and value."""
 
     def __init__(self):
-        self.undos = []
+        self.entries = []
 
 
-_entered = _Entered()
+_temporary = _Temporary()
 
 
-def replace(owner, name, value):
+def replace(owner, name, value, lasts=False):
     """Replaces an attribute of an owner, until this is undone.
 
     Args:
@@ -34,6 +36,7 @@ def replace(owner, name, value):
         name: String. An attribute that the owner has. A hook with any other name would silently
             never be called.
         value: The new value.
+        lasts: Boolean: see `add`.
 
     Returns:
         Function without arguments that undoes the replacement.
@@ -42,15 +45,16 @@ def replace(owner, name, value):
         AttributeError: If the owner has no such attribute.
     """
     _require(owner, name)
-    return add(owner, name, value)
+    return add(owner, name, value, lasts)
 
 
-def replace_all(owner, values):
+def replace_all(owner, values, lasts=False):
     """Replaces several attributes of an owner.
 
     Args:
         owner: An instance with a `__dict__`, a class or a module.
         values: Dict of the values by name.
+        lasts: Boolean: see `add`.
 
     Returns:
         Function without arguments that undoes all replacements.
@@ -59,48 +63,53 @@ def replace_all(owner, values):
         _require(owner, name)
     with contextlib.ExitStack() as undo:
         for name, value in values.items():
-            undo.callback(add(owner, name, value))
+            undo.callback(add(owner, name, value, lasts))
         return undo.pop_all().close
 
 
 @contextlib.contextmanager
 def replaced(owner, name, value):
-    """Returns a context in which an owner has another value of an attribute: see `replace`.
-
-    A signal handler may raise an error just as the context is entered or left. The value may then
-    last until `undo_left`.
-    """
-    _require(owner, name)
-    undo = _undo_of(owner, name)
-    _entered.undos.append(undo)
+    """Returns a context in which an owner has another value of an attribute: see `replace`."""
+    undo = replace(owner, name, value)
     try:
-        _set(owner, name, value)
         yield
     finally:
-        _leave(undo)
+        undo()
 
 
 def undo_left():
-    """Undoes what interrupted contexts have left. Call it where this thread is in no context."""
-    while _entered.undos:
-        _leave(_entered.undos[-1])
+    """Undoes this thread's replacements that do not last. Call it when a fit of a script ends."""
+    while _temporary.entries:
+        undo, owner, name, value = _temporary.entries[-1]
+        if vars(owner).get(name) is value:  # otherwise an earlier one of this name is undone
+            undo()
+        _temporary.entries.pop()
 
 
-def _leave(undo):
-    if undo in _entered.undos:  # otherwise Python deletes a context that was interrupted
-        undo()
-        _entered.undos.remove(undo)
+def _undo_one(entries, entry):
+    if entry in entries:  # otherwise this is done, as where Python deletes an interrupted context
+        entry[0]()
+        entries.remove(entry)
 
 
-def add(owner, name, value):
+def add(owner, name, value, lasts=False):
     """Sets an attribute of an owner, which may lack it, until this is undone.
+
+    Args:
+        owner: An instance with a `__dict__`, a class or a module.
+        name: String.
+        value: The value.
+        lasts: Boolean. Whether `undo_left` must not undo it.
 
     Returns:
         Function without arguments that undoes the change.
     """
-    undo = _undo_of(owner, name)
+    undo, entries = _undo_of(owner, name), _temporary.entries
+    entry = undo, owner, name, value
+    if not lasts:
+        entries.append(entry)
     _set(owner, name, value)
-    return undo
+    return undo if lasts else functools.partial(_undo_one, entries, entry)
 
 
 def _undo_of(owner, name):

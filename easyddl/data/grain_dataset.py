@@ -17,13 +17,17 @@ def split(dataset, shard):
     )
     if shard.size == 1:
         return dataset
-    shuffle_seeds.compare(_seeds_of(dataset))
     if isinstance(dataset, grain.MapDataset):
         shard.check(len(dataset), "element")
         return dataset[shard.rows(len(dataset))]
     if isinstance(dataset, grain.IterDataset):
         return _ShardedDataset(dataset, shard)
     return _loader(dataset, shard)
+
+
+def check_order(dataset):
+    """Raises an error on all ranks if they shuffled a dataset with different seeds. Collective."""
+    shuffle_seeds.compared(lambda: _seeds_of(dataset))
 
 
 def _seeds_of(dataset):

@@ -3,6 +3,8 @@
 A kind is recognised by the names of its classes, because a reference to a framework's class would
 import the framework. The module of a kind is imported when `split_data` gets data of that kind. It
 has a function `split(data, shard)`, which returns the shard of one rank as data of the same kind.
+Some have a function `check_order(data)`, a collective that raises an error if the ranks' data may
+have different orders.
 """
 
 import functools

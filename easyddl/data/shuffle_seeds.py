@@ -1,7 +1,10 @@
 """The seeds with which a dataset was shuffled before `split_data` received it."""
 
 from easyddl.collectives import differences
+from easyddl.runtime import world
 from easyddl.steps import context
+
+_CALLED = "split_data() of a shuffled dataset"
 
 # Keras's functions such as `image_dataset_from_directory` draw a seed if they get none.
 _SEEDS = differences.Subject(
@@ -13,12 +16,19 @@ _SEEDS = differences.Subject(
 )
 
 
-def compare(seeds):
-    """Raises a `ValueError` on all ranks if their seeds differ. Collective if there are any.
+@world.on_all_ranks(_CALLED, of_script=True)
+def compared(find):
+    """Returns the seeds of a dataset, equal on all ranks. Collective if there are any.
 
     Args:
-        seeds: List of the seeds of a dataset.
+        find: Function without arguments. It returns the list of this rank's seeds.
+
+    Raises:
+        ValueError: On all ranks, if their seeds differ.
     """
+    with world.failing_alike(_CALLED):
+        seeds = find()
     if seeds:
-        with context.Call("split_data() of a shuffled dataset"):
+        with context.Call(_CALLED):
             _SEEDS.compare(differences.gather({"seeds": seeds})["seeds"])
+    return seeds

@@ -125,9 +125,13 @@ def split_data(
     """
     _check_options(shuffle, seed, remainder, compare)
     shard = Shard(world.rank(), world.size(), shuffle, int(seed), remainder)
+    kind = kinds.module_of(arrays[0]) if len(arrays) == 1 else None
+    # Before all else: an interrupt would keep only this rank out of this collective.
+    if shard.size > 1 and kind is not None and hasattr(kind, "check_order"):
+        kind.check_order(arrays[0])
     leaves, arrays = whole.leaves_of(arrays)
     is_first = shard.size > 1 and not _warn_of_second_split(leaves)
-    result = _split(arrays, leaves, shard, batch_size)
+    result = _split(kind, arrays, leaves, shard, batch_size)
     is_noted = compare and is_first
     if is_noted:
         split_calls.note(leaves, f"shuffle={shuffle!r}, seed={seed}, remainder={remainder!r}")
@@ -135,8 +139,7 @@ def split_data(
     return result
 
 
-def _split(arrays, leaves, shard, batch_size):
-    kind = kinds.module_of(arrays[0]) if len(arrays) == 1 else None
+def _split(kind, arrays, leaves, shard, batch_size):
     _check_batch_size(batch_size, is_taken=kind is None and shard.shuffle == EPOCH)
     if kind is not None:
         return kind.split(arrays[0], shard)

@@ -10,10 +10,7 @@ _FILTERS = ("_FilterDataset", "_TakeWhileDataset")
 
 
 def split(dataset, shard):
-    """Returns a dataset of this rank's elements of a dataset.
-
-    Collective: the ranks compare the seeds with which the dataset is shuffled.
-    """
+    """Returns a dataset of this rank's elements of a dataset."""
     count = int(dataset.cardinality())
     if count < 0:
         found = "infinite" if count == tf.data.INFINITE_CARDINALITY else "unknown"
@@ -23,8 +20,6 @@ def split(dataset, shard):
             "`dataset.apply(tf.data.experimental.assert_cardinality(n))` first. Otherwise shuffle "
             "the dataset yourself after the split."
         )
-    if shard.size > 1:
-        _check_order(dataset)
     if count >= 0:
         shard.check(count, "element")
     if shard.size == 1 and not shard.shuffle:
@@ -96,13 +91,13 @@ def _is_free(dataset):
     )
 
 
-def _check_order(dataset):
+def check_order(dataset):
     """Raises an error unless the elements come in the same order on all ranks.
 
     With different orders the ranks' shards would overlap, and no other check would find it.
+    Collective: the ranks compare the seeds with which the dataset is shuffled.
     """
-    draws = list(_draws(dataset))
-    shuffle_seeds.compare([pair for _, pair in draws])
+    draws = shuffle_seeds.compared(lambda: list(_draws(dataset)))
     unseeded = [kind for kind, pair in draws if pair == (0, 0)]
     if "shuffle" in unseeded:
         raise ValueError(
@@ -136,10 +131,7 @@ def arrays_in(dataset):
 
 
 def count_batches(dataset):
-    """Returns the number of elements of a dataset, whose order must be the same on all ranks.
-
-    Collective: the ranks compare the seeds with which the dataset is shuffled.
-    """
+    """Returns the number of elements of a dataset: see `check_order`."""
     count = int(dataset.cardinality())
     if count < 0:
         found = "infinite" if count == tf.data.INFINITE_CARDINALITY else "unknown"
@@ -148,7 +140,7 @@ def count_batches(dataset):
             "`dataset.apply(tf.data.experimental.assert_cardinality(n))` first. "
             f"Received: a tf.data.Dataset of {found} cardinality"
         )
-    _check_order(dataset)
+    check_order(dataset)
     return count
 
 

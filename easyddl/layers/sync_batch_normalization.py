@@ -55,7 +55,7 @@ class SyncBatchNormalization(MomentsBatchNormalization):
                 "this layer. Received: synchronized=True"
             )
         super().__init__(**arguments)
-        patches.add(self, "_rows", None)
+        patches.add(self, "_rows", None, lasts=True)
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
@@ -84,7 +84,7 @@ class SyncBatchNormalization(MomentsBatchNormalization):
         if step is not None:
             return step.join.sum_at_this_place(("moments", length), make)
         if self._rows is None:
-            patches.replace(self, "_rows", make())
+            patches.replace(self, "_rows", make(), lasts=True)
         return self._rows
 
 

@@ -56,5 +56,5 @@ def DistributedOptimizer(
         replicas.compare_first_update,
     )
     optimizer_classes.watch()
-    momentum_correction.hook(optimizer)
+    momentum_correction.hook(optimizer, lasts=True)
     return optimizer

@@ -5,22 +5,23 @@ FATAL-th act on the file system, counted from 1. It needs nothing but Python, so
 can be started.
 """
 
-import importlib.util
 import os
 import pathlib
 import signal
 import sys
+import types
 
 _PIECE = 1 << 20
 
 
 def load_atomic():
     """The module alone, without the package, whose import takes seconds."""
-    path = pathlib.Path(__file__).parents[2] / "easyddl" / "checkpoint" / "atomic_files.py"
-    spec = importlib.util.spec_from_file_location("atomic", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    package = types.ModuleType("easyddl")
+    package.__path__ = [str(pathlib.Path(__file__).parents[2] / "easyddl")]
+    sys.modules["easyddl"] = package
+    from easyddl.checkpoint import atomic_files
+
+    return atomic_files
 
 
 def fill(path, number, pieces):

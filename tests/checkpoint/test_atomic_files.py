@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import glob
 import os
 import pathlib
 import shutil
@@ -463,16 +464,38 @@ def fill_folder(path):
 
 
 @pytest.mark.parametrize(
-    "act", [(os, "replace"), (tempfile, "mkdtemp"), (atomic_files.fcntl, "fcntl")]
+    "act",
+    [(os, "replace"), (tempfile, "mkdtemp"), (atomic_files.fcntl, "fcntl"), (os, "unlink")],
 )
 def test_an_error_of_a_signal_handler_is_not_one_of_the_system(act, tmp_path, monkeypatch):
-    def interrupted(*arguments, **keywords):
-        raise TimeoutError("the time is over")
+    def time_is_over(number, frame):
+        raise TimeoutError(errno.ETIMEDOUT, "the time is over")
 
-    with monkeypatch.context() as change, pytest.raises(TimeoutError, match="the time is over"):
-        change.setattr(*act, interrupted)
+    def interrupted(*arguments, **keywords):
+        signal.raise_signal(signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, time_is_over)
+    try:
+        with monkeypatch.context() as change, pytest.raises(TimeoutError, match="time is over"):
+            change.setattr(*act, interrupted)
+            atomic_files.write_entries(str(tmp_path / "m.keras"), lambda to: open(to, "w").close())
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert (tmp_path / "m.keras").exists() == (act == (os, "unlink"))  # this one comes last
+
+
+def test_an_interrupt_at_the_end_of_a_save_leaves_no_lock(tmp_path, monkeypatch):
+    """The next save would wait for it without end."""
+
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    # pytest keeps the error, and with it all variables of the save
+    with monkeypatch.context() as change, pytest.raises(KeyboardInterrupt):
+        change.setattr(glob, "glob", interrupted)
         atomic_files.write_entries(str(tmp_path / "m.keras"), lambda to: open(to, "w").close())
-    assert not (tmp_path / "m.keras").exists()
+    opened = map(os.path.realpath, pathlib.Path("/proc/self/fd").iterdir())
+    assert not [path for path in opened if path.startswith(str(tmp_path))]
 
 
 def test_writers_take_turns_on_a_disk_with_little_room(tmp_path):

@@ -67,6 +67,16 @@ def test_an_interrupted_context_is_undone_once():
     assert found == ["module's", "mine"] and owner.hook() == "module's"
 
 
+def test_what_an_interrupt_leaves_is_undone_unless_it_lasts():
+    owner, lasting = Owner(), Owner()
+    patches.replace_all(owner, {"hook": 1})
+    patches.replace(owner, "hook", 2)
+    patches.add(owner, "new", 3)
+    patches.replace(lasting, "hook", 4, lasts=True)
+    patches.undo_left()
+    assert owner.hook() == "class's" and not vars(owner) and lasting.hook == 4
+
+
 def test_a_module_gets_its_function_back_after_an_error():
     owner = module()
     with pytest.raises(KeyError), patches.replaced(owner, "hook", lambda: "mine"):

@@ -5,10 +5,12 @@ import io
 import random
 import shutil
 import tempfile
+from unittest import mock
 
 import keras
 import numpy as np
 import tensorflow as tf
+from line_errors import renew_communicator
 from mpi import run_checks
 from mpi4py import MPI
 
@@ -223,6 +225,21 @@ def check_shuffles_before_are_alike_on_all_ranks():
         text = fails(ValueError, lambda: ddl.split_data(shuffled(None)))
         assert "pass the same `seed` to `shuffle`" in text
     ddl.barrier()  # nothing is left behind
+
+
+def check_an_interrupt_before_the_seeds_are_compared():
+    """Rank 1 goes on. Its next dataset must not be compared with this one of the other ranks."""
+    if SIZE == 1:
+        return
+
+    def split():
+        ddl.split_data(tf.data.Dataset.range(8 * SIZE).shuffle(8, seed=7))
+
+    with mock.patch("easyddl.data.tf_dataset._draws", side_effect=KeyboardInterrupt):
+        fails(KeyboardInterrupt, split) if RANK == 1 else None
+    for _ in range(1 if RANK == 1 else 2):
+        assert "given up by KeyboardInterrupt" in fails(RuntimeError, split)
+    renew_communicator()
 
 
 def check_generators():

@@ -60,7 +60,7 @@ class CompiledStep:
         self._reducers = {}  # pairs of an optimizer and its reducer, by the optimizer's id
         self._train_function = None
         self._test_function = None
-        self._detach = patches.add(model, _ATTRIBUTE, self)
+        patches.add(model, _ATTRIBUTE, self, lasts=True)
 
     def is_valid(self, reduction, scalar_losses):
         """Returns whether a fit with these arguments can use the step that is already compiled."""
@@ -152,7 +152,7 @@ class CompiledStep:
     def close(self):
         """Closes the step's collectives. The next fit compiles another step."""
         if of(self._model) is self:
-            self._detach()
+            del vars(self._model)[_ATTRIBUTE]
         self.join.close()
         for _, reducer in self._reducers.values():
             reducer.close()

@@ -42,7 +42,7 @@ def innermost(optimizer):
     return optimizer
 
 
-def hook(optimizer):
+def hook(optimizer, lasts=False):
     """Makes an optimizer with a `LearningRateWarmup` scale its velocities with the rate.
 
     The hook is in the function that updates the variables. That function is not called in steps
@@ -50,6 +50,7 @@ def hook(optimizer):
 
     Args:
         optimizer: A Keras optimizer.
+        lasts: Boolean. Whether the hook outlasts a fit.
 
     Returns:
         Function without arguments that removes the hook. It does nothing if the optimizer was
@@ -68,4 +69,4 @@ def hook(optimizer):
         backends.require().unless(growth == 1.0, lambda: scale(optimizer, growth))
         return original(grads, trainable_variables, learning_rate)
 
-    return patches.replace(optimizer, keras_optimizer.UPDATE, update)
+    return patches.replace(optimizer, keras_optimizer.UPDATE, update, lasts)

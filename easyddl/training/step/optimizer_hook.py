@@ -51,7 +51,7 @@ def create_reducer(optimizer, options, batch_weight=None, at_first_update=None):
     return reducer
 
 
-def hook(optimizer, reducer):
+def hook(optimizer, reducer, lasts=False):
     """Makes an optimizer average gradients before it applies them.
 
     The hook replaces `apply` of the outermost optimizer, which runs before unscaling, clipping,
@@ -62,6 +62,7 @@ def hook(optimizer, reducer):
     Args:
         optimizer: A Keras optimizer.
         reducer: The optimizer's `GradientReducer`.
+        lasts: Boolean. Whether the hook outlasts a fit.
 
     Returns:
         Function that removes the hook. An optimizer that was already hooked keeps its hook.
@@ -80,7 +81,8 @@ def hook(optimizer, reducer):
     hooked = {name: uncompiled(_by_all_ranks(each)) for name, each in replacements.items()}
     for method in hooked.values():
         vars(method)[HOOKED] = optimizer
-    undo, unmark = patches.replace_all(optimizer, hooked), patches.add(optimizer, _HOOK, reducer)
+    undo = patches.replace_all(optimizer, hooked, lasts)
+    unmark = patches.add(optimizer, _HOOK, reducer, lasts)
 
     def unhook():
         reducer.pause()
@@ -120,8 +122,8 @@ def keep_hook(optimizer, options, at_first_update=None):
     if is_hooked(optimizer):
         return
     settings = {"options": options, "at_first_update": at_first_update}
-    unhook = hook(optimizer, create_reducer(optimizer, **settings))
-    patches.add(optimizer, _KEPT, (unhook, settings))
+    unhook = hook(optimizer, create_reducer(optimizer, **settings), lasts=True)
+    patches.add(optimizer, _KEPT, (unhook, settings), lasts=True)
 
 
 def move_outwards(optimizer):
