@@ -19,7 +19,7 @@ _installed = weakref.WeakSet()
 
 
 class _Temporary(threading.local):
-    """A thread's replacements, the latest last: tuples of what undoes it, owner, name and value."""
+    """A thread's replacements, the latest last: tuples of the undo, owner, name and value."""
 
     def __init__(self):
         self.entries = []
