@@ -139,12 +139,12 @@ def leave(when):
 
     With `late`, rank 1 does not come to the start.
     """
+    if when == "before" and rank() == 1:
+        return  # if it had imported easyddl, it would take part in the start
     import without_keras  # noqa: F401 - takes Keras's place
 
     import easyddl as ddl
 
-    if when == "before" and rank() == 1:
-        return
     if when == "late" and rank() == 1:
         time.sleep(600)
     ddl.init()
