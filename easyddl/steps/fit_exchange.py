@@ -42,20 +42,21 @@ class FitExchange:
 
 
 @world.on_all_ranks("the start of a fit", of_script=True)
-def open_communicators(called):
-    """Returns the communicators of a fit or an evaluation, at its start.
+def open_communicators(active):
+    """Opens the communicators of a fit or an evaluation, at its start.
 
     They are those of the last fit at the same depth, unless a rank left it by an error. This is a
     collective, because only the ranks together know whether one did.
 
     Args:
-        called: String. What the user called, for messages.
+        active: `Context` of the fit or the evaluation. It gets the `FitExchange`.
     """
     depth = sum(each.exchange is not None for each in context.active())
     is_whole = depth < len(_by_depth) and _by_depth[depth].is_whole
     outer = world.communicator()
-    if not all(outer.gather_values(is_whole, world.fingerprint(f"{called} (at its start)"))):
+    at_start = world.fingerprint(f"{active.called} (at its start)")
+    if not all(outer.gather_values(is_whole, at_start)):
         for replaced in _by_depth[depth:]:
             replaced.close()
         _by_depth[depth:] = [FitExchange(outer)]
-    return _by_depth[depth]
+    active.exchange = _by_depth[depth]

@@ -1,5 +1,6 @@
 """One rank leaves a fit or an evaluation by an error, and the script goes on."""
 
+import contextlib
 import functools
 import pathlib
 import signal
@@ -10,9 +11,11 @@ from unittest import mock
 import keras
 import numpy as np
 from fits import BATCH, RANK, SIZE, assert_replicas_are_equal, both, data, data_of, fit, new_model
+from line_errors import renew_communicator
 from mpi import run_checks
 
 import easyddl as ddl
+from easyddl.training.fit import callback_order
 from easyddl.training.fit.fit_context import FitContext
 from easyddl.training.step import loss_weight
 
@@ -229,6 +232,27 @@ def check_an_interrupt_as_a_context_is_entered():
         contexts[0].__enter__()
 
     assert_leaves_by_an_interrupt(loss_weight, "_output_losses_weighted", enter)
+
+
+@in_time
+def check_an_interrupt_before_a_call_has_started():
+    """Rank 1 goes on. Its next call must not be taken for this one of the other ranks."""
+    model = seeded_model()
+
+    def evaluate():
+        model.evaluate(*data(), callbacks=[ddl.DDLCallback()], verbose=0)
+
+    for act in (lambda: fit_on(Data(), model), evaluate):
+        caught = mock.patch.object(callback_order, "put_in_order", side_effect=KeyboardInterrupt)
+        with caught if RANK == 1 else contextlib.nullcontext():
+            try:
+                act()
+            except BaseException as error:
+                assert isinstance(error, KeyboardInterrupt) == (RANK == 1), repr(error)
+                assert RANK == 1 or "given up by KeyboardInterrupt" in str(error), error
+        assert "given up by KeyboardInterrupt" in str(error_of(act))
+        renew_communicator()
+    assert_goes_on()
 
 
 @in_time

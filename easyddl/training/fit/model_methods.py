@@ -11,7 +11,7 @@ import os
 import keras
 
 from easyddl import backends
-from easyddl.compat import patches
+from easyddl.compat import patches, user_code
 from easyddl.data import set_epoch, validation_split
 from easyddl.data.kinds import is_a
 from easyddl.hosts import launched_process
@@ -53,27 +53,28 @@ def _fit(original):
 
     @functools.wraps(original)
     def fit(self, *args, **kwargs):
+        active, callbacks = None, kwargs.get("callbacks")
         try:
-            arguments = signature.bind(self, *args, **kwargs).arguments
-        except TypeError:
-            return original(self, *args, **kwargs)  # raises Keras's own error
-        del arguments["self"]
-        arguments = set_epoch.keep_order(arguments)
-        callbacks = callback_order.put_in_order(arguments.get("callbacks"))
-        arguments["callbacks"] = callbacks
-        is_ours = callback_order.has_first(callbacks)
-        if is_ours:
-            _refuse_distribution(self, "fit")
-            _warn_if_backend_is_another()
-        is_shared = is_ours and world.size() > 1
-        active = FitContext(self, arguments)
-        try:
+            try:
+                arguments = signature.bind(self, *args, **kwargs).arguments
+            except TypeError:
+                return original(self, *args, **kwargs)  # raises Keras's own error
+            del arguments["self"]
+            arguments = set_epoch.keep_order(arguments)
+            callbacks = callback_order.put_in_order(arguments.get("callbacks"))
+            arguments["callbacks"] = callbacks
+            is_ours = callback_order.has_first(callbacks)
+            if is_ours:
+                _refuse_distribution(self, "fit")
+                _warn_if_backend_is_another()
+            is_shared = is_ours and world.size() > 1
+            active = FitContext(self, arguments)
             with active:
                 if not is_ours and launched_process.is_rank_of_several():
                     world.warn_at_sigterm()
                 active.at_end.callback(active.note)
                 if is_shared:
-                    active.exchange = fit_exchange.open_communicators(active.called)
+                    fit_exchange.open_communicators(active)
                     arguments = active.arguments = validation_split.to_rank_fraction(arguments)
                     active.at_end.callback(backends.require().allow_fit_without_batch(self))
                 if is_ours:
@@ -85,8 +86,12 @@ def _fit(original):
                 history = original(self, **arguments)
                 active.tell("after_fit")
                 return history
+        except BaseException as error:
+            _give_up_start(active, callbacks, error)
+            raise
         finally:
-            active.ensure_left()
+            if active is not None:
+                active.ensure_left()
 
     return fit
 
@@ -96,27 +101,49 @@ def _evaluate(original):
 
     @functools.wraps(original)
     def evaluate(self, *args, **kwargs):
-        bound = signature.bind_partial(self, *args, **kwargs)
-        arguments = bound.arguments
-        data = tuple(arguments.get(name) for name in ("x", "y", "sample_weight"))
-        active = EvaluationContext(self, data)
+        # Within a fit, Keras passes the fit's own list, which is already attached.
+        is_inner = context.of(self, FitContext) is not None
+        active, callbacks = None, None if is_inner else kwargs.get("callbacks")
         try:
+            bound = signature.bind_partial(self, *args, **kwargs)
+            arguments = bound.arguments
+            data = tuple(arguments.get(name) for name in ("x", "y", "sample_weight"))
+            active = EvaluationContext(self, data)
             with active:
-                # Within a fit, Keras passes the fit's own list, which is already attached.
-                if context.of(self, FitContext) is None:
+                if not is_inner:
                     callbacks = callback_order.put_in_order(arguments.get("callbacks"))
                     arguments["callbacks"] = callbacks
                     if callback_order.has_first(callbacks):
                         _refuse_distribution(self, "evaluate")
                         if world.size() > 1:
-                            active.exchange = fit_exchange.open_communicators(active.called)
+                            fit_exchange.open_communicators(active)
                             active.at_end.callback(backends.require().allow_fit_without_batch(self))
                     _attach(callbacks, self)
                 return original(*bound.args, **bound.kwargs)
+        except BaseException as error:
+            _give_up_start(active, callbacks, error)
+            raise
         finally:
-            active.ensure_left()
+            if active is not None:
+                active.ensure_left()
 
     return evaluate
+
+
+def _give_up_start(active, callbacks, error):
+    """Ends the start of a call on all ranks if a signal handler has interrupted it on this one.
+
+    The other ranks wait in it. They would otherwise take this rank's next call for it.
+
+    Args:
+        active: `Context` of the call; `None` if it has none yet.
+        callbacks: The argument `callbacks` of the call.
+        error: The exception that leaves the call.
+    """
+    is_interrupt = not isinstance(error, Exception) or user_code.is_of_handler(error)
+    has_started = active is not None and active.exchange is not None
+    if is_interrupt and not has_started and callback_order.has_first(callbacks):
+        world.give_up("the start of a fit", error, of_script=True)
 
 
 def _refuse_distribution(model, method):
