@@ -15,12 +15,12 @@ from easyddl.machine.kernel_file import read_text
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 # Those, and the others that a scheduler or a user may choose to announce an end. All of them end a
-# process that does not handle them. SIGPIPE, SIGXFSZ and the other signals of crashes tell a
-# process what it has done itself. Nobody sends SIGSTKFLT.
+# process that does not handle them. SIGPIPE, SIGXFSZ and the signals of crashes, such as SIGABRT,
+# tell a process what it has done itself. Nobody sends SIGSTKFLT.
 SIGNALS = (
     *ENDING_SIGNALS,
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT, signal.SIGALRM, signal.SIGXCPU),
-    *(signal.SIGABRT, signal.SIGPWR, signal.SIGPROF, signal.SIGVTALRM, signal.SIGIO),
+    *(signal.SIGPWR, signal.SIGPROF, signal.SIGVTALRM, signal.SIGIO),
     *range(signal.SIGRTMIN, signal.SIGRTMAX + 1),
 )
 
