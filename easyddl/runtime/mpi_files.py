@@ -11,6 +11,7 @@ import contextlib
 import os
 import pathlib
 import re
+import time
 
 from easyddl.machine import processes, units
 
@@ -68,6 +69,22 @@ def of_rank(process):
         maps = pathlib.Path(f"/proc/{process}/maps").read_text(errors="replace")
         return set(_MEMORY.findall(maps))  # files without a name any more do not match
     return set()
+
+
+def unused(seconds):
+    """Returns the set of the paths of this user's shared memory that no process has mapped.
+
+    Args:
+        seconds: Number. The largest age of the files.
+    """
+    paths = set()
+    for path in pathlib.Path("/dev/shm").glob("mpich_*"):
+        with contextlib.suppress(OSError):  # it was removed in the meantime
+            found = path.stat()
+            if found.st_uid == os.getuid() and time.time() - found.st_ctime <= seconds:
+                paths.add(str(path))
+    numbers = [entry.name for entry in pathlib.Path("/proc").iterdir() if entry.name.isdigit()]
+    return paths.difference(*map(of_rank, numbers)) if paths else paths
 
 
 def of_agent(process):

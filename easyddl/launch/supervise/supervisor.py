@@ -357,6 +357,8 @@ class Supervisor:
         self._output.close(failed=code != 0)
         _kill_group(self._program.pid)  # data workers that have outlived it
         if code:
+            if code < 0 and not self._memory:  # it may have crashed while MPI started
+                self._files |= mpi_files.unused(time.monotonic() - self._started)
             mpi_files.remove(self._files)
         problem = self._problem or self._output.problem
         status = 1 if problem else code if code >= 0 else 128 - code
