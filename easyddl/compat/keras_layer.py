@@ -59,9 +59,16 @@ def has_added(layer, loss):
     return id(loss) in layer._loss_ids or any(loss is each for each in layer._losses)
 
 
+def adds_sum_of_activity(layer):
+    """Returns whether a layer has an `activity_regularizer` that adds up a batch, as in Keras 3.5.
+
+    In later versions it adds a mean. The first call needs eager operations.
+    """
+    return getattr(layer, "activity_regularizer", None) is not None and _adds_sums_of_activities()
+
+
 @functools.cache
-def adds_sums_of_activities():
-    """Returns whether an `activity_regularizer` adds up a batch, as in Keras 3.5; else a mean."""
+def _adds_sums_of_activities():
     layer = keras.layers.ActivityRegularization(l1=1.0, name="sum_or_mean")
     layer(np.ones((2, 1)))
     return float(layer.losses[0]) > 1.5

@@ -35,7 +35,7 @@ def descendants(process):
     """Returns the ids of all descendants of a process.
 
     Args:
-        process: Integer. The id of the process.
+        process: Integer. The id of the process. All processes descend from 0, which is none.
     """
     children = {}
     for entry in pathlib.Path("/proc").iterdir():

@@ -13,7 +13,7 @@ import pathlib
 import re
 import time
 
-from easyddl.machine import processes, units
+from easyddl.machine import process_tree, processes, units
 
 MORE_SHARED_MEMORY = (
     "start the container with --shm-size=1g (Kubernetes: an emptyDir of medium Memory)"
@@ -83,8 +83,7 @@ def unused(seconds):
             found = path.stat()
             if found.st_uid == os.getuid() and time.time() - found.st_ctime <= seconds:
                 paths.add(str(path))
-    numbers = [entry.name for entry in pathlib.Path("/proc").iterdir() if entry.name.isdigit()]
-    return paths.difference(*map(of_rank, numbers)) if paths else paths
+    return paths.difference(*map(of_rank, process_tree.descendants(0))) if paths else paths
 
 
 def of_agent(process):

@@ -6,6 +6,8 @@ from easyddl.steps import context
 # The exchange of the fits at each depth: a callback of a fit may train another model.
 _by_depth: list["FitExchange"] = []
 
+_START = "the start of a fit"  # for messages
+
 
 class FitExchange:
     """The communicators of a fit or an evaluation. They break if a rank leaves it by an error.
@@ -41,7 +43,7 @@ class FitExchange:
         self.own.close()
 
 
-@world.on_all_ranks("the start of a fit", of_script=True)
+@world.on_all_ranks(_START, of_script=True)
 def open_communicators(active):
     """Opens the communicators of a fit or an evaluation, at its start.
 
@@ -60,3 +62,11 @@ def open_communicators(active):
             replaced.close()
         _by_depth[depth:] = [FitExchange(outer)]
     active.exchange = _by_depth[depth]
+
+
+def give_up_start(error):
+    """Ends `open_communicators` on the ranks that are in it, after an error before it on this one.
+
+    Otherwise they would take this rank's next call for it.
+    """
+    world.give_up(_START, error, of_script=True)

@@ -133,8 +133,6 @@ def _evaluate(original):
 def _give_up_start(active, callbacks, error):
     """Ends the start of a call on all ranks if a signal handler has interrupted it on this one.
 
-    The other ranks wait in it. They would otherwise take this rank's next call for it.
-
     Args:
         active: `Context` of the call; `None` if it has none yet.
         callbacks: The argument `callbacks` of the call.
@@ -143,7 +141,7 @@ def _give_up_start(active, callbacks, error):
     is_interrupt = not isinstance(error, Exception) or user_code.is_of_handler(error)
     has_started = active is not None and active.exchange is not None
     if is_interrupt and not has_started and callback_order.has_first(callbacks):
-        world.give_up("the start of a fit", error, of_script=True)
+        fit_exchange.give_up_start(error)
 
 
 def _refuse_distribution(model, method):

@@ -39,7 +39,8 @@ def hook(model, weight, kind_of_scalars):
     signature = inspect.signature(original)  # a model's own may have other arguments
     is_own = not user_code.is_of_keras(original)
     classes, lengths = classes_of(model.loss), {}
-    keras_layer.adds_sums_of_activities()  # a graph could not tell
+    for layer in keras_layer.layers_of(model):
+        keras_layer.adds_sum_of_activity(layer)  # a graph could not tell
 
     @functools.wraps(original)
     def compute_loss(*args, **kwargs):

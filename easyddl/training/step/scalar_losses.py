@@ -53,7 +53,7 @@ def is_added(model, loss):
         for layer in keras_layer.layers_of(model)
         if isinstance(layer, keras.Model)
         or not type(layer).__module__.startswith("keras.")
-        or keras_layer.adds_sums_of_activities()
+        or keras_layer.adds_sum_of_activity(layer)
     )
 
 
