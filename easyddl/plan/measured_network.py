@@ -12,7 +12,6 @@ import statistics
 import typing
 
 from easyddl.machine.units import bit_rate, seconds
-from easyddl.plan.cost import LATENCY_BYTES
 from easyddl.plan.graph import Graph, Link
 from easyddl.plan.shared_uplinks import CLEAR, SharedUplinks
 
@@ -221,8 +220,7 @@ def _graph(survey, own, groups, uplinks):
 
     links = []
     for host in hosts:
-        least = LATENCY_BYTES / 2 / own[host]
-        links.append(Link((host, above[host]), own[host], max(to_switch(host), least)))
+        links.append(Link((host, above[host]), own[host], to_switch(host)))
     for group in groups:
         inner = _latency(survey, itertools.permutations(group.hosts, 2)) / 2
         more = max(0.0, to_switch(group.name) - inner)

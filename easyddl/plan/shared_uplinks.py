@@ -17,7 +17,7 @@ CLEAR = 1.5  # rates that differ by less count as equal
 _SUGGESTED = 1.1  # pairs within a group are faster by so much than those to the group next to it
 _ROUNDS_PER_HOST = 6  # above two; among six hosts a pair often has the uplink for itself
 _LOOKS = 3  # what is measured of one group may suggest others
-_TURNS = 5  # rounds of a suggested group, in which its members send to other hosts each time
+_TURNS = 4  # of a suggested group, in each of which its members reach other hosts
 
 
 class SharedUplinks:
@@ -53,19 +53,21 @@ class SharedUplinks:
         chance, order = random.Random(0), list(self._hosts)
         for _ in range(_ROUNDS_PER_HOST * (len(order) - 2)):
             chance.shuffle(order)
-            self._measure(zip(order[::2], order[1::2], strict=False))
+            pairs = list(zip(order[::2], order[1::2], strict=False))
+            self._measure([*pairs, *_back(pairs)])
 
     def _send_out_of(self, group):
+        """Measures one way at a time: data that fill a link delay the other way's answers."""
         inside = [host for host in self._hosts if host in group]
         outside = [host for host in self._hosts if host not in group]
-        return [
-            self._measure(zip(_turned(inside, turn), _turned(outside, turn), strict=False))
-            for turn in range(_TURNS)
-        ]
+        found = []
+        for turn in range(_TURNS):
+            pairs = list(zip(_turned(inside, turn), _turned(outside, turn), strict=False))
+            found += [self._measure(pairs), self._measure(_back(pairs))]
+        return found
 
     def _measure(self, pairs):
-        both = [way for a, b in pairs for way in ((a, b), (b, a))]
-        self._rounds.append(self._send(both))
+        self._rounds.append(self._send(pairs))
         return self._rounds[-1]
 
     def _suggested(self):
@@ -153,6 +155,10 @@ class SharedUplinks:
             expected = _expected(each, self._own, uplinks)
             parts += [rate / expected[pair] for pair, rate in each.items() if group >= {*pair}]
         return min(1.0, statistics.median(parts)) if parts else 0.0
+
+
+def _back(pairs):
+    return [(b, a) for a, b in pairs]
 
 
 def _turned(items, count):

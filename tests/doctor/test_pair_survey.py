@@ -78,9 +78,10 @@ def test_pairs_alone_and_together(agents):
     together = [batch for batch in agents.batches if len(batch) > 1]
     assert together
     for batch in together:
-        # Both directions of two pairs, which have no host in common.
-        assert len(batch) == 4 and len({frozenset(pair) for pair in batch}) == 2
+        # Two pairs, which have no host in common; at first both directions of each.
+        assert len({frozenset(pair) for pair in batch}) == 2 and len(set(batch)) == len(batch)
         assert len(set().union(*batch)) == 4
+    assert len(together[0]) == 4 and len(together[-1]) == 2
 
 
 def test_without_time_each_pair_is_measured_once(agents):

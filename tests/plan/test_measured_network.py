@@ -4,7 +4,7 @@ import itertools
 import random
 
 import pytest
-from simulated_network import G, Network, named
+from simulated_network import RTT, G, Network, named
 
 from easyddl.plan import measured_network, planner
 
@@ -29,6 +29,7 @@ def test_racks_with_a_slow_uplink(seed):
         assert group.within >= 0.8 * G and group.across <= G / 5
         assert G / 8 < group.uplink <= G / 5
         assert str(group).startswith(f"{group.name}: {' '.join(group.hosts)}, ")
+    assert found.graph.route("h1", "h2").latency == pytest.approx(RTT / 2)
     hosts = ["h1", "h2", "h3", "h4"]
     assert planner.plan(found.graph, hosts, 16e6).nest == (("h1", "h3"), ("h2", "h4"))
 
@@ -44,6 +45,24 @@ def test_connections_that_seem_to_share_more_than_one_has():
 
     found = measured_network.uplinks(list(network.hosts), alone, send)
     assert found == {frozenset(members): rate for members, rate in racks}
+
+
+def test_the_rate_of_an_uplink_is_that_of_one_way_at_a_time():
+    """Two ways that fill a link at once delay each other's acknowledgements."""
+    racks = [(("h1", "h3", "h5"), G), (("h2", "h4", "h6"), G)]
+    network = Network(named("h1 h2 h3 h4 h5 h6"), racks)
+    alone = {pair: network.rates([pair])[pair] for pair in itertools.permutations(network.hosts, 2)}
+
+    def send(pairs):
+        across = {pair for pair in pairs if (pair[0] in racks[0][0]) != (pair[1] in racks[0][0])}
+        slower = 0.65 if {(b, a) for a, b in across} & across else 1
+        return {
+            pair: rate * (slower if pair in across else 1)
+            for pair, rate in network.rates(pairs).items()
+        }
+
+    found = measured_network.uplinks(list(network.hosts), alone, send)
+    assert found == {frozenset(members): pytest.approx(rate) for members, rate in racks}
 
 
 @pytest.mark.parametrize(
