@@ -77,9 +77,8 @@ def measure(token, address, port, packets, seconds):
 
     Returns:
         Dictionary: `min_rtt` and `median_rtt` in seconds, `sent` and `lost` packets, `rate` in
-        bytes per second in the best window, `mean_rate` of the later half of the first
-        `seconds`, in which links that are measured at once all send and have left their slow
-        start, `retransmitted` packets at full rate.
+        bytes per second in the best window, `mean_rate` of all windows of the first `seconds`, in
+        which links that are measured at once all send, `retransmitted` packets at full rate.
 
     Raises:
         OSError: If the other host does not answer.
@@ -94,7 +93,7 @@ def measure(token, address, port, packets, seconds):
     if seconds:
         with _connected(token, address, port, 0) as connection:
             first, last = _send_all(connection, seconds)
-            result.update(rate=max(last), mean_rate=statistics.mean(first[len(first) // 2 :]))
+            result.update(rate=max(last), mean_rate=statistics.mean(first))
             result["retransmitted"] = tcp_info.read(connection).lost
     return result
 

@@ -66,6 +66,10 @@ def survey(agents, seconds, left_out=()):
     )
 
 
+def back(pairs):
+    return {(b, a) for a, b in pairs}
+
+
 def test_pairs_alone_and_together(agents):
     found = survey(agents, 60)
     pairs = set(itertools.permutations(HOSTS, 2))
@@ -78,10 +82,11 @@ def test_pairs_alone_and_together(agents):
     together = [batch for batch in agents.batches if len(batch) > 1]
     assert together
     for batch in together:
-        # Two pairs, which have no host in common; at first both directions of each.
-        assert len({frozenset(pair) for pair in batch}) == 2 and len(set(batch)) == len(batch)
-        assert len(set().union(*batch)) == 4
-    assert len(together[0]) == 4 and len(together[-1]) == 2
+        # Both directions of two pairs, which have no host in common, or one direction of them.
+        assert len({frozenset(pair) for pair in batch}) == 2 and len(set().union(*batch)) == 4
+        assert len(batch) == len(set(batch)) and (len(batch) == 2 or back(batch) == {*batch})
+    ways = [batch for batch in together if len(batch) == 2]
+    assert ways and all(back(a) == {*b} for a, b in zip(ways[::2], ways[1::2], strict=True))
 
 
 def test_without_time_each_pair_is_measured_once(agents):
